@@ -1,0 +1,1 @@
+//! An actor-based, resilient etcd v3 client runtime.

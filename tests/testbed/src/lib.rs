@@ -1,0 +1,1 @@
+//! Real etcd clusters behind fault proxies, and a scripted gRPC server.
