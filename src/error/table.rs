@@ -1,0 +1,233 @@
+//! What etcd's error answers mean: one table of messages, and what each kind proves.
+//!
+//! etcd's own clients go by the message, and so does this one: the code on the wire differs between versions and even
+//! between errors of one version (`too many requests` comes with `Unknown`).
+
+use super::{ErrorKind, Outcome};
+use tonic::Code;
+
+/// Message → kind. Rows without `etcdserver: ` are errors that etcd lets through unmapped.
+// One row a line, so that it reads as the table it is.
+#[rustfmt::skip]
+const MESSAGES: &[(&str, ErrorKind)] = &[
+    ("etcdserver: key is not provided", ErrorKind::EmptyKey),
+    ("etcdserver: key not found", ErrorKind::KeyNotFound),
+    ("etcdserver: value is provided", ErrorKind::ValueProvided),
+    ("etcdserver: lease is provided", ErrorKind::LeaseProvided),
+    ("etcdserver: too many operations in txn request", ErrorKind::TooManyOps),
+    ("etcdserver: duplicate key given in txn request", ErrorKind::DuplicateKey),
+    ("etcdserver: invalid client api version", ErrorKind::InvalidClientApiVersion),
+    ("etcdserver: invalid sort option", ErrorKind::InvalidSortOption),
+    ("etcdserver: mvcc: required revision has been compacted", ErrorKind::Compacted),
+    ("etcdserver: mvcc: required revision is a future revision", ErrorKind::FutureRevision),
+    ("etcdserver: mvcc: database space exceeded", ErrorKind::NoSpace),
+    ("etcdserver: no space", ErrorKind::NoSpace),
+    ("etcdserver: requested lease not found", ErrorKind::LeaseNotFound),
+    ("lease not found", ErrorKind::LeaseNotFound),
+    ("etcdserver: lease already exists", ErrorKind::LeaseExists),
+    ("etcdserver: too large lease TTL", ErrorKind::LeaseTtlTooLarge),
+    ("not a primary lessor", ErrorKind::NotPrimaryLessor),
+    ("etcdserver: watch canceled", ErrorKind::WatchCanceled),
+    ("etcdserver: member ID already exist", ErrorKind::MemberExists),
+    ("etcdserver: Peer URLs already exists", ErrorKind::PeerUrlExists),
+    ("etcdserver: re-configuration failed due to not enough started members", ErrorKind::MemberNotEnoughStarted),
+    ("etcdserver: given member URLs are invalid", ErrorKind::MemberBadUrls),
+    ("etcdserver: member not found", ErrorKind::MemberNotFound),
+    ("etcdserver: can only promote a learner member", ErrorKind::MemberNotLearner),
+    ("etcdserver: can only promote a learner member which is in sync with leader", ErrorKind::LearnerNotReady),
+    ("etcdserver: too many learner members in cluster", ErrorKind::TooManyLearners),
+    ("etcdserver: cluster ID mismatch", ErrorKind::ClusterIdMismatch),
+    ("etcdserver: request is too large", ErrorKind::RequestTooLarge),
+    ("etcdserver: too many requests", ErrorKind::TooManyRequests),
+    ("etcdserver: root user does not exist", ErrorKind::RootUserNotExist),
+    ("etcdserver: root user does not have root role", ErrorKind::RootRoleNotExist),
+    ("etcdserver: user name already exists", ErrorKind::UserAlreadyExists),
+    ("etcdserver: user name is empty", ErrorKind::UserEmpty),
+    ("etcdserver: user name not found", ErrorKind::UserNotFound),
+    ("etcdserver: role name already exists", ErrorKind::RoleAlreadyExists),
+    ("etcdserver: role name not found", ErrorKind::RoleNotFound),
+    ("etcdserver: role name is empty", ErrorKind::RoleEmpty),
+    ("etcdserver: authentication failed, invalid user ID or password", ErrorKind::AuthFailed),
+    ("etcdserver: permission not given", ErrorKind::PermissionNotGiven),
+    ("etcdserver: permission denied", ErrorKind::PermissionDenied),
+    ("etcdserver: role is not granted to the user", ErrorKind::RoleNotGranted),
+    ("etcdserver: permission is not granted to the role", ErrorKind::PermissionNotGranted),
+    ("etcdserver: authentication is not enabled", ErrorKind::AuthNotEnabled),
+    ("etcdserver: invalid auth token", ErrorKind::InvalidAuthToken),
+    ("etcdserver: invalid auth management", ErrorKind::InvalidAuthManagement),
+    ("etcdserver: revision of auth store is old", ErrorKind::AuthOldRevision),
+    ("etcdserver: no leader", ErrorKind::NoLeader),
+    ("etcdserver: not leader", ErrorKind::NotLeader),
+    ("etcdserver: leader changed", ErrorKind::LeaderChanged),
+    ("etcdserver: not capable", ErrorKind::NotCapable),
+    ("etcdserver: server stopped", ErrorKind::Stopped),
+    ("raft: stopped", ErrorKind::Stopped),
+    ("etcdserver: request timed out", ErrorKind::Timeout),
+    ("etcdserver: request timed out, possibly due to previous leader failure", ErrorKind::TimeoutDueToLeaderFailure),
+    ("etcdserver: request timed out, possibly due to connection lost", ErrorKind::TimeoutDueToConnectionLost),
+    ("etcdserver: request timed out, waiting for the applied index took too long", ErrorKind::TimeoutWaitingForApply),
+    ("etcdserver: unhealthy cluster", ErrorKind::Unhealthy),
+    ("etcdserver: corrupt cluster", ErrorKind::Corrupt),
+    ("etcdserver: rpc not supported for learner", ErrorKind::NotSupportedForLearner),
+    ("etcdserver: bad leader transferee", ErrorKind::BadLeaderTransferee),
+    ("etcdserver: wrong downgrade target version format", ErrorKind::WrongDowngradeVersionFormat),
+    ("etcdserver: invalid downgrade target version", ErrorKind::InvalidDowngradeTargetVersion),
+    ("etcdserver: cluster version not found during downgrade", ErrorKind::ClusterVersionUnavailable),
+    ("etcdserver: cluster has a downgrade job in progress", ErrorKind::DowngradeInProcess),
+    ("etcdserver: no inflight downgrade job", ErrorKind::NoInflightDowngrade),
+    ("etcdserver: request canceled", ErrorKind::ServerCanceled),
+    ("context canceled", ErrorKind::ServerCanceled),
+    ("etcdserver: context deadline exceeded", ErrorKind::ServerDeadlineExceeded),
+    ("context deadline exceeded", ErrorKind::ServerDeadlineExceeded),
+    ("raft proposal dropped", ErrorKind::ProposalDropped),
+];
+
+/// Takes off every leading `rpc error: code = X desc = `, which etcd leaves in the reasons of cancelled watches and
+/// puts on twice where a proxy stands between.
+pub(crate) fn strip_rpc_prefix(message: &str) -> &str {
+    let mut rest = message.trim();
+    while let Some((_, text)) = rest
+        .strip_prefix("rpc error: code = ")
+        .and_then(|r| r.split_once(" desc = "))
+    {
+        rest = text.trim_start();
+    }
+    rest
+}
+
+/// The kind a message stands for, with or without the prefixes etcd puts before it.
+pub(crate) fn kind_of_message(message: &str) -> Option<ErrorKind> {
+    let bare = strip_rpc_prefix(message);
+    let found = |matches: &dyn Fn(&str) -> bool| {
+        MESSAGES
+            .iter()
+            .find(|(text, _)| matches(text))
+            .map(|(_, kind)| *kind)
+    };
+    found(&|text| text == bare)
+        // Storage errors reach a watch's cancel reason as `mvcc: …`, without the server's prefix.
+        .or_else(|| found(&|text| text.strip_prefix("etcdserver: ") == Some(bare)))
+}
+
+/// The kind and outcome of an answer with a message nobody knows: only the code is left to go by.
+pub(super) const fn classify_code(code: Code) -> (ErrorKind, Outcome) {
+    match code {
+        // Refusals that gRPC defines as made before anything was done.
+        Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::FailedPrecondition
+        | Code::OutOfRange
+        | Code::Unauthenticated => (ErrorKind::Other, Outcome::Rejected),
+        Code::Unimplemented => (ErrorKind::Unimplemented, Outcome::Rejected),
+        Code::DeadlineExceeded => (ErrorKind::ServerDeadlineExceeded, Outcome::Unknown),
+        Code::Cancelled => (ErrorKind::ServerCanceled, Outcome::Unknown),
+        Code::Unavailable => (ErrorKind::ServerUnavailable, Outcome::Unknown),
+        // `Ok` is no error; whoever sends it as one has said nothing about the write.
+        Code::Ok
+        | Code::Unknown
+        | Code::ResourceExhausted
+        | Code::Aborted
+        | Code::Internal
+        | Code::DataLoss => (ErrorKind::Other, Outcome::Unknown),
+    }
+}
+
+impl ErrorKind {
+    /// What it proves about a write when a *server* answered with this kind. Never [`Outcome::NotSent`]: only the
+    /// client's own end of the connection can know that.
+    pub(super) const fn outcome_of_answer(self) -> Outcome {
+        match self {
+            // Refused before the proposal, or at apply before anything was changed.
+            Self::EmptyKey
+            | Self::KeyNotFound
+            | Self::ValueProvided
+            | Self::LeaseProvided
+            | Self::TooManyOps
+            | Self::DuplicateKey
+            | Self::InvalidClientApiVersion
+            | Self::InvalidSortOption
+            | Self::Compacted
+            | Self::FutureRevision
+            | Self::RequestTooLarge
+            | Self::TooManyRequests
+            | Self::LeaseNotFound
+            | Self::LeaseExists
+            | Self::LeaseTtlTooLarge
+            | Self::MemberExists
+            | Self::PeerUrlExists
+            | Self::MemberNotEnoughStarted
+            | Self::MemberBadUrls
+            | Self::MemberNotFound
+            | Self::MemberNotLearner
+            | Self::LearnerNotReady
+            | Self::TooManyLearners
+            | Self::ClusterIdMismatch
+            | Self::NotSupportedForLearner
+            | Self::BadLeaderTransferee
+            | Self::Unhealthy
+            | Self::RootUserNotExist
+            | Self::RootRoleNotExist
+            | Self::UserAlreadyExists
+            | Self::UserEmpty
+            | Self::UserNotFound
+            | Self::RoleAlreadyExists
+            | Self::RoleNotFound
+            | Self::RoleEmpty
+            | Self::AuthFailed
+            | Self::PermissionNotGiven
+            | Self::PermissionDenied
+            | Self::RoleNotGranted
+            | Self::PermissionNotGranted
+            | Self::AuthNotEnabled
+            | Self::InvalidAuthToken
+            | Self::InvalidAuthManagement
+            | Self::AuthOldRevision
+            | Self::NoLeader
+            | Self::NotLeader
+            | Self::NotCapable
+            | Self::ProposalDropped
+            | Self::Unimplemented
+            | Self::WrongDowngradeVersionFormat
+            | Self::InvalidDowngradeTargetVersion
+            | Self::ClusterVersionUnavailable
+            | Self::DowngradeInProcess
+            | Self::NoInflightDowngrade => Outcome::Rejected,
+
+            // The write that crosses the quota is applied *and* answered with NoSpace; later ones are refused.
+            Self::NoSpace
+            // Members that disagree may have applied it here and refused it there.
+            | Self::Corrupt
+            // Told of reads and lease renewals only: about a write they prove nothing.
+            | Self::NotPrimaryLessor
+            | Self::LeaderChanged
+            | Self::WatchCanceled
+            | Self::Stopped
+            | Self::Timeout
+            | Self::TimeoutDueToLeaderFailure
+            | Self::TimeoutDueToConnectionLost
+            | Self::TimeoutWaitingForApply
+            | Self::ServerCanceled
+            | Self::ServerDeadlineExceeded
+            | Self::ServerUnavailable
+            // The client's own kinds are no answers; should one ever get here, nothing is proven.
+            | Self::InvalidArgument
+            | Self::InvalidEndpoint
+            | Self::NoEndpoints
+            | Self::Unavailable
+            | Self::ConnectionLost
+            | Self::MemberUnresponsive
+            | Self::LeaderLost
+            | Self::DeadlineExceeded
+            | Self::Overloaded
+            | Self::Shutdown
+            | Self::ClusterChanged
+            | Self::OldCluster
+            | Self::ResponseTooLarge
+            | Self::Protocol
+            | Self::Internal
+            | Self::Other => Outcome::Unknown,
+        }
+    }
+}
