@@ -1,0 +1,119 @@
+//! Where the actors live: on a thread of their own, or on the arbiter the client was made on.
+//!
+//! A thread of their own is the default. An application that blocks its thread then loses no lease and no watch, and
+//! the client works the same from actix, from any tokio runtime and from several threads at once.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Mutex,
+    thread,
+};
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::error::{Error, ErrorKind, Outcome};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Runs closures on the thread of the actors; ends it when asked or dropped.
+pub(crate) struct Runtime {
+    jobs: mpsc::UnboundedSender<Job>,
+    thread: Mutex<Option<OwnThread>>,
+}
+
+struct OwnThread {
+    handle: thread::JoinHandle<()>,
+    ended: oneshot::Receiver<()>,
+}
+
+impl Runtime {
+    /// A new thread with an actix system of its own.
+    pub(crate) fn own_thread() -> Result<Self, Error> {
+        let (jobs, queue) = mpsc::unbounded_channel();
+        let (end, ended) = oneshot::channel::<()>();
+        let handle = thread::Builder::new()
+            .name("actix-etcd".to_owned())
+            .spawn(move || {
+                let system = actix_rt::System::new();
+                system.block_on(work(queue));
+                drop(system);
+                drop(end);
+            })
+            .map_err(|error| {
+                Error::new(
+                    ErrorKind::Internal,
+                    Outcome::NotSent,
+                    "cannot start the client's thread",
+                )
+                .with_source(error)
+            })?;
+        Ok(Self {
+            jobs,
+            thread: Mutex::new(Some(OwnThread { handle, ended })),
+        })
+    }
+
+    /// The arbiter this is called on.
+    pub(crate) fn current_arbiter() -> Result<Self, Error> {
+        if actix_rt::Arbiter::try_current().is_none() {
+            return Err(Error::invalid(
+                "there is no actix arbiter on this thread: call it inside of an actix system, or \
+                 leave the client on its own thread",
+            ));
+        }
+        let (jobs, queue) = mpsc::unbounded_channel();
+        actix_rt::spawn(work(queue));
+        Ok(Self {
+            jobs,
+            thread: Mutex::new(None),
+        })
+    }
+
+    /// Runs a closure on the actors' thread; `false` where it has ended.
+    pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) -> bool {
+        self.jobs.send(Box::new(job)).is_ok()
+    }
+
+    /// Runs a closure on the actors' thread and gives what it returned.
+    pub(crate) async fn call<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let (answer, answered) = oneshot::channel();
+        self.run(move || {
+            let _ = answer.send(job());
+        });
+        answered.await.map_err(|_| shut_down())
+    }
+
+    /// Ends the thread and waits for it.
+    pub(crate) async fn join(self) {
+        let own = self
+            .thread
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .take();
+        drop(self.jobs);
+        if let Some(OwnThread { handle, ended }) = own {
+            let _ = ended.await;
+            // The thread has left its closure: this returns at once.
+            let _ = handle.join();
+        }
+    }
+}
+
+async fn work(mut queue: mpsc::UnboundedReceiver<Job>) {
+    while let Some(job) = queue.recv().await {
+        if catch_unwind(AssertUnwindSafe(job)).is_err() {
+            tracing::error!("a job on the client's thread panicked");
+        }
+    }
+}
+
+pub(crate) fn shut_down() -> Error {
+    Error::new(
+        ErrorKind::Shutdown,
+        Outcome::NotSent,
+        "the client has been shut down",
+    )
+}

@@ -1,0 +1,329 @@
+//! One HTTP/2 connection as callers use it: requests go straight from the caller's task into h2.
+
+use std::{
+    future::poll_fn,
+    marker::PhantomData,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use h2::client::{ResponseFuture, SendRequest};
+use http::{HeaderMap, HeaderValue, Method, Request, Version, uri::PathAndQuery};
+use prost::Message;
+
+use super::{
+    endpoint::Endpoint,
+    grpc::{self, Failure, MessageReader, ReadFault},
+    wire::WireLog,
+};
+use crate::error::{Error, ErrorKind, Outcome};
+
+const USER_AGENT: HeaderValue = HeaderValue::from_static(concat!("actix-etcd/", env!("CARGO_PKG_VERSION")));
+
+/// What goes along with a request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Metadata {
+    /// Refuse rather than wait where the member knows of no leader.
+    pub(crate) require_leader: bool,
+    /// The authentication token.
+    pub(crate) token: Option<HeaderValue>,
+    /// How long the member should work on it at the most.
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// A handle on one HTTP/2 connection; clones share it.
+#[derive(Clone)]
+pub(crate) struct Channel {
+    requests: SendRequest<Bytes>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    endpoint: Endpoint,
+    log: Arc<WireLog>,
+    response_limit: usize,
+    streams: AtomicUsize,
+}
+
+/// How many requests and streams are open on a connection.
+#[derive(Clone)]
+pub(crate) struct OpenStreams(Arc<Shared>);
+
+impl OpenStreams {
+    pub(crate) fn count(&self) -> usize {
+        self.0.streams.load(Ordering::Relaxed)
+    }
+}
+
+/// Counts a stream for as long as it is open.
+struct Open(Arc<Shared>);
+
+impl Open {
+    fn new(shared: &Arc<Shared>) -> Self {
+        shared.streams.fetch_add(1, Ordering::Relaxed);
+        Self(shared.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Channel {
+    pub(crate) fn new(
+        requests: SendRequest<Bytes>,
+        endpoint: Endpoint,
+        log: Arc<WireLog>,
+        response_limit: usize,
+    ) -> Self {
+        let streams = AtomicUsize::new(0);
+        let shared = Arc::new(Shared {
+            endpoint,
+            log,
+            response_limit,
+            streams,
+        });
+        Self { requests, shared }
+    }
+
+    /// A count of what is open on this connection that does not keep the connection open itself.
+    pub(crate) fn open_streams(&self) -> OpenStreams {
+        OpenStreams(self.shared.clone())
+    }
+
+    pub(crate) fn wire(&self) -> &WireLog {
+        &self.shared.log
+    }
+
+    /// One request, one answer.
+    pub(crate) async fn unary<M: Message + Default>(
+        &self,
+        path: &'static str,
+        metadata: &Metadata,
+        body: Bytes,
+    ) -> Result<M, Failure> {
+        let _open = Open::new(&self.shared);
+        let (response, mut request) = self.start(path, metadata, false)?;
+        let stream = request.stream_id().as_u32();
+        request
+            .send_data(body, true)
+            .map_err(|error| self.broken(error, stream, false))?;
+        let mut reader = self.head(response, stream).await?;
+        let message = match reader.next().await {
+            Ok(message) => message,
+            Err(fault) => return Err(self.read_fault(fault, stream).into()),
+        };
+        match reader.status().await {
+            Ok(Ok(())) => {}
+            Ok(Err(failure)) => return Err(self.located(failure)),
+            Err(fault) => return Err(self.read_fault(fault, stream).into()),
+        }
+        let Some(message) = message else {
+            return Err(self.at(grpc::protocol("the answer has no message")).into());
+        };
+        grpc::decode(message).map_err(|error| self.at(error).into())
+    }
+
+    /// Opens a stream in both directions. The answer's head is awaited by the first read.
+    pub(crate) fn stream<Q: Message, A: Message + Default>(
+        &self,
+        path: &'static str,
+        metadata: &Metadata,
+    ) -> Result<(StreamSender<Q>, StreamReceiver<A>), Error> {
+        let (response, request) = self.start(path, metadata, false)?;
+        let stream = request.stream_id().as_u32();
+        let sender = StreamSender {
+            request,
+            channel: self.clone(),
+            message: PhantomData,
+        };
+        let receiver = StreamReceiver {
+            state: Answer::Awaited(response),
+            stream,
+            channel: self.clone(),
+            _open: Open::new(&self.shared),
+            message: PhantomData,
+        };
+        Ok((sender, receiver))
+    }
+
+    fn start(
+        &self,
+        path: &'static str,
+        metadata: &Metadata,
+        end: bool,
+    ) -> Result<(ResponseFuture, h2::SendStream<Bytes>), Error> {
+        let request = self.request(path, metadata)?;
+        let mut requests = self.requests.clone();
+        requests.send_request(request, end).map_err(|error| {
+            let text = format!("the connection takes no more requests ({error})");
+            self.at(Error::new(ErrorKind::ConnectionLost, Outcome::NotSent, text).with_source(error))
+        })
+    }
+
+    fn request(&self, path: &'static str, metadata: &Metadata) -> Result<Request<()>, Error> {
+        let uri = http::Uri::builder()
+            .scheme(self.shared.endpoint.scheme().clone())
+            .authority(self.shared.endpoint.authority().clone())
+            .path_and_query(PathAndQuery::from_static(path))
+            .build()
+            .map_err(|error| Error::invalid("the request has no valid address").with_source(error))?;
+        let mut headers = HeaderMap::with_capacity(8);
+        headers.insert(http::header::TE, HeaderValue::from_static("trailers"));
+        headers.insert(
+            http::header::CONTENT_TYPE,
+            HeaderValue::from_static("application/grpc"),
+        );
+        headers.insert(http::header::USER_AGENT, USER_AGENT);
+        if metadata.require_leader {
+            headers.insert("hasleader", HeaderValue::from_static("true"));
+        }
+        if let Some(token) = &metadata.token {
+            headers.insert("token", token.clone());
+        }
+        if let Some(timeout) = metadata.timeout {
+            headers.insert("grpc-timeout", grpc_timeout(timeout));
+        }
+        let mut request = Request::new(());
+        *request.method_mut() = Method::POST;
+        *request.version_mut() = Version::HTTP_2;
+        *request.uri_mut() = uri;
+        *request.headers_mut() = headers;
+        Ok(request)
+    }
+
+    async fn head(&self, response: ResponseFuture, stream: u32) -> Result<MessageReader, Failure> {
+        let response = response.await.map_err(|error| self.broken(error, stream, false))?;
+        let (head, body) = response.into_parts();
+        match grpc::head_verdict(head.status, &head.headers) {
+            Some(failure) => Err(self.located(failure)),
+            None => Ok(MessageReader::new(body, self.shared.response_limit)),
+        }
+    }
+
+    fn read_fault(&self, fault: ReadFault, stream: u32) -> Error {
+        match fault {
+            ReadFault::Broken(error) => self.broken(error, stream, true),
+            ReadFault::Refused(error) => self.at(error),
+        }
+    }
+
+    /// Tells what a broken stream means for its request. Nothing the server writes into a status can make
+    /// this say "not sent": only the protocol's own promises and what our socket has seen count.
+    fn broken(&self, error: h2::Error, stream: u32, answered: bool) -> Error {
+        let promised = error.is_remote()
+            && (error.is_go_away() || (error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM)));
+        let outcome = if !answered && (promised || !self.shared.log.was_sent(stream)) {
+            Outcome::NotSent
+        } else {
+            Outcome::Unknown
+        };
+        let what = match outcome {
+            Outcome::NotSent => "the connection ended before the request was taken",
+            Outcome::Rejected | Outcome::Unknown => "the connection broke while the request was under way",
+        };
+        let text = format!("{what} ({error})");
+        self.at(Error::new(ErrorKind::ConnectionLost, outcome, text).with_source(error))
+    }
+
+    fn located(&self, failure: Failure) -> Failure {
+        Failure {
+            error: self.at(failure.error),
+            pushback: failure.pushback,
+        }
+    }
+
+    fn at(&self, error: Error) -> Error {
+        error.with_endpoint(self.shared.endpoint.name())
+    }
+}
+
+/// gRPC allows eight digits; milliseconds reach from 1 ms to a day.
+fn grpc_timeout(timeout: Duration) -> HeaderValue {
+    let millis = timeout.as_millis().clamp(1, 99_999_999);
+    HeaderValue::try_from(format!("{millis}m")).unwrap_or_else(|_| HeaderValue::from_static("99999999m"))
+}
+
+/// The sending half of a stream. Dropping it resets the stream unless it was finished.
+pub(crate) struct StreamSender<Q> {
+    request: h2::SendStream<Bytes>,
+    channel: Channel,
+    message: PhantomData<fn(Q)>,
+}
+
+impl<Q: Message> StreamSender<Q> {
+    /// Queues a message; h2 writes it as the member's flow control allows.
+    pub(crate) fn send(&mut self, message: &Q) -> Result<(), Error> {
+        let body = grpc::encode(message)?;
+        let stream = self.request.stream_id().as_u32();
+        self.request
+            .send_data(body, false)
+            .map_err(|error| self.channel.broken(error, stream, true))
+    }
+
+    /// Says that nothing more will come: the member ends the stream in its own time.
+    pub(crate) fn finish(mut self) {
+        // A stream that is already gone needs no end.
+        let _ = self.request.send_data(Bytes::new(), true);
+    }
+}
+
+enum Answer {
+    Awaited(ResponseFuture),
+    Open(MessageReader),
+    Ended,
+}
+
+/// The receiving half of a stream.
+pub(crate) struct StreamReceiver<A> {
+    state: Answer,
+    stream: u32,
+    channel: Channel,
+    _open: Open,
+    message: PhantomData<fn() -> A>,
+}
+
+impl<A: Message + Default> StreamReceiver<A> {
+    /// The next message; `None` when the member ended the stream with OK. After an error or the end: `None`.
+    pub(crate) async fn next(&mut self) -> Result<Option<A>, Failure> {
+        let read = self.read().await;
+        if !matches!(read, Ok(Some(_))) {
+            self.state = Answer::Ended;
+        }
+        read
+    }
+
+    async fn read(&mut self) -> Result<Option<A>, Failure> {
+        if let Answer::Awaited(response) = &mut self.state {
+            let response = poll_fn(|cx| std::pin::Pin::new(&mut *response).poll(cx))
+                .await
+                .map_err(|error| self.channel.broken(error, self.stream, false))?;
+            let (head, body) = response.into_parts();
+            if let Some(failure) = grpc::head_verdict(head.status, &head.headers) {
+                return Err(self.channel.located(failure));
+            }
+            self.state = Answer::Open(MessageReader::new(body, self.channel.shared.response_limit));
+        }
+        let Answer::Open(reader) = &mut self.state else {
+            return Ok(None);
+        };
+        match reader.next().await {
+            Ok(Some(message)) => match grpc::decode(message) {
+                Ok(message) => Ok(Some(message)),
+                Err(error) => Err(self.channel.at(error).into()),
+            },
+            Ok(None) => match reader.status().await {
+                Ok(Ok(())) => Ok(None),
+                Ok(Err(failure)) => Err(self.channel.located(failure)),
+                Err(fault) => Err(self.channel.read_fault(fault, self.stream).into()),
+            },
+            Err(fault) => Err(self.channel.read_fault(fault, self.stream).into()),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! gRPC's framing: length-prefixed messages in, length-prefixed messages out, a status at the end.
+//!
+//! Written straight over h2's streams: a message that arrived in one DATA frame is decoded in place, without a copy.
+
+use std::{
+    future::poll_fn,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use h2::RecvStream;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use prost::Message;
+
+use crate::error::{Error, ErrorKind, Outcome};
+
+const PREFIX: usize = 5;
+/// A buffer for a large message grows as it arrives: a length is only a claim until its bytes are here.
+const GROWTH: usize = 4 << 20;
+
+/// The status that ended a call, where it is not OK.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: Error,
+    /// What the server said of trying again (`grpc-retry-pushback-ms`), as it said it.
+    pub(crate) pushback: Option<HeaderValue>,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { error, pushback: None }
+    }
+}
+
+/// A message with its prefix, ready to be sent any number of times.
+pub(crate) fn encode(message: &impl Message) -> Result<Bytes, Error> {
+    let length = message.encoded_len();
+    let claimed = u32::try_from(length).map_err(|_| Error::invalid("a message is limited to 4 GiB"))?;
+    let mut buffer = BytesMut::with_capacity(PREFIX + length);
+    buffer.put_u8(0);
+    buffer.put_u32(claimed);
+    message.encode_raw(&mut buffer);
+    Ok(buffer.freeze())
+}
+
+pub(crate) fn decode<M: Message + Default>(message: Bytes) -> Result<M, Error> {
+    M::decode(message).map_err(|error| {
+        Error::new(
+            ErrorKind::Protocol,
+            Outcome::Unknown,
+            "the member's answer is not the message it should be",
+        )
+        .with_source(error)
+    })
+}
+
+/// Reads the messages of one answer.
+pub(crate) struct MessageReader {
+    stream: RecvStream,
+    limit: usize,
+    /// What arrived and was not taken yet, as it arrived.
+    head: Bytes,
+    /// A message that came in several pieces, being put together.
+    pieces: BytesMut,
+}
+
+impl MessageReader {
+    pub(crate) fn new(stream: RecvStream, limit: usize) -> Self {
+        Self {
+            stream,
+            limit,
+            head: Bytes::new(),
+            pieces: BytesMut::new(),
+        }
+    }
+
+    /// The next message, or `None` where the data ends.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, ReadFault> {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ReadFault>> {
+        loop {
+            if let Some(message) = self.take()? {
+                return Poll::Ready(Ok(Some(message)));
+            }
+            match ready!(self.stream.poll_data(cx)) {
+                Some(Ok(chunk)) => {
+                    // Fails only where the stream is gone, which the next poll tells better.
+                    let _ = self.stream.flow_control().release_capacity(chunk.len());
+                    self.push(chunk);
+                }
+                Some(Err(error)) => return Poll::Ready(Err(ReadFault::Broken(error))),
+                None if self.head.is_empty() && self.pieces.is_empty() => return Poll::Ready(Ok(None)),
+                None => return Poll::Ready(Err(protocol("the answer ends in the middle of a message").into())),
+            }
+        }
+    }
+
+    /// The trailers' verdict on the call.
+    pub(crate) async fn status(&mut self) -> Result<Result<(), Failure>, ReadFault> {
+        match poll_fn(|cx| self.stream.poll_trailers(cx)).await {
+            Ok(Some(trailers)) => Ok(status_of(&trailers).unwrap_or_else(|| Err(no_status()))),
+            Ok(None) => Ok(Err(no_status())),
+            Err(error) => Err(ReadFault::Broken(error)),
+        }
+    }
+
+    fn push(&mut self, chunk: Bytes) {
+        if self.pieces.is_empty() {
+            if self.head.is_empty() {
+                self.head = chunk;
+                return;
+            }
+            let announced = announced(&self.head).map_or(0, |length| (PREFIX + length).min(GROWTH));
+            self.pieces.reserve(announced.max(self.head.len() + chunk.len()));
+            self.pieces.extend_from_slice(&self.head);
+            self.head = Bytes::new();
+        }
+        self.pieces.extend_from_slice(&chunk);
+    }
+
+    fn take(&mut self) -> Result<Option<Bytes>, ReadFault> {
+        let buffered: &[u8] = if self.pieces.is_empty() { &self.head } else { &self.pieces };
+        let Some(length) = announced(buffered) else {
+            return Ok(None);
+        };
+        if buffered[0] != 0 {
+            return Err(protocol("the answer is compressed, which nobody asked for").into());
+        }
+        if length > self.limit {
+            return Err(ReadFault::Refused(Error::new(
+                ErrorKind::ResponseTooLarge,
+                Outcome::Unknown,
+                format!(
+                    "the answer has {length} bytes and the limit is {}; raise it with \
+                     `max_response_size`, or read in pages",
+                    self.limit
+                ),
+            )));
+        }
+        if buffered.len() < PREFIX + length {
+            return Ok(None);
+        }
+        let mut message = if self.pieces.is_empty() {
+            self.head.split_to(PREFIX + length)
+        } else {
+            let whole = self.pieces.split_to(PREFIX + length).freeze();
+            self.head = self.pieces.split().freeze();
+            whole
+        };
+        message.advance(PREFIX);
+        Ok(Some(message))
+    }
+}
+
+fn announced(buffered: &[u8]) -> Option<usize> {
+    let [_, a, b, c, d] = *buffered.first_chunk::<PREFIX>()?;
+    Some(u32::from_be_bytes([a, b, c, d]) as usize)
+}
+
+/// Why an answer could not be read to its end.
+#[derive(Debug)]
+pub(crate) enum ReadFault {
+    /// The stream or its connection broke.
+    Broken(h2::Error),
+    /// What arrived is not acceptable.
+    Refused(Error),
+}
+
+impl From<Error> for ReadFault {
+    fn from(error: Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// Checks the head of an answer; `Some` where it already ends the call.
+pub(crate) fn head_verdict(status: StatusCode, headers: &HeaderMap) -> Option<Failure> {
+    if let Some(verdict) = status_of(headers) {
+        // An OK without a message is told by the reader: the data ends before the first one.
+        return verdict.err();
+    }
+    if status != StatusCode::OK {
+        return Some(protocol(&format!("the answer is HTTP {status}, not gRPC; is this an etcd client port?")).into());
+    }
+    let content = headers.get(http::header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    if content.is_some_and(|content| content.starts_with(b"application/grpc")) {
+        None
+    } else {
+        Some(protocol("the answer is not gRPC; is this an etcd client port?").into())
+    }
+}
+
+fn status_of(headers: &HeaderMap) -> Option<Result<(), Failure>> {
+    if headers.get("grpc-status")?.as_bytes() == b"0" {
+        return Some(Ok(()));
+    }
+    let status = tonic::Status::from_header_map(headers)?;
+    Some(Err(Failure {
+        error: Error::from_status(status.code(), status.message()),
+        pushback: headers.get("grpc-retry-pushback-ms").cloned(),
+    }))
+}
+
+fn no_status() -> Failure {
+    protocol("the answer ends without a status").into()
+}
+
+pub(crate) fn protocol(what: &str) -> Error {
+    Error::new(ErrorKind::Protocol, Outcome::Unknown, what.to_owned())
+}

@@ -1,0 +1,14 @@
+//! From an [`Endpoint`] to one HTTP/2 connection that speaks gRPC.
+//!
+//! `dial` makes a connection (TCP or Unix socket; names are looked up at every dial) and gives two halves: the
+//! [`Channel`](channel::Channel), which callers on any thread use, and the [`Driver`](dial::Driver), which the
+//! connection's actor runs. Unlike a pool, this connection hides nothing: its end is seen, and so is whether a
+//! request can have reached the member ([`WireLog`](wire::WireLog)).
+
+pub(crate) mod channel;
+pub(crate) mod dial;
+pub(crate) mod endpoint;
+pub(crate) mod grpc;
+pub(crate) mod wire;
+
+pub use endpoint::Endpoint;
