@@ -1,0 +1,118 @@
+//! `Debug` for messages that carry a secret: a log line must never hold a password, its hash or a token.
+
+use std::fmt;
+
+use super::authpb::User;
+use super::etcdserverpb::{
+    AuthUserAddRequest, AuthUserChangePasswordRequest, AuthenticateRequest, AuthenticateResponse,
+};
+
+/// Says whether there is a secret, which is what a person debugging a login needs to know.
+fn hidden(secret: &[u8]) -> fmt::Arguments<'static> {
+    if secret.is_empty() {
+        format_args!("<empty>")
+    } else {
+        format_args!("<hidden>")
+    }
+}
+
+impl fmt::Debug for AuthenticateRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuthenticateRequest")
+            .field("name", &self.name)
+            .field("password", &hidden(self.password.as_bytes()))
+            .finish()
+    }
+}
+
+impl fmt::Debug for AuthenticateResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuthenticateResponse")
+            .field("header", &self.header)
+            .field("token", &hidden(self.token.as_bytes()))
+            .finish()
+    }
+}
+
+impl fmt::Debug for AuthUserAddRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuthUserAddRequest")
+            .field("name", &self.name)
+            .field("password", &hidden(self.password.as_bytes()))
+            .field("options", &self.options)
+            .field("hashed_password", &hidden(self.hashed_password.as_bytes()))
+            .finish()
+    }
+}
+
+impl fmt::Debug for AuthUserChangePasswordRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuthUserChangePasswordRequest")
+            .field("name", &self.name)
+            .field("password", &hidden(self.password.as_bytes()))
+            .field("hashed_password", &hidden(self.hashed_password.as_bytes()))
+            .finish()
+    }
+}
+
+impl fmt::Debug for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("User")
+            .field("name", &self.name)
+            .field("password", &hidden(&self.password))
+            .field("roles", &self.roles)
+            .field("options", &self.options)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "correct horse";
+
+    fn assert_hidden(message: &impl fmt::Debug) {
+        let shown = format!("{message:?} {message:#?}");
+        assert!(!shown.contains(SECRET), "{shown}");
+        assert!(shown.contains("<hidden>"), "{shown}");
+    }
+
+    #[test]
+    fn no_secret_shows_in_debug_output() {
+        assert_hidden(&AuthenticateRequest {
+            name: "ann".into(),
+            password: SECRET.into(),
+        });
+        assert_hidden(&AuthenticateResponse {
+            header: None,
+            token: SECRET.into(),
+        });
+        assert_hidden(&AuthUserAddRequest {
+            password: SECRET.into(),
+            hashed_password: SECRET.into(),
+            ..Default::default()
+        });
+        assert_hidden(&AuthUserChangePasswordRequest {
+            password: SECRET.into(),
+            hashed_password: SECRET.into(),
+            ..Default::default()
+        });
+        assert_hidden(&User {
+            password: SECRET.into(),
+            ..Default::default()
+        });
+    }
+
+    #[test]
+    fn an_empty_password_can_be_told_from_a_hidden_one() {
+        let request = AuthenticateRequest {
+            name: "ann".into(),
+            password: String::new(),
+        };
+        assert_eq!(
+            format!("{request:?}"),
+            r#"AuthenticateRequest { name: "ann", password: <empty> }"#
+        );
+    }
+}
