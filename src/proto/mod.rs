@@ -11,6 +11,8 @@
 //! The code is checked in: building the crate takes no protoc and no build script.
 //! `tests/codegen.rs` keeps it in step with `proto/`.
 
+#[cfg(test)]
+mod golden;
 mod redacted;
 
 pub use etcdserverpb::*;
