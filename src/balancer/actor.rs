@@ -1,0 +1,326 @@
+//! The actor that owns the connections.
+
+use std::{sync::Arc, time::Duration};
+
+use actix::{
+    Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message, MessageResult, Recipient,
+    ResponseFuture, Supervised,
+};
+use tokio::{
+    sync::{broadcast, oneshot},
+    time::Instant,
+};
+
+use super::{
+    AwaitReady, BalancePolicy, ConnectivityChange, MemberView, ReadySet, Shutdown, Subscribe,
+    SubscribeRecipient, UpdateEndpoints,
+    demand::{Demand, demands},
+};
+use crate::{
+    connection::{
+        Connect, ConnectivityChanged, ConnectivityState, Drain, EndpointId, Probe, Rest,
+        Suspected, Wanted,
+        actor::{ConnectionActor, Shared},
+    },
+    retry::MemberReady,
+    supervisor::{ActorFailed, Crash, crashes, supervise},
+    transport::Endpoint,
+};
+
+/// How often connections hear that calls are still waiting.
+const REMIND: Duration = Duration::from_millis(500);
+/// A subscriber that is further behind than this loses the oldest changes.
+const CHANGES_KEPT: usize = 256;
+
+/// Owns one connection actor an endpoint and publishes who is ready.
+pub(crate) struct BalancerActor {
+    shared: Arc<Shared>,
+    policy: Arc<dyn BalancePolicy>,
+    members: Vec<Member>,
+    next_id: u64,
+    waiters: Vec<AwaitReady>,
+    reminding: bool,
+    changes: broadcast::Sender<ConnectivityChange>,
+    subscribers: Vec<Recipient<ConnectivityChange>>,
+    /// Calls that wait for their next attempt hear of a member that became ready.
+    retries: Recipient<MemberReady>,
+    closed: bool,
+}
+
+struct Member {
+    view: MemberView,
+    actor: Addr<ConnectionActor>,
+}
+
+impl BalancerActor {
+    pub(crate) fn start(
+        shared: Arc<Shared>,
+        policy: Arc<dyn BalancePolicy>,
+        retries: Recipient<MemberReady>,
+    ) -> Addr<Self> {
+        supervise("balancer", |_| {}, |_| Self {
+            shared,
+            policy,
+            members: Vec::new(),
+            next_id: 0,
+            waiters: Vec::new(),
+            reminding: false,
+            changes: broadcast::Sender::new(CHANGES_KEPT),
+            subscribers: Vec::new(),
+            retries,
+            closed: false,
+        })
+    }
+
+    fn add(&mut self, endpoint: Endpoint, ctx: &mut Context<Self>) {
+        let id = EndpointId(self.next_id);
+        self.next_id += 1;
+        let parent = ctx.address().downgrade();
+        let actor = ConnectionActor::start(id, endpoint.clone(), self.shared.clone(), parent);
+        let view = MemberView {
+            id,
+            endpoint,
+            state: ConnectivityState::Idle,
+            since: Instant::now(),
+            error: None,
+            connection: None,
+        };
+        self.members.push(Member { view, actor });
+    }
+
+    fn publish(&mut self) {
+        let connections = |state| {
+            self.members
+                .iter()
+                .filter(move |member| member.view.state == state)
+                .filter_map(|member| member.view.connection.clone())
+                .collect()
+        };
+        let set = ReadySet {
+            ready: connections(ConnectivityState::Ready),
+            leaderless: connections(ConnectivityState::NoLeader),
+            members: self.members.iter().map(|member| member.view.clone()).collect(),
+            closed: self.closed,
+        };
+        let (ready, leaderless) = (!set.ready.is_empty(), !set.leaderless.is_empty());
+        self.shared.ready.publish(set);
+        self.waiters.retain(|waiter| !waiter.ready.is_closed());
+        if ready || leaderless {
+            let (served, waiting): (Vec<_>, Vec<_>) = self
+                .waiters
+                .drain(..)
+                .partition(|waiter| ready || waiter.leaderless);
+            self.waiters = waiting;
+            for waiter in served {
+                let _ = waiter.ready.send(());
+            }
+        }
+    }
+
+    fn meet_demand(&self) {
+        let states = self.members.iter().map(|member| (member.view.id, member.view.state));
+        for demand in demands(self.policy.connects(), states) {
+            match demand {
+                Demand::Connect(id) => self.tell(id, Connect),
+                Demand::Rest(id) => self.tell(id, Rest),
+            }
+        }
+    }
+
+    fn tell<M>(&self, id: EndpointId, message: M)
+    where
+        M: Message + Send + 'static,
+        M::Result: Send,
+        ConnectionActor: Handler<M>,
+    {
+        if let Some(member) = self.members.iter().find(|member| member.view.id == id) {
+            member.actor.do_send(message);
+        }
+    }
+
+    fn remind(&mut self, ctx: &mut Context<Self>) {
+        self.waiters.retain(|waiter| !waiter.ready.is_closed());
+        self.reminding = !self.waiters.is_empty();
+        if self.reminding {
+            for member in &self.members {
+                member.actor.do_send(Wanted);
+            }
+            ctx.notify_later(Remind, REMIND);
+        }
+    }
+}
+
+/// Calls may still be waiting.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Remind;
+
+impl Actor for BalancerActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        // After a crash: timers are gone, and a demand may not have been met.
+        self.publish();
+        self.meet_demand();
+        self.remind(ctx);
+    }
+}
+
+impl Supervised for BalancerActor {}
+
+crashes!(BalancerActor);
+
+impl Handler<ConnectivityChanged> for BalancerActor {
+    type Result = ();
+
+    fn handle(&mut self, changed: ConnectivityChanged, _: &mut Context<Self>) {
+        let Some(member) = self.members.iter_mut().find(|member| member.view.id == changed.id) else {
+            return;
+        };
+        let view = &mut member.view;
+        let news = view.state != changed.state;
+        if news {
+            view.since = Instant::now();
+        }
+        view.state = changed.state;
+        view.connection = changed.connection;
+        view.error = match changed.state {
+            ConnectivityState::Ready => None,
+            // An attempt under way does not make the last failure forgotten.
+            ConnectivityState::Connecting => changed.error.or(view.error.take()),
+            ConnectivityState::Idle
+            | ConnectivityState::NoLeader
+            | ConnectivityState::TransientFailure
+            | ConnectivityState::Shutdown => changed.error,
+        };
+        let change = ConnectivityChange {
+            endpoint: view.endpoint.as_str().to_owned(),
+            state: view.state,
+            error: view.error.clone(),
+        };
+        self.publish();
+        self.meet_demand();
+        if news {
+            if change.state == ConnectivityState::Ready {
+                self.retries.do_send(MemberReady);
+            }
+            self.subscribers.retain(|subscriber| subscriber.connected());
+            for subscriber in &self.subscribers {
+                subscriber.do_send(change.clone());
+            }
+            let _ = self.changes.send(change);
+        }
+    }
+}
+
+impl Handler<Suspected> for BalancerActor {
+    type Result = ();
+
+    fn handle(&mut self, suspected: Suspected, _: &mut Context<Self>) {
+        for member in &self.members {
+            if member.view.id != suspected.id && member.view.connection.is_some() {
+                member.actor.do_send(Probe);
+            }
+        }
+    }
+}
+
+impl Handler<ActorFailed> for BalancerActor {
+    type Result = ();
+
+    fn handle(&mut self, failed: ActorFailed, _: &mut Context<Self>) {
+        tracing::warn!(actor = failed.actor, failures = failed.failures, "restarted after a crash");
+    }
+}
+
+impl Handler<UpdateEndpoints> for BalancerActor {
+    type Result = ();
+
+    fn handle(&mut self, UpdateEndpoints(endpoints): UpdateEndpoints, ctx: &mut Context<Self>) {
+        if self.closed {
+            return;
+        }
+        let mut kept = std::mem::take(&mut self.members);
+        for endpoint in endpoints {
+            if self.members.iter().any(|member| member.view.endpoint == endpoint) {
+                continue;
+            }
+            match kept.iter().position(|member| member.view.endpoint == endpoint) {
+                Some(index) => self.members.push(kept.remove(index)),
+                None => self.add(endpoint, ctx),
+            }
+        }
+        self.publish();
+        for removed in kept {
+            removed.actor.do_send(Drain);
+        }
+        self.meet_demand();
+    }
+}
+
+impl Handler<AwaitReady> for BalancerActor {
+    type Result = ();
+
+    fn handle(&mut self, waiter: AwaitReady, ctx: &mut Context<Self>) {
+        if self.closed {
+            return;
+        }
+        let set = self.shared.ready.load();
+        let served = !set.ready.is_empty() || (waiter.leaderless && !set.leaderless.is_empty());
+        if served {
+            let _ = waiter.ready.send(());
+            return;
+        }
+        self.waiters.push(waiter);
+        if !self.reminding {
+            self.remind(ctx);
+        }
+    }
+}
+
+impl Handler<Remind> for BalancerActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Remind, ctx: &mut Context<Self>) {
+        self.remind(ctx);
+    }
+}
+
+impl Handler<Subscribe> for BalancerActor {
+    type Result = MessageResult<Subscribe>;
+
+    fn handle(&mut self, _: Subscribe, _: &mut Context<Self>) -> MessageResult<Subscribe> {
+        MessageResult(self.changes.subscribe())
+    }
+}
+
+impl Handler<SubscribeRecipient> for BalancerActor {
+    type Result = ();
+
+    fn handle(&mut self, SubscribeRecipient(recipient): SubscribeRecipient, _: &mut Context<Self>) {
+        self.subscribers.push(recipient);
+    }
+}
+
+impl Handler<Shutdown> for BalancerActor {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, shutdown: Shutdown, ctx: &mut Context<Self>) -> ResponseFuture<()> {
+        self.closed = true;
+        let members = std::mem::take(&mut self.members);
+        self.waiters.clear();
+        self.publish();
+        let drains: Vec<_> = members.iter().map(|member| member.actor.send(Drain)).collect();
+        drop(members);
+        ctx.stop();
+        Box::pin(async move {
+            let all = async {
+                for drained in drains {
+                    // A connection whose actor is gone has nothing to close.
+                    let _ = drained.await;
+                }
+            };
+            let _ = tokio::time::timeout(shutdown.grace, all).await;
+        })
+    }
+}

@@ -1,0 +1,127 @@
+//! Which member gets the next request.
+//!
+//! The [`BalancerActor`](actor::BalancerActor) owns the connections. It hears
+//! [`ConnectivityChanged`](crate::connection::ConnectivityChanged) from each of them and, after each change,
+//! publishes an immutable [`ReadySet`] that every caller reads without a lock. It can be told
+//! [`UpdateEndpoints`], [`AwaitReady`], [`Subscribe`] and [`Shutdown`].
+//!
+//! Which of the ready members is taken is a [`BalancePolicy`]'s decision, made on the caller's task.
+
+use std::{sync::Arc, time::Duration};
+
+use actix::{Message, Recipient};
+use arc_swap::ArcSwap;
+use tokio::{
+    sync::{broadcast, oneshot},
+    time::Instant,
+};
+
+use crate::{
+    connection::{Connection, ConnectivityState, EndpointId, Sighting},
+    error::Error,
+    transport::Endpoint,
+};
+
+pub(crate) mod actor;
+pub(crate) mod demand;
+mod policy;
+mod status;
+
+pub use policy::{
+    BalancePolicy, Candidate, Candidates, Connects, LeaderFirst, Pinned, PowerOfTwo, RoundRobin,
+};
+pub use status::{ConnectivityChange, EndpointStatus};
+
+/// What callers know of the members: one consistent picture, replaced as a whole.
+#[derive(Debug, Default)]
+pub(crate) struct ReadySet {
+    /// Connections that get requests, in the order of the endpoints.
+    pub(crate) ready: Vec<Arc<Connection>>,
+    /// Connections whose member answers but has no leader: for serializable reads.
+    pub(crate) leaderless: Vec<Arc<Connection>>,
+    /// Every endpoint.
+    pub(crate) members: Vec<MemberView>,
+    /// The client has been shut down.
+    pub(crate) closed: bool,
+}
+
+/// One endpoint as last heard of.
+#[derive(Debug, Clone)]
+pub(crate) struct MemberView {
+    pub(crate) id: EndpointId,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) state: ConnectivityState,
+    pub(crate) since: Instant,
+    pub(crate) error: Option<Error>,
+    pub(crate) connection: Option<Arc<Connection>>,
+}
+
+impl ReadySet {
+    /// What the members said of themselves, but for one.
+    pub(crate) fn sightings(&self, except: EndpointId) -> Vec<Sighting> {
+        self.ready
+            .iter()
+            .chain(&self.leaderless)
+            .filter(|connection| connection.id != except)
+            .filter_map(|connection| connection.health().sighting)
+            .collect()
+    }
+
+    /// Each endpoint and its last failure, for an error that says where to look.
+    pub(crate) fn complaints(&self) -> String {
+        let each: Vec<String> = self
+            .members
+            .iter()
+            .map(|member| match &member.error {
+                Some(error) => format!("{}: {}", member.endpoint, error.brief()),
+                None => format!("{}: {}", member.endpoint, member.state),
+            })
+            .collect();
+        each.join("; ")
+    }
+}
+
+/// The [`ReadySet`] in force.
+#[derive(Debug, Default)]
+pub(crate) struct ReadySetCell(ArcSwap<ReadySet>);
+
+impl ReadySetCell {
+    pub(crate) fn load(&self) -> arc_swap::Guard<Arc<ReadySet>> {
+        self.0.load()
+    }
+
+    pub(crate) fn publish(&self, set: ReadySet) {
+        self.0.store(Arc::new(set));
+    }
+}
+
+/// Use these endpoints from now on. New ones are connected, missing ones drained, the others left as they are.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct UpdateEndpoints(pub(crate) Vec<Endpoint>);
+
+/// Tell when a member can take a request; dropped unanswered when the client ends.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct AwaitReady {
+    pub(crate) ready: oneshot::Sender<()>,
+    /// A member without leader will do.
+    pub(crate) leaderless: bool,
+}
+
+/// Tell every change of connectivity to a channel of the caller's.
+#[derive(Debug, Message)]
+#[rtype(result = "broadcast::Receiver<ConnectivityChange>")]
+pub(crate) struct Subscribe;
+
+/// Tell every change of connectivity to an actor.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct SubscribeRecipient(pub(crate) Recipient<ConnectivityChange>);
+
+/// Close every connection, gracefully for at most that long, and end.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct Shutdown {
+    pub(crate) grace: Duration,
+}
