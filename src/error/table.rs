@@ -137,7 +137,7 @@ pub(super) const fn classify_code(code: Code) -> (ErrorKind, Outcome) {
 impl ErrorKind {
     /// What it proves about a write when a *server* answered with this kind. Never [`Outcome::NotSent`]: only the
     /// client's own end of the connection can know that.
-    pub(super) const fn outcome_of_answer(self) -> Outcome {
+    pub(crate) const fn outcome_of_answer(self) -> Outcome {
         match self {
             // Refused before the proposal, or at apply before anything was changed.
             Self::EmptyKey
