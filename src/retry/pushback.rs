@@ -1,0 +1,56 @@
+//! `grpc-retry-pushback-ms`: the server's own word on when to try again.
+
+use std::time::Duration;
+
+/// The metadata key, in trailers or in headers of an answer without a body.
+pub(crate) const PUSHBACK_KEY: &str = "grpc-retry-pushback-ms";
+
+/// What a server asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pushback {
+    /// Not before this long.
+    After(Duration),
+    /// Not at all.
+    Never,
+}
+
+impl Pushback {
+    /// Reads the header's value: milliseconds as a signed 32-bit number. Negative means never, and so does what cannot
+    /// be read: a server that tried to push back is better left alone.
+    pub(crate) fn parse(value: &[u8]) -> Self {
+        std::str::from_utf8(value)
+            .ok()
+            .filter(|text| !text.starts_with('+'))
+            .and_then(|text| text.parse::<i32>().ok())
+            .and_then(|ms| u64::try_from(ms).ok())
+            .map_or(Self::Never, |ms| Self::After(Duration::from_millis(ms)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn milliseconds_are_read() {
+        for (text, ms) in [("0", 0), ("100", 100), ("2147483647", 2_147_483_647)] {
+            assert_eq!(
+                Pushback::parse(text.as_bytes()),
+                Pushback::After(Duration::from_millis(ms))
+            );
+        }
+    }
+
+    #[test]
+    fn negative_or_unreadable_means_never() {
+        for text in ["-1", "", " 5", "+5", "1.5", "5ms", "2147483648", "0x10"] {
+            assert_eq!(
+                Pushback::parse(text.as_bytes()),
+                Pushback::Never,
+                "{text:?}"
+            );
+        }
+        assert_eq!(Pushback::parse(&[0xff]), Pushback::Never);
+    }
+}
