@@ -2,11 +2,14 @@
 // The parts are joined by the request path; until it stands, some are only used by tests.
 #![allow(dead_code, unused_imports)]
 
+mod api;
 mod auth;
 mod balancer;
 mod call;
+mod client;
 mod connection;
 pub mod error;
+mod options;
 pub mod proto;
 pub mod retry;
 mod runtime;
@@ -17,4 +20,9 @@ pub use balancer::{
     BalancePolicy, Candidate, Candidates, Connects, ConnectivityChange, EndpointStatus,
     LeaderFirst, Pinned, PowerOfTwo, RoundRobin,
 };
+pub use api::{IntoBytes, kv};
+pub use client::Client;
 pub use connection::ConnectivityState;
+pub use error::{Code, Error, ErrorKind, Outcome, Result};
+pub use options::ClientBuilder;
+pub use transport::Endpoint;

@@ -86,6 +86,17 @@ impl Runtime {
         answered.await.map_err(|_| shut_down())
     }
 
+    /// Ends when the future has, without anybody waiting for it.
+    pub(crate) fn finish(self, last: impl Future<Output = ()> + Send + 'static) {
+        let alive = self.jobs.clone();
+        self.run(move || {
+            actix_rt::spawn(async move {
+                last.await;
+                drop(alive);
+            });
+        });
+    }
+
     /// Ends the thread and waits for it.
     pub(crate) async fn join(self) {
         let own = self

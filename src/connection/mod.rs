@@ -149,9 +149,9 @@ impl Connection {
         self.term.observe(term);
     }
 
-    /// The term of the last answers, where they are recent enough to speak of a request sent now.
-    pub(crate) fn recent_term(&self) -> Option<u64> {
-        self.term.recent()
+    /// The term of the last answers. Taken when a request is sent, judged only if it gets slow.
+    pub(crate) fn term_mark(&self) -> TermMark {
+        self.term.mark()
     }
 
     fn tell<M>(&self, message: M)
@@ -198,8 +198,6 @@ struct ObservedTerm {
 }
 
 impl ObservedTerm {
-    const RECENT: Duration = Duration::from_secs(2);
-
     fn new() -> Self {
         Self {
             origin: Instant::now(),
@@ -214,10 +212,29 @@ impl ObservedTerm {
         self.at_millis.store(at, Ordering::Relaxed);
     }
 
-    fn recent(&self) -> Option<u64> {
-        let term = self.term.load(Ordering::Relaxed);
-        let at = Duration::from_millis(self.at_millis.load(Ordering::Relaxed));
-        (term != 0 && self.origin.elapsed().saturating_sub(at) < Self::RECENT).then_some(term)
+    fn mark(&self) -> TermMark {
+        TermMark {
+            term: self.term.load(Ordering::Relaxed),
+            observed: self.origin + Duration::from_millis(self.at_millis.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+/// A raft term and when it was last seen.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TermMark {
+    term: u64,
+    observed: Instant,
+}
+
+impl TermMark {
+    /// An older term says nothing of a request that was sent later.
+    const RECENT: Duration = Duration::from_secs(2);
+
+    /// The term a request sent then went out under, where it is known.
+    pub(crate) fn at(self, sent: Instant) -> Option<u64> {
+        let known = self.term != 0 && sent.saturating_duration_since(self.observed) < Self::RECENT;
+        known.then_some(self.term)
     }
 }
 

@@ -3,7 +3,7 @@
 //! etcd answers HTTP/2 pings while it is cut off from its peers, and punishes frequent ones. So it is asked at the
 //! application: `Maintenance.Status` with `hasleader` tells dead, frozen and leaderless apart.
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, sync::atomic::AtomicU32, time::Duration};
 
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -161,7 +161,8 @@ async fn status(channel: &Channel, metadata: &Metadata) -> Answer {
         Ok(body) => body,
         Err(error) => return Answer::Broken(error),
     };
-    answer_of(channel.unary::<StatusResponse>(STATUS, metadata, body).await)
+    let unused = AtomicU32::new(0);
+    answer_of(channel.unary(STATUS, metadata, body, &unused).await)
 }
 
 fn answer_of(result: Result<StatusResponse, grpc::Failure>) -> Answer {

@@ -124,6 +124,16 @@ impl Error {
         error
     }
 
+    /// What happened, without where, how often and what to do: for a list of failures.
+    pub(crate) fn brief(&self) -> String {
+        let inner = &*self.0;
+        if inner.detail.is_empty() {
+            inner.kind.what().to_owned()
+        } else {
+            inner.detail.clone().into_owned()
+        }
+    }
+
     #[must_use]
     pub(crate) fn with_endpoint(mut self, endpoint: Arc<str>) -> Self {
         self.0.endpoint = Some(endpoint);

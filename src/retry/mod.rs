@@ -13,7 +13,14 @@
 //! | what does the user's own policy say? | `policy`, `service_config` |
 //! | what does the server ask for? | `pushback` |
 //! | all of it, over the life of one call | `attempts` |
+//!
+//! A call that has to wait asks the [`RetryActor`](actor::RetryActor): [`ScheduleRetry`] gives a ticket back when it is
+//! time. The actor hears [`MemberReady`] from the balancer, and then lets the waiting calls go early.
 
+use actix::Message;
+use tokio::{sync::oneshot, time::Instant};
+
+pub(crate) mod actor;
 pub(crate) mod attempts;
 pub(crate) mod budget;
 pub(crate) mod policy;
@@ -27,3 +34,19 @@ pub use policy::{Attempt, NoRetry, RetryDecision, RetryPolicy, StandardRetry};
 pub use pushback::Pushback;
 pub use service_config::ServiceConfig;
 pub use table::RpcClass;
+
+/// Give the ticket back when it is time for the next attempt.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct ScheduleRetry {
+    /// When the backoff ends.
+    pub(crate) due: Instant,
+    /// When the budget allows it: not even a member that becomes ready makes it earlier.
+    pub(crate) not_before: Instant,
+    pub(crate) ticket: oneshot::Sender<()>,
+}
+
+/// A member became ready: who waits need not wait for its backoff.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct MemberReady;

@@ -5,7 +5,7 @@ use std::{
     marker::PhantomData,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -101,16 +101,18 @@ impl Channel {
         &self.shared.log
     }
 
-    /// One request, one answer.
+    /// One request, one answer. `sent_as` tells the stream it became, for who gives up on it.
     pub(crate) async fn unary<M: Message + Default>(
         &self,
         path: &'static str,
         metadata: &Metadata,
         body: Bytes,
+        sent_as: &AtomicU32,
     ) -> Result<M, Failure> {
         let _open = Open::new(&self.shared);
         let (response, mut request) = self.start(path, metadata, false)?;
         let stream = request.stream_id().as_u32();
+        sent_as.store(stream, Ordering::Relaxed);
         request
             .send_data(body, true)
             .map_err(|error| self.broken(error, stream, false))?;

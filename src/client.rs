@@ -1,0 +1,210 @@
+//! The handle applications hold.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use actix::Recipient;
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout},
+};
+use tokio_stream::{Stream, StreamExt, wrappers::BroadcastStream};
+
+use crate::{
+    auth::TokenCell,
+    balancer::{
+        AwaitReady, ConnectivityChange, EndpointStatus, ReadySetCell, Shutdown, Subscribe,
+        SubscribeRecipient, UpdateEndpoints, actor::BalancerActor,
+    },
+    call::Caller,
+    connection::actor::{ClusterId, Shared},
+    error::{Error, ErrorKind, Outcome},
+    options::{ClientBuilder, parse_endpoints},
+    retry::{actor::RetryActor, budget::RetryBudget},
+    runtime::{Runtime, shut_down},
+    transport::Endpoint,
+};
+
+/// A client of one etcd cluster.
+///
+/// Clones are cheap and share everything. It can be used from any number of threads and tasks, on actix or on plain
+/// tokio (with its timer and I/O enabled). When the last clone is dropped, its connections are closed and its thread
+/// ends; [`shutdown`](Self::shutdown) does the same and waits for it.
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    caller: Caller,
+    request_timeout: Duration,
+    shutdown_grace: Duration,
+    runtime: Mutex<Option<Runtime>>,
+}
+
+impl Client {
+    /// Options for a client of the cluster behind these endpoints.
+    ///
+    /// ```no_run
+    /// # async fn example() -> actix_etcd::Result<()> {
+    /// use actix_etcd::Client;
+    ///
+    /// let etcd = Client::builder(["http://127.0.0.1:2379"]).connect().await?;
+    /// etcd.put("greeting", "hello").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> ClientBuilder {
+        ClientBuilder::new(endpoints)
+    }
+
+    /// Connects with the default options.
+    pub async fn connect<E: Into<String>>(
+        endpoints: impl IntoIterator<Item = E>,
+    ) -> Result<Self, Error> {
+        Self::builder(endpoints).connect().await
+    }
+
+    pub(crate) async fn start(
+        options: ClientBuilder,
+        endpoints: Vec<Endpoint>,
+    ) -> Result<Self, Error> {
+        let runtime = if options.on_current_arbiter {
+            Runtime::current_arbiter()?
+        } else {
+            Runtime::own_thread()?
+        };
+        let ready = Arc::new(ReadySetCell::default());
+        let shared = Arc::new(Shared {
+            dial: options.dial,
+            token: Arc::new(TokenCell::default()),
+            ready: ready.clone(),
+            cluster: ClusterId::default(),
+            follow_leader: options.policy.follows_leader(),
+        });
+        let (policy, actors_share) = (options.policy.clone(), shared.clone());
+        let (balancer, retries) = runtime
+            .call(move || {
+                let retries = RetryActor::start();
+                let balancer =
+                    BalancerActor::start(actors_share, policy, retries.clone().recipient());
+                balancer.do_send(UpdateEndpoints(endpoints));
+                (balancer, retries)
+            })
+            .await?;
+        let caller = Caller {
+            ready,
+            shared,
+            policy: options.policy,
+            retry_policy: options.retry,
+            budget: RetryBudget::new(options.budget, std::time::Instant::now()),
+            balancer,
+            retries,
+        };
+        Ok(Self {
+            inner: Arc::new(Inner {
+                caller,
+                request_timeout: options.request_timeout,
+                shutdown_grace: options.shutdown_grace,
+                runtime: Mutex::new(Some(runtime)),
+            }),
+        })
+    }
+
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.inner.caller
+    }
+
+    pub(crate) fn request_timeout(&self) -> Duration {
+        self.inner.request_timeout
+    }
+
+    /// What is known of each endpoint now.
+    pub fn connectivity(&self) -> Vec<EndpointStatus> {
+        let set = self.caller().ready.load();
+        set.members.iter().map(EndpointStatus::from).collect()
+    }
+
+    /// Every change of an endpoint's state from now on. A reader that falls far behind misses the oldest ones.
+    pub async fn connectivity_changes(
+        &self,
+    ) -> Result<impl Stream<Item = ConnectivityChange> + Send + Unpin + use<>, Error> {
+        let changes = self.caller().balancer.send(Subscribe).await;
+        let changes = changes.map_err(|_| shut_down())?;
+        Ok(BroadcastStream::new(changes).filter_map(Result::ok))
+    }
+
+    /// Sends every change of an endpoint's state to an actor, until that actor ends.
+    pub fn send_connectivity_to(&self, recipient: Recipient<ConnectivityChange>) {
+        self.caller().balancer.do_send(SubscribeRecipient(recipient));
+    }
+
+    /// Waits until a member can take requests; fails with [`ErrorKind::Unavailable`], naming each endpoint and what is
+    /// wrong with it, if none can in time.
+    pub async fn wait_ready(&self, patience: Duration) -> Result<(), Error> {
+        self.caller().wait_ready(Instant::now() + patience).await
+    }
+
+    /// The endpoints in use, in their normal form.
+    pub fn endpoints(&self) -> Vec<String> {
+        let set = self.caller().ready.load();
+        set.members.iter().map(|member| member.endpoint.as_str().to_owned()).collect()
+    }
+
+    /// Uses these endpoints from now on. Connections to others are closed when what is in flight on them has
+    /// finished. Fails, and changes nothing, if one does not parse or there is none.
+    pub async fn set_endpoints<E: Into<String>>(
+        &self,
+        endpoints: impl IntoIterator<Item = E>,
+    ) -> Result<(), Error> {
+        let texts: Vec<String> = endpoints.into_iter().map(Into::into).collect();
+        let endpoints = parse_endpoints(&texts)?;
+        let told = self.caller().balancer.send(UpdateEndpoints(endpoints)).await;
+        told.map_err(|_| shut_down())
+    }
+
+    /// Ends the client for all its clones: requests in flight may finish for a moment (`shutdown_grace`), connections
+    /// are closed, actors and the thread end. Later requests fail with [`ErrorKind::Shutdown`].
+    pub async fn shutdown(self) {
+        let runtime = self.inner.take_runtime();
+        let shutdown = self.inner.shutdown_message();
+        // An error means that the balancer has ended already.
+        let _ = self.inner.caller.balancer.send(shutdown).await;
+        if let Some(runtime) = runtime {
+            runtime.join().await;
+        }
+    }
+}
+
+impl Inner {
+    fn take_runtime(&self) -> Option<Runtime> {
+        self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn shutdown_message(&self) -> Shutdown {
+        Shutdown {
+            grace: self.shutdown_grace,
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.take_runtime() {
+            let balancer = self.caller.balancer.clone();
+            let shutdown = self.shutdown_message();
+            runtime.finish(async move {
+                let _ = balancer.send(shutdown).await;
+            });
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("endpoints", &self.endpoints()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,182 @@
+//! The actor that says when a call tries again.
+
+use std::{
+    cmp::{Ordering, Reverse},
+    collections::BinaryHeap,
+};
+
+use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle, Supervised};
+use tokio::time::Instant;
+
+use super::{MemberReady, ScheduleRetry};
+use crate::supervisor::{crashes, supervise};
+
+/// Keeps the tickets of waiting calls, the earliest first.
+#[derive(Default)]
+pub(crate) struct RetryActor {
+    waiting: BinaryHeap<Reverse<Waiting>>,
+    timer: Option<(Instant, SpawnHandle)>,
+}
+
+struct Waiting(ScheduleRetry);
+
+impl RetryActor {
+    pub(crate) fn start() -> Addr<Self> {
+        supervise("retry", |_| {}, |_| Self::default())
+    }
+
+    fn release(&mut self, ctx: &mut Context<Self>) {
+        let now = Instant::now();
+        while let Some(Reverse(Waiting(first))) = self.waiting.peek() {
+            if first.due > now && !first.ticket.is_closed() {
+                break;
+            }
+            if let Some(Reverse(Waiting(due))) = self.waiting.pop() {
+                // A caller that has given up needs no ticket.
+                let _ = due.ticket.send(());
+            }
+        }
+        self.arm(ctx);
+    }
+
+    fn arm(&mut self, ctx: &mut Context<Self>) {
+        let next = self.waiting.peek().map(|Reverse(Waiting(first))| first.due);
+        if self.timer.as_ref().map(|(due, _)| *due) == next {
+            return;
+        }
+        if let Some((_, pending)) = self.timer.take() {
+            ctx.cancel_future(pending);
+        }
+        if let Some(due) = next {
+            let delay = due.saturating_duration_since(Instant::now());
+            self.timer = Some((due, ctx.notify_later(Due, delay)));
+        }
+    }
+}
+
+/// The earliest ticket is due.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Due;
+
+impl Actor for RetryActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        // After a crash the tickets are still here and the timer is not.
+        self.timer = None;
+        self.release(ctx);
+    }
+}
+
+impl Supervised for RetryActor {}
+
+crashes!(RetryActor);
+
+impl Handler<ScheduleRetry> for RetryActor {
+    type Result = ();
+
+    fn handle(&mut self, retry: ScheduleRetry, ctx: &mut Context<Self>) {
+        self.waiting.push(Reverse(Waiting(retry)));
+        self.arm(ctx);
+    }
+}
+
+impl Handler<MemberReady> for RetryActor {
+    type Result = ();
+
+    fn handle(&mut self, _: MemberReady, ctx: &mut Context<Self>) {
+        self.waiting = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .map(|Reverse(Waiting(mut waiting))| {
+                waiting.due = waiting.due.min(waiting.not_before);
+                Reverse(Waiting(waiting))
+            })
+            .collect();
+        self.release(ctx);
+    }
+}
+
+impl Handler<Due> for RetryActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Due, ctx: &mut Context<Self>) {
+        self.timer = None;
+        self.release(ctx);
+    }
+}
+
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.due == other.0.due
+    }
+}
+
+impl Eq for Waiting {}
+
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Waiting {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.due.cmp(&other.0.due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::supervisor::Crash;
+
+    fn schedule(actor: &Addr<RetryActor>, due: u64, not_before: u64) -> oneshot::Receiver<()> {
+        let (ticket, given) = oneshot::channel();
+        let now = Instant::now();
+        actor.do_send(ScheduleRetry {
+            due: now + Duration::from_millis(due),
+            not_before: now + Duration::from_millis(not_before),
+            ticket,
+        });
+        given
+    }
+
+    #[actix::test]
+    async fn tickets_come_back_in_the_order_of_their_time() {
+        tokio::time::pause();
+        let actor = RetryActor::start();
+        let start = Instant::now();
+        let (late, early) = (schedule(&actor, 800, 0), schedule(&actor, 300, 0));
+        early.await.unwrap();
+        assert_eq!(start.elapsed().as_millis() / 10, 30);
+        late.await.unwrap();
+        assert_eq!(start.elapsed().as_millis() / 10, 80);
+    }
+
+    #[actix::test]
+    async fn a_ready_member_ends_the_backoff_but_not_the_budget() {
+        tokio::time::pause();
+        let actor = RetryActor::start();
+        let start = Instant::now();
+        let (free, limited) = (schedule(&actor, 800, 0), schedule(&actor, 800, 400));
+        actor.do_send(MemberReady);
+        free.await.unwrap();
+        assert!(start.elapsed() < Duration::from_millis(50));
+        limited.await.unwrap();
+        assert_eq!(start.elapsed().as_millis() / 10, 40);
+    }
+
+    #[actix::test]
+    async fn a_crash_loses_no_ticket() {
+        tokio::time::pause();
+        let actor = RetryActor::start();
+        let given = schedule(&actor, 100, 0);
+        actor.do_send(Crash);
+        given.await.unwrap();
+    }
+}
