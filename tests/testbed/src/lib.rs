@@ -1,1 +1,39 @@
 //! Real etcd clusters behind fault proxies, and a scripted gRPC server.
+//!
+//! ```no_run
+//! # async fn example() {
+//! use testbed::{Cluster, Fault};
+//!
+//! let cluster = Cluster::start(3).await;
+//! cluster.member(0).kill();
+//! cluster.member(1).client_link().set(Fault::Freeze);
+//! cluster.heal();
+//! cluster.start_all().await;
+//! # }
+//! ```
+//!
+//! Clients and peers reach a member only through proxies in this process, so every [`Link`] can fail by itself. They
+//! run on threads of their own: a test may block its thread or pause its clock.
+
+mod behind;
+mod binary;
+mod builder;
+mod cluster;
+mod gateway;
+mod guardian;
+mod link;
+mod member;
+mod metrics;
+mod peers;
+mod ports;
+mod proxy;
+mod runtime;
+mod streams;
+
+pub use behind::TcpBehind;
+pub use binary::VERSIONS;
+pub use builder::ClusterBuilder;
+pub use cluster::Cluster;
+pub use gateway::{decode, encode, number};
+pub use link::{Direction, Fault, Link};
+pub use member::Member;

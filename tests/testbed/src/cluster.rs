@@ -1,0 +1,444 @@
+//! A cluster of real members: how it is made, and what can be done to it as a whole.
+
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::binary::Binary;
+use crate::builder::ClusterBuilder;
+use crate::gateway::number;
+use crate::guardian::Guardian;
+use crate::link::{Fault, Link};
+use crate::member::Member;
+use crate::peers::PeerTable;
+use crate::runtime;
+
+/// How long a cluster may take to become healthy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running cluster. Clones are handles to the same one; its processes and its folder go with the last of them.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    state: Arc<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    members: RwLock<Vec<Member>>,
+    peers: Arc<PeerTable>,
+    guardian: Arc<Guardian>,
+    binary: Binary,
+    builder: ClusterBuilder,
+    root: Mutex<Option<Root>>,
+}
+
+/// Who the testbed itself is, once authentication is on.
+#[derive(Clone, Debug)]
+struct Root {
+    user: String,
+    password: String,
+    token: Option<String>,
+}
+
+struct Status {
+    leader: u64,
+    term: u64,
+    learner: bool,
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        for member in self
+            .members
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+        {
+            member.kill();
+        }
+    }
+}
+
+impl Cluster {
+    /// A healthy cluster of this many members, of the newest etcd or what `ETCD_BIN` or `ETCD_VERSION` says.
+    pub async fn start(members: usize) -> Self {
+        Self::builder().members(members).start().await
+    }
+
+    /// A cluster with options.
+    pub fn builder() -> ClusterBuilder {
+        ClusterBuilder::default()
+    }
+
+    pub(crate) async fn build(builder: ClusterBuilder) -> Self {
+        let binary = Binary::find(builder.version.as_deref());
+        let guardian = Arc::new(Guardian::new());
+        builder.write_files(guardian.folder());
+        let state = State {
+            members: RwLock::default(),
+            peers: Arc::default(),
+            guardian,
+            binary,
+            root: Mutex::default(),
+            builder,
+        };
+        let cluster = Self {
+            state: Arc::new(state),
+        };
+        let members: Vec<Member> = (0..cluster.state.builder.members)
+            .map(|_| cluster.new_member())
+            .collect();
+        let peers: Vec<String> = members
+            .iter()
+            .map(|m| format!("{}={}", m.name(), m.peer_url()))
+            .collect();
+        for member in &members {
+            member.set_args(cluster.args(&peers, "new"));
+        }
+        cluster.start_all().await;
+        cluster
+    }
+
+    /// Where clients reach the members that were not removed: their proxies.
+    pub fn endpoints(&self) -> Vec<String> {
+        self.present().iter().map(Member::endpoint).collect()
+    }
+
+    /// Where the members listen themselves, past the proxies. A restart changes it.
+    pub fn direct_endpoints(&self) -> Vec<String> {
+        self.present().iter().map(Member::direct_endpoint).collect()
+    }
+
+    /// How many members were ever started; indices stay when one is removed.
+    pub fn len(&self) -> usize {
+        self.read().len()
+    }
+
+    /// Whether there is no member at all, which never happens.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// One member, by its number from 0.
+    pub fn member(&self, index: usize) -> Member {
+        let members = self.read();
+        members
+            .get(index)
+            .unwrap_or_else(|| panic!("there is no member {index} among {}", members.len()))
+            .clone()
+    }
+
+    /// All members that were not removed.
+    pub fn members(&self) -> Vec<Member> {
+        self.present()
+    }
+
+    /// The temporary folder its data are in.
+    pub fn folder(&self) -> &std::path::Path {
+        self.state.guardian.folder()
+    }
+
+    /// What member `from` dials to member `to`.
+    pub fn peer_link(&self, from: usize, to: usize) -> Link {
+        self.state.peers.link(from, to)
+    }
+
+    /// Cuts a member off from its peers: no byte moves between them, as if packets were dropped. Clients still reach it.
+    pub fn isolate(&self, index: usize) {
+        self.isolate_with(index, Fault::Freeze);
+    }
+
+    /// Does the same to every link between a member and its peers, in both directions.
+    pub fn isolate_with(&self, index: usize, fault: Fault) {
+        for other in (0..self.len()).filter(|other| *other != index) {
+            self.peer_link(index, other).set(fault);
+            self.peer_link(other, index).set(fault);
+        }
+    }
+
+    /// Heals every link, of clients and of peers, and thaws every member. What is down stays down.
+    pub fn heal(&self) {
+        for member in self.present() {
+            member.thaw();
+            member.client_link().heal();
+            self.isolate_with(member.index(), Fault::None);
+        }
+    }
+
+    /// Starts every member that is down, all at once, and waits until the cluster is healthy.
+    pub async fn start_all(&self) {
+        let starting: Vec<_> = self
+            .present()
+            .into_iter()
+            .map(|m| runtime::spawn(async move { m.start().await }))
+            .collect();
+        for started in starting {
+            if let Err(failed) = started.await {
+                std::panic::resume_unwind(failed.into_panic());
+            }
+        }
+        self.wait_healthy().await;
+    }
+
+    /// Waits until every member that runs follows the same leader and answers linearizable reads.
+    pub async fn wait_healthy(&self) {
+        let cluster = self.clone();
+        runtime::run(async move {
+            let started = Instant::now();
+            while let Err(why) = cluster.check_health().await {
+                assert!(
+                    started.elapsed() < PATIENCE,
+                    "the cluster is not healthy: {why}\n{}",
+                    cluster.logs()
+                );
+                sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+    }
+
+    /// The member that leads. Waits while there is none.
+    pub async fn leader(&self) -> usize {
+        let cluster = self.clone();
+        runtime::run(async move {
+            let started = Instant::now();
+            loop {
+                if let Some(leader) = cluster.claimed_leader().await {
+                    return leader;
+                }
+                assert!(
+                    started.elapsed() < PATIENCE,
+                    "the cluster has no leader\n{}",
+                    cluster.logs()
+                );
+                sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await
+    }
+
+    /// Asks a member through its JSON gateway, past the proxies: the answer, or what etcd says is wrong.
+    pub async fn api(&self, index: usize, path: &str, body: Value) -> Result<Value, String> {
+        let (cluster, member, path) = (self.clone(), self.member(index), path.to_owned());
+        runtime::run(async move { cluster.ask(&member, &path, &body).await }).await
+    }
+
+    /// As [`Cluster::api`], of whichever member answers, for as long as it takes to become healthy.
+    pub(crate) async fn ask_any(&self, path: &str, body: &Value) -> Value {
+        let started = Instant::now();
+        loop {
+            let mut errors = Vec::new();
+            for member in self.running() {
+                match self.ask(&member, path, body).await {
+                    Ok(answer) => return answer,
+                    Err(why) => errors.push(why),
+                }
+            }
+            assert!(
+                started.elapsed() < PATIENCE,
+                "no member does {path}: {errors:?}\n{}",
+                self.logs()
+            );
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub(crate) async fn ask(
+        &self,
+        member: &Member,
+        path: &str,
+        body: &Value,
+    ) -> Result<Value, String> {
+        let token = self.token(member, false).await?;
+        let answer = member.ask(path, body, token.as_deref()).await;
+        if token.is_some()
+            && answer
+                .as_ref()
+                .is_err_and(|why| why.contains("invalid auth token"))
+        {
+            let token = self.token(member, true).await?;
+            return member.ask(path, body, token.as_deref()).await;
+        }
+        answer
+    }
+
+    /// The testbed's own token, if authentication is on.
+    pub(crate) async fn token(
+        &self,
+        member: &Member,
+        renew: bool,
+    ) -> Result<Option<String>, String> {
+        let root = self
+            .state
+            .root
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let Some(root) = root else { return Ok(None) };
+        if let (false, Some(token)) = (renew, root.token) {
+            return Ok(Some(token));
+        }
+        let body = json!({"name": root.user, "password": root.password});
+        let answer = member.ask("/v3/auth/authenticate", &body, None).await?;
+        let token = answer["token"].as_str().map(str::to_owned);
+        if let Some(root) = &mut *self
+            .state
+            .root
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+        {
+            root.token.clone_from(&token);
+        }
+        Ok(token)
+    }
+
+    pub(crate) fn set_root(&self, user: &str, password: &str) {
+        let root = Root {
+            user: user.to_owned(),
+            password: password.to_owned(),
+            token: None,
+        };
+        *self
+            .state
+            .root
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(root);
+    }
+
+    pub(crate) fn new_member(&self) -> Member {
+        let state = &*self.state;
+        let mut members = state
+            .members
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let (binary, guardian, peers) = (
+            state.binary.clone(),
+            state.guardian.clone(),
+            state.peers.clone(),
+        );
+        let member = Member::new(
+            members.len(),
+            state.builder.scheme(),
+            binary,
+            guardian,
+            peers,
+        );
+        members.push(member.clone());
+        member
+    }
+
+    /// The flags of a member that starts among these peers (`name=url`).
+    pub(crate) fn args(&self, peers: &[String], state: &str) -> Vec<String> {
+        let mut args = vec![
+            format!("--initial-cluster={}", peers.join(",")),
+            format!("--initial-cluster-state={state}"),
+            format!(
+                "--initial-cluster-token={}",
+                self.state.guardian.folder().display()
+            ),
+        ];
+        args.extend(
+            self.state
+                .builder
+                .flags(&self.state.binary, self.state.guardian.folder()),
+        );
+        args
+    }
+
+    pub(crate) fn present(&self) -> Vec<Member> {
+        self.read()
+            .iter()
+            .filter(|member| !member.is_removed())
+            .cloned()
+            .collect()
+    }
+
+    pub(crate) fn running(&self) -> Vec<Member> {
+        self.present()
+            .into_iter()
+            .filter(Member::is_running)
+            .collect()
+    }
+
+    async fn check_health(&self) -> Result<(), String> {
+        let mut leaders = Vec::new();
+        for (member, status) in self.statuses().await {
+            let status = status.map_err(|why| format!("member {}: {why}", member.index()))?;
+            leaders.push(status.leader);
+            if !status.learner {
+                self.ask(
+                    &member,
+                    "/v3/kv/range",
+                    &json!({"key": "AA==", "count_only": true}),
+                )
+                .await?;
+            }
+        }
+        let first = *leaders.first().ok_or("no member runs")?;
+        if first == 0 || leaders.iter().any(|leader| *leader != first) {
+            return Err(format!("the members name these leaders: {leaders:x?}"));
+        }
+        Ok(())
+    }
+
+    /// The member that says so itself, in the newest term anybody knows of: one that was cut off may say so for long.
+    async fn claimed_leader(&self) -> Option<usize> {
+        let statuses: Vec<_> = self
+            .statuses()
+            .await
+            .into_iter()
+            .filter_map(|(m, status)| Some((m, status.ok()?)))
+            .collect();
+        let newest = statuses.iter().map(|(_, status)| status.term).max()?;
+        let leads = |(member, status): &&(Member, Status)| {
+            status.term == newest && status.leader == member.id()
+        };
+        statuses
+            .iter()
+            .find(leads)
+            .map(|(member, _)| member.index())
+    }
+
+    /// What every running member says of itself, asked all at once. Learns their ids on the way.
+    async fn statuses(&self) -> Vec<(Member, Result<Status, String>)> {
+        let ask = |member: Member| {
+            let cluster = self.clone();
+            runtime::spawn(async move {
+                let empty = json!({});
+                let asked = cluster.ask(&member, "/v3/maintenance/status", &empty);
+                let answer = timeout(Duration::from_secs(1), asked).await;
+                let answer = answer.unwrap_or_else(|_| Err("does not answer".to_owned()));
+                let status = answer.map(|answer| {
+                    member.set_id(number(&answer["header"]["member_id"]));
+                    Status {
+                        leader: number(&answer["leader"]),
+                        term: number(&answer["raftTerm"]),
+                        learner: answer["isLearner"].as_bool() == Some(true),
+                    }
+                });
+                (member, status)
+            })
+        };
+        let asked: Vec<_> = self.running().into_iter().map(ask).collect();
+        let mut statuses = Vec::new();
+        for answer in asked {
+            statuses.extend(answer.await);
+        }
+        statuses
+    }
+
+    fn logs(&self) -> String {
+        self.present()
+            .iter()
+            .map(|m| format!("-- member {}:\n{}\n", m.index(), m.log()))
+            .collect()
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Vec<Member>> {
+        self.state
+            .members
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
