@@ -28,6 +28,7 @@ mod peers;
 mod ports;
 mod proxy;
 mod runtime;
+mod scripted;
 mod streams;
 
 pub use behind::TcpBehind;
@@ -37,3 +38,9 @@ pub use cluster::Cluster;
 pub use gateway::{decode, encode, number};
 pub use link::{Direction, Fault, Link};
 pub use member::Member;
+pub use scripted::{
+    Call, GoAway, Greeting, Receiver, Reply, ResponseHeader, STATUS, ScriptedServer, Sender,
+    StatusResponse, Stopped, framed,
+};
+
+pub use h2::Reason;
