@@ -4,11 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep, timeout};
 
 use crate::binary::Binary;
 use crate::builder::ClusterBuilder;
-use crate::gateway::number;
 use crate::guardian::Guardian;
 use crate::link::{Fault, Link};
 use crate::member::Member;
@@ -16,7 +14,7 @@ use crate::peers::PeerTable;
 use crate::runtime;
 
 /// How long a cluster may take to become healthy.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running cluster. Clones are handles to the same one; its processes and its folder go with the last of them.
 #[derive(Clone, Debug)]
@@ -40,12 +38,6 @@ struct Root {
     user: String,
     password: String,
     token: Option<String>,
-}
-
-struct Status {
-    leader: u64,
-    term: u64,
-    learner: bool,
 }
 
 impl Drop for State {
@@ -181,67 +173,10 @@ impl Cluster {
         self.wait_healthy().await;
     }
 
-    /// Waits until every member that runs follows the same leader and answers linearizable reads.
-    pub async fn wait_healthy(&self) {
-        let cluster = self.clone();
-        runtime::run(async move {
-            let started = Instant::now();
-            while let Err(why) = cluster.check_health().await {
-                assert!(
-                    started.elapsed() < PATIENCE,
-                    "the cluster is not healthy: {why}\n{}",
-                    cluster.logs()
-                );
-                sleep(Duration::from_millis(10)).await;
-            }
-        })
-        .await;
-    }
-
-    /// The member that leads. Waits while there is none.
-    pub async fn leader(&self) -> usize {
-        let cluster = self.clone();
-        runtime::run(async move {
-            let started = Instant::now();
-            loop {
-                if let Some(leader) = cluster.claimed_leader().await {
-                    return leader;
-                }
-                assert!(
-                    started.elapsed() < PATIENCE,
-                    "the cluster has no leader\n{}",
-                    cluster.logs()
-                );
-                sleep(Duration::from_millis(10)).await;
-            }
-        })
-        .await
-    }
-
     /// Asks a member through its JSON gateway, past the proxies: the answer, or what etcd says is wrong.
     pub async fn api(&self, index: usize, path: &str, body: Value) -> Result<Value, String> {
         let (cluster, member, path) = (self.clone(), self.member(index), path.to_owned());
         runtime::run(async move { cluster.ask(&member, &path, &body).await }).await
-    }
-
-    /// As [`Cluster::api`], of whichever member answers, for as long as it takes to become healthy.
-    pub(crate) async fn ask_any(&self, path: &str, body: &Value) -> Value {
-        let started = Instant::now();
-        loop {
-            let mut errors = Vec::new();
-            for member in self.running() {
-                match self.ask(&member, path, body).await {
-                    Ok(answer) => return answer,
-                    Err(why) => errors.push(why),
-                }
-            }
-            assert!(
-                started.elapsed() < PATIENCE,
-                "no member does {path}: {errors:?}\n{}",
-                self.logs()
-            );
-            sleep(Duration::from_millis(20)).await;
-        }
     }
 
     pub(crate) async fn ask(
@@ -361,74 +296,8 @@ impl Cluster {
             .collect()
     }
 
-    async fn check_health(&self) -> Result<(), String> {
-        let mut leaders = Vec::new();
-        for (member, status) in self.statuses().await {
-            let status = status.map_err(|why| format!("member {}: {why}", member.index()))?;
-            leaders.push(status.leader);
-            if !status.learner {
-                self.ask(
-                    &member,
-                    "/v3/kv/range",
-                    &json!({"key": "AA==", "count_only": true}),
-                )
-                .await?;
-            }
-        }
-        let first = *leaders.first().ok_or("no member runs")?;
-        if first == 0 || leaders.iter().any(|leader| *leader != first) {
-            return Err(format!("the members name these leaders: {leaders:x?}"));
-        }
-        Ok(())
-    }
-
-    /// The member that says so itself, in the newest term anybody knows of: one that was cut off may say so for long.
-    async fn claimed_leader(&self) -> Option<usize> {
-        let statuses: Vec<_> = self
-            .statuses()
-            .await
-            .into_iter()
-            .filter_map(|(m, status)| Some((m, status.ok()?)))
-            .collect();
-        let newest = statuses.iter().map(|(_, status)| status.term).max()?;
-        let leads = |(member, status): &&(Member, Status)| {
-            status.term == newest && status.leader == member.id()
-        };
-        statuses
-            .iter()
-            .find(leads)
-            .map(|(member, _)| member.index())
-    }
-
-    /// What every running member says of itself, asked all at once. Learns their ids on the way.
-    async fn statuses(&self) -> Vec<(Member, Result<Status, String>)> {
-        let ask = |member: Member| {
-            let cluster = self.clone();
-            runtime::spawn(async move {
-                let empty = json!({});
-                let asked = cluster.ask(&member, "/v3/maintenance/status", &empty);
-                let answer = timeout(Duration::from_secs(1), asked).await;
-                let answer = answer.unwrap_or_else(|_| Err("does not answer".to_owned()));
-                let status = answer.map(|answer| {
-                    member.set_id(number(&answer["header"]["member_id"]));
-                    Status {
-                        leader: number(&answer["leader"]),
-                        term: number(&answer["raftTerm"]),
-                        learner: answer["isLearner"].as_bool() == Some(true),
-                    }
-                });
-                (member, status)
-            })
-        };
-        let asked: Vec<_> = self.running().into_iter().map(ask).collect();
-        let mut statuses = Vec::new();
-        for answer in asked {
-            statuses.extend(answer.await);
-        }
-        statuses
-    }
-
-    fn logs(&self) -> String {
+    /// The last lines every member logged, for messages.
+    pub(crate) fn logs(&self) -> String {
         self.present()
             .iter()
             .map(|m| format!("-- member {}:\n{}\n", m.index(), m.log()))

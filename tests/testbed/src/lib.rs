@@ -18,11 +18,15 @@
 mod behind;
 mod binary;
 mod builder;
+mod chaos;
 mod cluster;
 mod gateway;
 mod guardian;
+mod health;
+mod history;
 mod link;
 mod member;
+mod membership;
 mod metrics;
 mod peers;
 mod ports;
@@ -34,8 +38,10 @@ mod streams;
 pub use behind::TcpBehind;
 pub use binary::VERSIONS;
 pub use builder::ClusterBuilder;
+pub use chaos::{Chaos, ChaosKind};
 pub use cluster::Cluster;
 pub use gateway::{decode, encode, number};
+pub use history::Change;
 pub use link::{Direction, Fault, Link};
 pub use member::Member;
 pub use scripted::{

@@ -210,6 +210,8 @@ async fn deliver(
         }
         Kind::End { reset } => {
             let _ = commands.send(Command::End { reset });
+            // Giving the stream up now would reset it before the connection ends.
+            std::future::pending::<()>().await;
         }
         Kind::Streaming(talk) => {
             let stream = start(respond)?;
