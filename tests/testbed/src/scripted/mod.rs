@@ -108,6 +108,7 @@ struct Plan {
     by_head: HashMap<String, Script>,
     otherwise: Option<Script>,
     calls: Vec<Call>,
+    counts: HashMap<String, usize>,
     greeting: Greeting,
     max_concurrent_streams: Option<u32>,
     connections: HashMap<u64, mpsc::UnboundedSender<connection::Command>>,
@@ -191,10 +192,10 @@ impl ScriptedServer {
     pub fn count(&self, path: &str) -> usize {
         self.shared
             .plan()
-            .calls
-            .iter()
-            .filter(|call| call.path == path)
-            .count()
+            .counts
+            .get(path)
+            .copied()
+            .unwrap_or_default()
     }
 
     /// Every call so far, in the order they came.
@@ -263,11 +264,9 @@ impl Shared {
     fn decide(&self, mut call: Call, script: Option<Script>) -> Reply {
         let script = {
             let mut plan = self.plan();
-            call.nth = plan
-                .calls
-                .iter()
-                .filter(|earlier| earlier.path == call.path)
-                .count();
+            let count = plan.counts.entry(call.path.clone()).or_default();
+            call.nth = *count;
+            *count += 1;
             plan.calls.push(call.clone());
             let by_message = || {
                 plan.by_message

@@ -18,7 +18,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    pub(super) fn new(stream: SendStream<Bytes>, trailers: Vec<(String, String)>) -> Self {
+    pub(crate) fn new(stream: SendStream<Bytes>, trailers: Vec<(String, String)>) -> Self {
         Self {
             stream,
             trailers,
@@ -92,7 +92,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(stream: RecvStream) -> Self {
+    pub(crate) fn new(stream: RecvStream) -> Self {
         Self {
             stream,
             buffer: BytesMut::new(),
