@@ -301,4 +301,6 @@ fn unit(jitter: f64) -> f64 {
 }
 
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod tests;

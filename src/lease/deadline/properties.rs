@@ -1,0 +1,186 @@
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use super::{Deadline, LostReason, Step, Told};
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// What the network does to one keepalive.
+#[derive(Debug, Clone, Copy)]
+enum Fate {
+    Answered { there: u64, back: u64 },
+    Swallowed,
+    Broken { after: u64 },
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        3 => (0..200_u64, 0..200_u64).prop_map(|(there, back)| Fate::Answered { there, back }),
+        1 => (0..4000_u64, 0..9000_u64).prop_map(|(there, back)| Fate::Answered { there, back }),
+        3 => Just(Fate::Swallowed),
+        2 => (0..500_u64).prop_map(|after| Fate::Broken { after }),
+    ]
+}
+
+/// What happens in the test's world, by its time in ms.
+#[derive(Debug, Clone, Copy)]
+enum Happens {
+    Wake,
+    Arrives { sent: u64, back: u64 },
+    Answer { sent: u64, ttl: i64 },
+    Breaks { sent: u64 },
+    Revoke,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn lease_is_told_the_truth_whatever_the_network_does(
+        ttl in 1..12_u64,
+        fates in prop::collection::vec(fate(), 1..60),
+        jitters in prop::collection::vec(0.0..1.0_f64, 1..20),
+        lateness in prop::collection::vec(prop_oneof![9 => 0..20_u64, 1 => 0..30_000_u64], 1..20),
+        revoked in prop::option::of(0..60_000_u64),
+        leader_change in prop::option::of(0..60_000_u64),
+    ) {
+        let start = Instant::now();
+        let at = |time: u64| start + ms(time);
+        let seconds = i64::try_from(ttl).expect("small");
+        let mut lease = Deadline::granted(seconds, start, start, jitters[0]);
+        let mut server_until = ttl * 1000;
+        let mut world: BTreeMap<(u64, usize), Happens> = BTreeMap::new();
+        let mut serial = 0;
+        world.insert((0, 0), Happens::Wake);
+        if let Some(time) = revoked {
+            world.insert((time, usize::MAX), Happens::Revoke);
+        }
+        let (mut sends, mut in_flight) = (0, None::<u64>);
+        let (mut at_risk, mut lost) = (false, None);
+        while let Some(((now, _), happens)) = world.pop_first() {
+            if now > 120_000 { break }
+            let jitter = jitters[serial % jitters.len()];
+            // Time that an election gives to every lease.
+            if leader_change.is_some_and(|time| time <= now && server_until > time) {
+                server_until = server_until.max(leader_change.unwrap_or(0) + ttl * 1000);
+            }
+            let mut schedule = |time: u64, what| {
+                serial += 1;
+                world.insert((time, serial), what);
+            };
+            match happens {
+                Happens::Revoke => server_until = server_until.min(now),
+                Happens::Arrives { sent, back } => {
+                    let alive = server_until > now;
+                    if alive {
+                        server_until = now + ttl * 1000;
+                    }
+                    schedule(now + back, Happens::Answer { sent, ttl: if alive { seconds } else { 0 } });
+                }
+                Happens::Answer { sent, ttl: left } => {
+                    let deadline = lease.deadline();
+                    match lease.acked(left, at(sent), at(now), jitter) {
+                        Some(Told::Renewed { .. }) => {
+                            let killed = revoked.is_some_and(|time| time <= now);
+                            prop_assert!(server_until > now || killed, "renewed but gone");
+                            prop_assert!(lost.is_none());
+                            at_risk = false;
+                        }
+                        Some(Told::Lost(reason)) => {
+                            prop_assert!(server_until <= now, "lost but there");
+                            prop_assert!(lost.replace(reason).is_none());
+                            match reason {
+                                LostReason::Expired => prop_assert!(at(now) >= deadline),
+                                LostReason::Revoked => prop_assert!(revoked.is_some()),
+                                other => prop_assert!(false, "{:?}", other),
+                            }
+                        }
+                        None => {}
+                    }
+                    if in_flight == Some(sent) { in_flight = None }
+                    schedule(now, Happens::Wake);
+                }
+                Happens::Breaks { sent } => if in_flight == Some(sent) {
+                    in_flight = None;
+                    lease.unsent(at(now), jitter);
+                    schedule(now, Happens::Wake);
+                },
+                Happens::Wake => for turn in 0.. {
+                    prop_assert!(turn < 6, "endless");
+                    match lease.tick(at(now), jitter) {
+                        Step::Send { .. } => {
+                            prop_assert!(lost.is_none(), "kept alive after it was lost");
+                            let patience = u64::try_from(lease.patience().as_millis()).expect("small");
+                            let free = in_flight.is_none_or(|sent| now >= sent + patience);
+                            prop_assert!(free, "two in flight");
+                            in_flight = Some(now);
+                            match fates[sends % fates.len()] {
+                                Fate::Answered { there, back } =>
+                                    schedule(now + there, Happens::Arrives { sent: now, back }),
+                                Fate::Broken { after } => schedule(now + after, Happens::Breaks { sent: now }),
+                                Fate::Swallowed => {}
+                            }
+                            sends += 1;
+                        }
+                        Step::AtRisk { deadline } => {
+                            prop_assert!(!at_risk && at(now) >= deadline);
+                            at_risk = true;
+                        }
+                        Step::Lost(reason) => {
+                            prop_assert_eq!(reason, LostReason::NeverConfirmed);
+                            prop_assert!(at_risk && at(now) >= lease.deadline() + lease.ttl() * 2);
+                            prop_assert!(lost.replace(reason).is_none());
+                        }
+                        Step::Wait { until } => {
+                            prop_assert!(until > at(now));
+                            prop_assert_eq!(at_risk, at(now) >= lease.deadline(), "risk not told in time");
+                            let wait = u64::try_from((until - at(now)).as_micros().div_ceil(1000)).expect("small");
+                            schedule(now + wait + lateness[sends % lateness.len()], Happens::Wake);
+                            break;
+                        }
+                        Step::Ended => {
+                            prop_assert!(lost.is_some());
+                            break;
+                        }
+                    }
+                },
+            }
+        }
+    }
+
+    #[test]
+    fn answered_lease_is_asked_no_more_than_three_times_a_ttl(
+        ttl in 1..30_i64,
+        trips in prop::collection::vec(0..150_u64, 1..20),
+        jitters in prop::collection::vec(0.0..1.0_f64, 1..20),
+    ) {
+        let start = Instant::now();
+        let mut lease = Deadline::granted(ttl, start, start, jitters[0]);
+        let (mut now, mut sends) = (start, Vec::<Instant>::new());
+        while sends.len() < 50 {
+            let turn = sends.len();
+            match lease.tick(now, jitters[turn % jitters.len()]) {
+                Step::Send { elsewhere } => {
+                    prop_assert!(!elsewhere);
+                    sends.push(now);
+                    let sent = now;
+                    now += ms(trips[turn % trips.len()]);
+                    let told = lease.acked(ttl, sent, now, jitters[turn % jitters.len()]);
+                    let renewed = matches!(told, Some(Told::Renewed { .. }));
+                    prop_assert!(renewed);
+                }
+                Step::Wait { until } => now = until,
+                other => prop_assert!(false, "{:?}", other),
+            }
+        }
+        let third = lease.ttl().div_f64(3.0);
+        for pair in sends.windows(2) {
+            prop_assert!(pair[1] - pair[0] >= third);
+            prop_assert!(pair[1] - pair[0] <= third.mul_f64(1.11));
+        }
+    }
+}
