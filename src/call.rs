@@ -83,7 +83,8 @@ impl Caller {
         let mut trouble: Option<Trouble> = None;
         loop {
             let Some(connection) = self.pick(rpc, trouble.as_ref()) else {
-                self.await_ready(rpc.leaderless, deadline, trouble.as_ref()).await?;
+                self.await_ready(rpc.leaderless, deadline, trouble.as_ref())
+                    .await?;
                 continue;
             };
             let metadata = Metadata {
@@ -94,7 +95,9 @@ impl Caller {
                     Some(_) => deadline.saturating_duration_since(Instant::now()),
                 }),
             };
-            let made = trouble.as_ref().map_or(0, |trouble| trouble.attempts.made());
+            let made = trouble
+                .as_ref()
+                .map_or(0, |trouble| trouble.attempts.made());
             let attempt = AttemptUnderWay {
                 connection: &connection,
                 rpc,
@@ -175,13 +178,12 @@ impl Caller {
             return Err(shut_down());
         }
         let (ready, told) = oneshot::channel();
-        self.balancer.do_send(AwaitReady {
-            ready,
-            leaderless,
-        });
+        self.balancer.do_send(AwaitReady { ready, leaderless });
         match timeout_at(deadline, told).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) if self.ready.load().closed || !self.balancer.connected() => Err(shut_down()),
+            Ok(Err(_)) if self.ready.load().closed || !self.balancer.connected() => {
+                Err(shut_down())
+            }
             // The balancer crashed on the way: its next life has the question again.
             Ok(Err(_)) => {
                 tokio::task::yield_now().await;
@@ -201,7 +203,12 @@ impl Caller {
     }
 
     /// Waits for the next attempt: as long as the backoff says, or until a member becomes ready.
-    async fn wait(&self, wait: Duration, deadline: Instant, trouble: &Trouble) -> Result<(), Error> {
+    async fn wait(
+        &self,
+        wait: Duration,
+        deadline: Instant,
+        trouble: &Trouble,
+    ) -> Result<(), Error> {
         let budget = loop {
             match self.budget.take(Instant::now().into_std()) {
                 Grant::After(wait) => break wait,
@@ -302,7 +309,8 @@ impl Trouble {
     fn verdict(&mut self) -> Error {
         let last = self.last.take().unwrap_or_else(shut_down);
         let outcome = self.attempts.outcome(last.outcome());
-        last.with_outcome(outcome).with_attempts(self.attempts.made())
+        last.with_outcome(outcome)
+            .with_attempts(self.attempts.made())
     }
 
     fn out_of_time(&self) -> Error {
@@ -332,7 +340,10 @@ impl AttemptUnderWay<'_> {
         let sent = Instant::now();
         let term = self.connection.term_mark();
         let stream = AtomicU32::new(0);
-        let request = self.connection.channel.unary::<A>(self.rpc.path, metadata, body, &stream);
+        let request = self
+            .connection
+            .channel
+            .unary::<A>(self.rpc.path, metadata, body, &stream);
         let mut request = std::pin::pin!(request);
         let mut timer = std::pin::pin!(sleep_until(self.deadline.min(sent + SUSPICION)));
         tokio::select! {
@@ -429,7 +440,11 @@ impl AttemptUnderWay<'_> {
     fn given_up(&self, kind: ErrorKind, text: &'static str, stream: &AtomicU32) -> Failure {
         let stream = stream.load(Ordering::Relaxed);
         let sent = stream != 0 && self.connection.channel.wire().was_sent(stream);
-        let outcome = if sent { Outcome::Unknown } else { Outcome::NotSent };
+        let outcome = if sent {
+            Outcome::Unknown
+        } else {
+            Outcome::NotSent
+        };
         Error::new(kind, outcome, text)
             .with_endpoint(self.connection.endpoint.name())
             .into()

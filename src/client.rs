@@ -139,7 +139,9 @@ impl Client {
 
     /// Sends every change of an endpoint's state to an actor, until that actor ends.
     pub fn send_connectivity_to(&self, recipient: Recipient<ConnectivityChange>) {
-        self.caller().balancer.do_send(SubscribeRecipient(recipient));
+        self.caller()
+            .balancer
+            .do_send(SubscribeRecipient(recipient));
     }
 
     /// Waits until a member can take requests; fails with [`ErrorKind::Unavailable`], naming each endpoint and what is
@@ -151,7 +153,10 @@ impl Client {
     /// The endpoints in use, in their normal form.
     pub fn endpoints(&self) -> Vec<String> {
         let set = self.caller().ready.load();
-        set.members.iter().map(|member| member.endpoint.as_str().to_owned()).collect()
+        set.members
+            .iter()
+            .map(|member| member.endpoint.as_str().to_owned())
+            .collect()
     }
 
     /// Uses these endpoints from now on. Connections to others are closed when what is in flight on them has
@@ -162,7 +167,11 @@ impl Client {
     ) -> Result<(), Error> {
         let texts: Vec<String> = endpoints.into_iter().map(Into::into).collect();
         let endpoints = parse_endpoints(&texts)?;
-        let told = self.caller().balancer.send(UpdateEndpoints(endpoints)).await;
+        let told = self
+            .caller()
+            .balancer
+            .send(UpdateEndpoints(endpoints))
+            .await;
         told.map_err(|_| shut_down())
     }
 
@@ -181,7 +190,10 @@ impl Client {
 
 impl Inner {
     fn take_runtime(&self) -> Option<Runtime> {
-        self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.runtime
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
     }
 
     fn shutdown_message(&self) -> Shutdown {
@@ -205,6 +217,8 @@ impl Drop for Inner {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("endpoints", &self.endpoints()).finish_non_exhaustive()
+        f.debug_struct("Client")
+            .field("endpoints", &self.endpoints())
+            .finish_non_exhaustive()
     }
 }

@@ -9,18 +9,20 @@ mod call;
 mod client;
 mod connection;
 pub mod error;
+mod lease;
 mod options;
 pub mod proto;
 pub mod retry;
 mod runtime;
 mod supervisor;
 mod transport;
+mod watch;
 
+pub use api::{IntoBytes, kv};
 pub use balancer::{
-    BalancePolicy, Candidate, Candidates, Connects, ConnectivityChange, EndpointStatus,
+    BalancePolicy, Candidate, Candidates, ConnectivityChange, Connects, EndpointStatus,
     LeaderFirst, Pinned, PowerOfTwo, RoundRobin,
 };
-pub use api::{IntoBytes, kv};
 pub use client::Client;
 pub use connection::ConnectivityState;
 pub use error::{Code, Error, ErrorKind, Outcome, Result};

@@ -131,7 +131,11 @@ impl ClientBuilder {
 
     fn validate(&self) -> Result<(), Error> {
         let shortest_ping = Duration::from_secs(10);
-        if self.dial.ping_interval.is_some_and(|interval| interval < shortest_ping) {
+        if self
+            .dial
+            .ping_interval
+            .is_some_and(|interval| interval < shortest_ping)
+        {
             return Err(Error::invalid(
                 "`ping_interval` is shorter than 10 s; etcd closes connections that are pinged more often",
             ));

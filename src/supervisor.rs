@@ -119,7 +119,12 @@ where
             .map(|text| (*text).to_owned())
             .or_else(|| panic.downcast_ref::<String>().cloned())
             .unwrap_or_else(|| "a panic without words".to_owned());
-        tracing::error!(actor = self.actor, failures = self.failures, reason, "actor panicked; it is started again");
+        tracing::error!(
+            actor = self.actor,
+            failures = self.failures,
+            reason,
+            "actor panicked; it is started again"
+        );
         (self.on_failure)(ActorFailed {
             actor: self.actor,
             reason,
@@ -219,14 +224,21 @@ mod tests {
         tokio::time::pause();
         let told = Rc::new(RefCell::new(Vec::new()));
         let seen = told.clone();
-        let addr = supervise("counter", move |failed| seen.borrow_mut().push(failed), |_| Counter(0));
+        let addr = supervise(
+            "counter",
+            move |failed| seen.borrow_mut().push(failed),
+            |_| Counter(0),
+        );
         assert_eq!(addr.send(Add(2)).await.unwrap(), 2);
         let crashed = addr.send(Crash);
         let queued = addr.send(Add(3));
         assert!(crashed.await.is_err());
         assert_eq!(queued.await.unwrap(), 5);
         let told = told.borrow();
-        assert_eq!((told.len(), told[0].failures, told[0].reason.as_str()), (1, 1, "asked to crash"));
+        assert_eq!(
+            (told.len(), told[0].failures, told[0].reason.as_str()),
+            (1, 1, "asked to crash")
+        );
     }
 
     #[actix::test]

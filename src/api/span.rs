@@ -121,7 +121,10 @@ mod tests {
     #[test]
     fn a_prefix_of_highest_bytes_has_no_end() {
         assert_eq!(span(b"\xff\xff", Span::prefix).unwrap().1, ZERO);
-        assert_eq!(span(b"a\xff", Span::prefix).unwrap().1, Bytes::from_static(b"b"));
+        assert_eq!(
+            span(b"a\xff", Span::prefix).unwrap().1,
+            Bytes::from_static(b"b")
+        );
     }
 
     #[test]

@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{
     connection::{
-        Connect, ConnectivityChanged, ConnectivityState, Drain, EndpointId, Probe, Rest,
-        Suspected, Wanted,
+        Connect, ConnectivityChanged, ConnectivityState, Drain, EndpointId, Probe, Rest, Suspected,
+        Wanted,
         actor::{ConnectionActor, Shared},
     },
     retry::MemberReady,
@@ -58,18 +58,22 @@ impl BalancerActor {
         policy: Arc<dyn BalancePolicy>,
         retries: Recipient<MemberReady>,
     ) -> Addr<Self> {
-        supervise("balancer", |_| {}, |_| Self {
-            shared,
-            policy,
-            members: Vec::new(),
-            next_id: 0,
-            waiters: Vec::new(),
-            reminding: false,
-            changes: broadcast::Sender::new(CHANGES_KEPT),
-            subscribers: Vec::new(),
-            retries,
-            closed: false,
-        })
+        supervise(
+            "balancer",
+            |_| {},
+            |_| Self {
+                shared,
+                policy,
+                members: Vec::new(),
+                next_id: 0,
+                waiters: Vec::new(),
+                reminding: false,
+                changes: broadcast::Sender::new(CHANGES_KEPT),
+                subscribers: Vec::new(),
+                retries,
+                closed: false,
+            },
+        )
     }
 
     fn add(&mut self, endpoint: Endpoint, ctx: &mut Context<Self>) {
@@ -99,7 +103,11 @@ impl BalancerActor {
         let set = ReadySet {
             ready: connections(ConnectivityState::Ready),
             leaderless: connections(ConnectivityState::NoLeader),
-            members: self.members.iter().map(|member| member.view.clone()).collect(),
+            members: self
+                .members
+                .iter()
+                .map(|member| member.view.clone())
+                .collect(),
             closed: self.closed,
         };
         let (ready, leaderless) = (!set.ready.is_empty(), !set.leaderless.is_empty());
@@ -118,7 +126,10 @@ impl BalancerActor {
     }
 
     fn meet_demand(&self) {
-        let states = self.members.iter().map(|member| (member.view.id, member.view.state));
+        let states = self
+            .members
+            .iter()
+            .map(|member| (member.view.id, member.view.state));
         for demand in demands(self.policy.connects(), states) {
             match demand {
                 Demand::Connect(id) => self.tell(id, Connect),
@@ -174,7 +185,11 @@ impl Handler<ConnectivityChanged> for BalancerActor {
     type Result = ();
 
     fn handle(&mut self, changed: ConnectivityChanged, _: &mut Context<Self>) {
-        let Some(member) = self.members.iter_mut().find(|member| member.view.id == changed.id) else {
+        let Some(member) = self
+            .members
+            .iter_mut()
+            .find(|member| member.view.id == changed.id)
+        else {
             return;
         };
         let view = &mut member.view;
@@ -229,7 +244,11 @@ impl Handler<ActorFailed> for BalancerActor {
     type Result = ();
 
     fn handle(&mut self, failed: ActorFailed, _: &mut Context<Self>) {
-        tracing::warn!(actor = failed.actor, failures = failed.failures, "restarted after a crash");
+        tracing::warn!(
+            actor = failed.actor,
+            failures = failed.failures,
+            "restarted after a crash"
+        );
     }
 }
 
@@ -242,10 +261,17 @@ impl Handler<UpdateEndpoints> for BalancerActor {
         }
         let mut kept = std::mem::take(&mut self.members);
         for endpoint in endpoints {
-            if self.members.iter().any(|member| member.view.endpoint == endpoint) {
+            if self
+                .members
+                .iter()
+                .any(|member| member.view.endpoint == endpoint)
+            {
                 continue;
             }
-            match kept.iter().position(|member| member.view.endpoint == endpoint) {
+            match kept
+                .iter()
+                .position(|member| member.view.endpoint == endpoint)
+            {
                 Some(index) => self.members.push(kept.remove(index)),
                 None => self.add(endpoint, ctx),
             }
@@ -310,7 +336,10 @@ impl Handler<Shutdown> for BalancerActor {
         let members = std::mem::take(&mut self.members);
         self.waiters.clear();
         self.publish();
-        let drains: Vec<_> = members.iter().map(|member| member.actor.send(Drain)).collect();
+        let drains: Vec<_> = members
+            .iter()
+            .map(|member| member.actor.send(Drain))
+            .collect();
         drop(members);
         ctx.stop();
         Box::pin(async move {

@@ -30,10 +30,8 @@ pub(crate) fn demands(
             .collect(),
         Some((kept, _)) => states
             .filter(|(id, state)| {
-                let resting = matches!(
-                    state,
-                    ConnectivityState::Idle | ConnectivityState::Shutdown
-                );
+                let resting =
+                    matches!(state, ConnectivityState::Idle | ConnectivityState::Shutdown);
                 *id != kept && !resting
             })
             .map(|(id, _)| Demand::Rest(id))
@@ -47,7 +45,10 @@ mod tests {
     use ConnectivityState::{Connecting, Idle, NoLeader, Ready, TransientFailure};
 
     fn ask(connects: Connects, states: &[ConnectivityState]) -> Vec<Demand> {
-        let states = states.iter().zip(0..).map(|(state, id)| (EndpointId(id), *state));
+        let states = states
+            .iter()
+            .zip(0..)
+            .map(|(state, id)| (EndpointId(id), *state));
         demands(connects, states)
     }
 
@@ -62,7 +63,10 @@ mod tests {
     #[test]
     fn the_first_one_up_is_kept_and_the_others_rest() {
         assert_eq!(
-            ask(Connects::One, &[Connecting, Ready, Ready, TransientFailure, Idle]),
+            ask(
+                Connects::One,
+                &[Connecting, Ready, Ready, TransientFailure, Idle]
+            ),
             [0, 2, 3].map(|id| Demand::Rest(EndpointId(id)))
         );
     }
@@ -73,6 +77,9 @@ mod tests {
             ask(Connects::One, &[Idle, TransientFailure, Idle]),
             [0, 2].map(|id| Demand::Connect(EndpointId(id)))
         );
-        assert_eq!(ask(Connects::One, &[NoLeader, Idle]), [Demand::Connect(EndpointId(1))]);
+        assert_eq!(
+            ask(Connects::One, &[NoLeader, Idle]),
+            [Demand::Connect(EndpointId(1))]
+        );
     }
 }

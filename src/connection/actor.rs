@@ -158,7 +158,9 @@ impl ConnectionActor {
         };
         match &error {
             None => tracing::debug!(endpoint = %self.endpoint, %state, "connectivity"),
-            Some(error) => tracing::debug!(endpoint = %self.endpoint, %state, %error, "connectivity"),
+            Some(error) => {
+                tracing::debug!(endpoint = %self.endpoint, %state, %error, "connectivity")
+            }
         }
         self.tell_balancer(ConnectivityChanged {
             id: self.id,
@@ -190,7 +192,8 @@ impl ConnectionActor {
     fn dial(&mut self, generation: u64, ctx: &mut Context<Self>) {
         let actor = ctx.address().downgrade();
         let told = actor.clone();
-        let (endpoint, shared, metadata) = (self.endpoint.clone(), self.shared.clone(), self.metadata());
+        let (endpoint, shared, metadata) =
+            (self.endpoint.clone(), self.shared.clone(), self.metadata());
         actix_rt::spawn(async move {
             let ended = move |reason| tell(&actor, ConnectionLost { generation, reason });
             let result = probe::first_contact(&endpoint, &shared.dial, &metadata, ended).await;
@@ -222,7 +225,9 @@ impl ConnectionActor {
 
     /// Takes in what a probe of the connection in use brought.
     fn judge(&mut self, answer: Answer, ctx: &mut Context<Self>) {
-        let Some(live) = self.live.as_mut() else { return };
+        let Some(live) = self.live.as_mut() else {
+            return;
+        };
         let generation = live.connection.generation;
         let (verdict, sighting) = match answer {
             Answer::Seen(seen) => {
@@ -247,7 +252,9 @@ impl ConnectionActor {
         sighting: Option<Sighting>,
         ctx: &mut Context<Self>,
     ) {
-        let Some(live) = self.live.as_mut() else { return };
+        let Some(live) = self.live.as_mut() else {
+            return;
+        };
         let verdict = match verdict {
             Verdict::Fine if !live.serving => Verdict::NotServing,
             other => other,
@@ -258,14 +265,18 @@ impl ConnectionActor {
             tracing::info!(endpoint = %self.endpoint, reason = verdict.reason(), "member avoided");
             self.error = Some(complaint(verdict).with_endpoint(self.endpoint.name()));
         }
-        live.connection.health.send_replace(Health { verdict, sighting });
+        live.connection
+            .health
+            .send_replace(Health { verdict, sighting });
         let next = self.machine.leader_seen(generation, verdict.is_fine());
         self.apply(next, ctx);
         self.probe_again(verdict, ctx);
     }
 
     fn probe_again(&mut self, verdict: Verdict, ctx: &mut Context<Self>) {
-        let Some(live) = self.live.as_mut() else { return };
+        let Some(live) = self.live.as_mut() else {
+            return;
+        };
         let delay = if live.connection.is_suspected() || !verdict.is_fine() {
             live.interval = (live.interval * 3 / 2).min(PROBE_AGAIN_AT_MOST);
             live.interval
@@ -282,7 +293,9 @@ impl ConnectionActor {
 
     /// Ends the connection in use: what is in flight on it fails at once.
     fn give_up(&mut self, generation: u64, verdict: Verdict, ctx: &mut Context<Self>) {
-        let next = self.machine.lost(generation, Instant::now(), fastrand::f64());
+        let next = self
+            .machine
+            .lost(generation, Instant::now(), fastrand::f64());
         if next == Next::Stay {
             return;
         }
@@ -291,7 +304,9 @@ impl ConnectionActor {
                 self.error = Some(complaint(verdict).with_endpoint(self.endpoint.name()));
             }
             let sighting = live.connection.health().sighting;
-            live.connection.health.send_replace(Health { verdict, sighting });
+            live.connection
+                .health
+                .send_replace(Health { verdict, sighting });
             if let Some(due) = live.due {
                 ctx.cancel_future(due);
             }
@@ -299,7 +314,12 @@ impl ConnectionActor {
         self.apply(next, ctx);
     }
 
-    fn take_into_use(&mut self, generation: u64, contact: probe::FirstContact, ctx: &mut Context<Self>) {
+    fn take_into_use(
+        &mut self,
+        generation: u64,
+        contact: probe::FirstContact,
+        ctx: &mut Context<Self>,
+    ) {
         let actor = ctx.address().downgrade();
         let (verdict, sighting) = match contact.answer {
             Answer::Seen(seen) => (verdict::compare(None, &seen, []), Some(seen)),
@@ -319,7 +339,13 @@ impl ConnectionActor {
             ..self.metadata()
         };
         let serving = probe::watch_serving(connection.channel.clone(), metadata, move |serving| {
-            tell(&actor, ServingChanged { generation, serving });
+            tell(
+                &actor,
+                ServingChanged {
+                    generation,
+                    serving,
+                },
+            );
         });
         self.live = Some(Live {
             connection,
@@ -331,8 +357,11 @@ impl ConnectionActor {
             interval: PROBE_AGAIN,
             _health_watch: AbortOnDrop(actix_rt::spawn(serving)),
         });
-        self.error = (!verdict.is_fine()).then(|| complaint(verdict).with_endpoint(self.endpoint.name()));
-        let next = self.machine.dialled(generation, verdict.is_fine(), Instant::now());
+        self.error =
+            (!verdict.is_fine()).then(|| complaint(verdict).with_endpoint(self.endpoint.name()));
+        let next = self
+            .machine
+            .dialled(generation, verdict.is_fine(), Instant::now());
         if next == Next::Stay {
             self.live = None;
             return;
@@ -344,7 +373,11 @@ impl ConnectionActor {
 
 impl Live {
     fn look(&mut self, seen: Sighting, others: impl IntoIterator<Item = Sighting>) -> Verdict {
-        while self.looks.front().is_some_and(|look| look.at + LOOKS_KEPT < seen.at) {
+        while self
+            .looks
+            .front()
+            .is_some_and(|look| look.at + LOOKS_KEPT < seen.at)
+        {
             self.looks.pop_front();
         }
         // The oldest look that shows the same: how long it stands still is what counts.
@@ -481,12 +514,15 @@ impl Handler<Dialled> for ConnectionActor {
                 if self.shared.cluster.accepts(cluster) {
                     return self.take_into_use(generation, contact, ctx);
                 }
-                other_cluster(self.shared.cluster.get(), cluster).with_endpoint(self.endpoint.name())
+                other_cluster(self.shared.cluster.get(), cluster)
+                    .with_endpoint(self.endpoint.name())
             }
             Err(error) => error,
         };
         self.error = Some(failure);
-        let next = self.machine.dial_failed(generation, Instant::now(), fastrand::f64());
+        let next = self
+            .machine
+            .dial_failed(generation, Instant::now(), fastrand::f64());
         self.apply(next, ctx);
     }
 }
@@ -506,7 +542,11 @@ impl Handler<ConnectionLost> for ConnectionActor {
     type Result = ();
 
     fn handle(&mut self, lost: ConnectionLost, ctx: &mut Context<Self>) {
-        if self.live.as_ref().is_some_and(|live| live.connection.generation == lost.generation) {
+        if self
+            .live
+            .as_ref()
+            .is_some_and(|live| live.connection.generation == lost.generation)
+        {
             self.error = Some(
                 Error::new(ErrorKind::ConnectionLost, Outcome::NotSent, lost.reason)
                     .with_endpoint(self.endpoint.name()),
@@ -542,7 +582,11 @@ impl Handler<ProbeDue> for ConnectionActor {
     type Result = ();
 
     fn handle(&mut self, due: ProbeDue, ctx: &mut Context<Self>) {
-        let Some(live) = self.live.as_mut().filter(|live| live.connection.generation == due.generation) else {
+        let Some(live) = self
+            .live
+            .as_mut()
+            .filter(|live| live.connection.generation == due.generation)
+        else {
             return;
         };
         live.due = None;
@@ -551,8 +595,14 @@ impl Handler<ProbeDue> for ConnectionActor {
         if suspected {
             self.tell_balancer(Suspected { id: self.id });
         }
-        let Some(live) = self.live.as_ref() else { return };
-        if suspected || !verdict.is_fine() || live.connection.has_standing() || self.shared.follow_leader {
+        let Some(live) = self.live.as_ref() else {
+            return;
+        };
+        if suspected
+            || !verdict.is_fine()
+            || live.connection.has_standing()
+            || self.shared.follow_leader
+        {
             self.start_probe(ctx);
         } else {
             self.probe_again(verdict, ctx);
@@ -564,7 +614,11 @@ impl Handler<Probed> for ConnectionActor {
     type Result = ();
 
     fn handle(&mut self, Probed { generation, answer }: Probed, ctx: &mut Context<Self>) {
-        let Some(live) = self.live.as_mut().filter(|live| live.connection.generation == generation) else {
+        let Some(live) = self
+            .live
+            .as_mut()
+            .filter(|live| live.connection.generation == generation)
+        else {
             return;
         };
         live.probing = false;
@@ -576,7 +630,11 @@ impl Handler<ServingChanged> for ConnectionActor {
     type Result = ();
 
     fn handle(&mut self, told: ServingChanged, ctx: &mut Context<Self>) {
-        let Some(live) = self.live.as_mut().filter(|live| live.connection.generation == told.generation) else {
+        let Some(live) = self
+            .live
+            .as_mut()
+            .filter(|live| live.connection.generation == told.generation)
+        else {
             return;
         };
         if live.serving == told.serving {
@@ -626,7 +684,9 @@ impl Handler<Drain> for ConnectionActor {
 impl Live {
     /// Lets what is in flight finish; the future resolves when the connection is closed.
     fn leave(self) -> impl Future<Output = ()> + 'static {
-        let Self { connection, driver, .. } = self;
+        let Self {
+            connection, driver, ..
+        } = self;
         drop(connection);
         driver.finish()
     }

@@ -168,7 +168,11 @@ impl Connection {
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Connection({}, generation {})", self.endpoint, self.generation)
+        write!(
+            f,
+            "Connection({}, generation {})",
+            self.endpoint, self.generation
+        )
     }
 }
 

@@ -62,7 +62,9 @@ impl DriverTask {
     }
 
     pub(crate) fn has_ended(&self) -> bool {
-        self.0.as_ref().is_none_or(tokio::task::JoinHandle::is_finished)
+        self.0
+            .as_ref()
+            .is_none_or(tokio::task::JoinHandle::is_finished)
     }
 
     /// Lets the connection end by itself when its last request has finished; resolves then.
@@ -108,8 +110,10 @@ pub(crate) async fn first_contact(
         .await
         .unwrap_or_else(|_| {
             let text = format!("no answer within {:?}", options.connect_timeout);
-            Err(Error::new(ErrorKind::MemberUnresponsive, Outcome::NotSent, text)
-                .with_endpoint(endpoint.name()))
+            Err(
+                Error::new(ErrorKind::MemberUnresponsive, Outcome::NotSent, text)
+                    .with_endpoint(endpoint.name()),
+            )
         })
 }
 

@@ -132,7 +132,10 @@ impl Machine {
         if generation != self.generation || !in_use {
             return Next::Stay;
         }
-        let lived = self.established.take().map(|since| now.duration_since(since));
+        let lived = self
+            .established
+            .take()
+            .map(|since| now.duration_since(since));
         if lived.is_some_and(|lived| lived >= GOOD_LIFE) {
             self.failures = 0;
             self.state = ConnectivityState::TransientFailure;
@@ -209,7 +212,11 @@ impl Machine {
 
 /// 50 ms, growing by 1.6 up to 3 s (150 ms while calls wait), ± 20 %.
 fn delay(failures: u32, wanted: bool, chance: f64) -> Duration {
-    let longest = if wanted { LONGEST_DELAY_WANTED } else { LONGEST_DELAY };
+    let longest = if wanted {
+        LONGEST_DELAY_WANTED
+    } else {
+        LONGEST_DELAY
+    };
     let exponent = i32::try_from(failures.min(64)).unwrap_or(64);
     let grown = FIRST_DELAY.as_secs_f64() * GROWTH.powi(exponent);
     let base = grown.min(longest.as_secs_f64());
@@ -284,7 +291,11 @@ mod tests {
             panic!()
         };
         assert!(wanted <= Duration::from_millis(180));
-        assert_eq!(machine.wanted(now), Next::Stay, "the short delay stays as it is");
+        assert_eq!(
+            machine.wanted(now),
+            Next::Stay,
+            "the short delay stays as it is"
+        );
     }
 
     #[test]
@@ -303,7 +314,13 @@ mod tests {
         let now = Instant::now();
         let mut machine = ready(now);
         assert_eq!(machine.shut_down(), Next::Close);
-        for next in [machine.connect(), machine.wanted(now), machine.retry(), machine.restarted(), machine.rest()] {
+        for next in [
+            machine.connect(),
+            machine.wanted(now),
+            machine.retry(),
+            machine.restarted(),
+            machine.rest(),
+        ] {
             assert_eq!(next, Next::Stay);
         }
     }

@@ -93,7 +93,11 @@ pub(crate) fn compare(
             && other.at + STALLED_AFTER <= now.at
             && (other.term > now.term || (other.term == now.term && other.index > now.index))
     });
-    if behind { Verdict::CutOff } else { Verdict::Fine }
+    if behind {
+        Verdict::CutOff
+    } else {
+        Verdict::Fine
+    }
 }
 
 /// Whether a write that waits since it was sent under `sent_term` can still be answered: a leader that changed in
@@ -197,11 +201,17 @@ mod tests {
         let seen = sighting(now, 2, 6, 100);
         assert!(leader_changed(Some(5), None, &seen));
         assert!(!leader_changed(Some(6), None, &seen));
-        assert!(!leader_changed(None, None, &seen), "without a baseline nothing is known");
+        assert!(
+            !leader_changed(None, None, &seen),
+            "without a baseline nothing is known"
+        );
         assert!(leader_changed(None, Some(&sighting(now, 2, 5, 90)), &seen));
         let mut electing = seen;
         electing.leader = 0;
-        assert!(!leader_changed(Some(5), None, &electing), "no new leader yet: the old one may win again");
+        assert!(
+            !leader_changed(Some(5), None, &electing),
+            "no new leader yet: the old one may win again"
+        );
     }
 
     proptest! {

@@ -22,7 +22,8 @@ use super::{
 };
 use crate::error::{Error, ErrorKind, Outcome};
 
-const USER_AGENT: HeaderValue = HeaderValue::from_static(concat!("actix-etcd/", env!("CARGO_PKG_VERSION")));
+const USER_AGENT: HeaderValue =
+    HeaderValue::from_static(concat!("actix-etcd/", env!("CARGO_PKG_VERSION")));
 
 /// What goes along with a request.
 #[derive(Debug, Clone, Default)]
@@ -165,7 +166,9 @@ impl Channel {
         let mut requests = self.requests.clone();
         requests.send_request(request, end).map_err(|error| {
             let text = format!("the connection takes no more requests ({error})");
-            self.at(Error::new(ErrorKind::ConnectionLost, Outcome::NotSent, text).with_source(error))
+            self.at(
+                Error::new(ErrorKind::ConnectionLost, Outcome::NotSent, text).with_source(error),
+            )
         })
     }
 
@@ -175,7 +178,9 @@ impl Channel {
             .authority(self.shared.endpoint.authority().clone())
             .path_and_query(PathAndQuery::from_static(path))
             .build()
-            .map_err(|error| Error::invalid("the request has no valid address").with_source(error))?;
+            .map_err(|error| {
+                Error::invalid("the request has no valid address").with_source(error)
+            })?;
         let mut headers = HeaderMap::with_capacity(8);
         headers.insert(http::header::TE, HeaderValue::from_static("trailers"));
         headers.insert(
@@ -201,7 +206,9 @@ impl Channel {
     }
 
     async fn head(&self, response: ResponseFuture, stream: u32) -> Result<MessageReader, Failure> {
-        let response = response.await.map_err(|error| self.broken(error, stream, false))?;
+        let response = response
+            .await
+            .map_err(|error| self.broken(error, stream, false))?;
         let (head, body) = response.into_parts();
         match grpc::head_verdict(head.status, &head.headers) {
             Some(failure) => Err(self.located(failure)),
@@ -220,7 +227,8 @@ impl Channel {
     /// this say "not sent": only the protocol's own promises and what our socket has seen count.
     fn broken(&self, error: h2::Error, stream: u32, answered: bool) -> Error {
         let promised = error.is_remote()
-            && (error.is_go_away() || (error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM)));
+            && (error.is_go_away()
+                || (error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM)));
         let outcome = if !answered && (promised || !self.shared.log.was_sent(stream)) {
             Outcome::NotSent
         } else {
@@ -228,7 +236,9 @@ impl Channel {
         };
         let what = match outcome {
             Outcome::NotSent => "the connection ended before the request was taken",
-            Outcome::Rejected | Outcome::Unknown => "the connection broke while the request was under way",
+            Outcome::Rejected | Outcome::Unknown => {
+                "the connection broke while the request was under way"
+            }
         };
         let text = format!("{what} ({error})");
         self.at(Error::new(ErrorKind::ConnectionLost, outcome, text).with_source(error))
@@ -249,7 +259,8 @@ impl Channel {
 /// gRPC allows eight digits; milliseconds reach from 1 ms to a day.
 fn grpc_timeout(timeout: Duration) -> HeaderValue {
     let millis = timeout.as_millis().clamp(1, 99_999_999);
-    HeaderValue::try_from(format!("{millis}m")).unwrap_or_else(|_| HeaderValue::from_static("99999999m"))
+    HeaderValue::try_from(format!("{millis}m"))
+        .unwrap_or_else(|_| HeaderValue::from_static("99999999m"))
 }
 
 /// The sending half of a stream. Dropping it resets the stream unless it was finished.

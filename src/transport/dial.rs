@@ -50,7 +50,9 @@ pub(crate) struct Dialled {
 
 /// Dials and shakes hands. The caller bounds the time.
 pub(crate) async fn dial(endpoint: &Endpoint, options: &DialOptions) -> Result<Dialled, Error> {
-    let socket = connect(endpoint).await.map_err(|error| unreachable(endpoint, &error))?;
+    let socket = connect(endpoint)
+        .await
+        .map_err(|error| unreachable(endpoint, &error))?;
     if endpoint.is_tls() {
         return Err(Error::new(
             ErrorKind::InvalidEndpoint,
@@ -85,7 +87,11 @@ async fn race(addresses: Vec<std::net::SocketAddr>) -> io::Result<TcpStream> {
         if let Some(address) = next {
             attempts.spawn(TcpStream::connect(address));
         }
-        let patience = if more { NEXT_ADDRESS_AFTER } else { Duration::MAX };
+        let patience = if more {
+            NEXT_ADDRESS_AFTER
+        } else {
+            Duration::MAX
+        };
         match tokio::time::timeout(patience, attempts.join_next()).await {
             Ok(Some(Ok(Ok(stream)))) => return Ok(stream),
             Ok(Some(Ok(Err(error)))) => failure = error,
@@ -96,7 +102,11 @@ async fn race(addresses: Vec<std::net::SocketAddr>) -> io::Result<TcpStream> {
     }
 }
 
-async fn handshake(endpoint: &Endpoint, socket: BoxedSocket, options: &DialOptions) -> Result<Dialled, Error> {
+async fn handshake(
+    endpoint: &Endpoint,
+    socket: BoxedSocket,
+    options: &DialOptions,
+) -> Result<Dialled, Error> {
     let log = WireLog::new();
     let io = ObservedIo::new(socket, log.clone());
     let (requests, mut connection) = client::Builder::new()
@@ -122,7 +132,10 @@ async fn handshake(endpoint: &Endpoint, socket: BoxedSocket, options: &DialOptio
         }),
         _ => None,
     };
-    let driver = Driver { connection, keepalive };
+    let driver = Driver {
+        connection,
+        keepalive,
+    };
     Ok(Dialled { channel, driver })
 }
 
@@ -153,7 +166,9 @@ impl Future for Driver {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<String> {
         match Pin::new(&mut self.connection).poll(cx) {
-            Poll::Ready(Ok(())) => return Poll::Ready("the member closed the connection".to_owned()),
+            Poll::Ready(Ok(())) => {
+                return Poll::Ready("the member closed the connection".to_owned());
+            }
             Poll::Ready(Err(error)) => return Poll::Ready(error.to_string()),
             Poll::Pending => {}
         }

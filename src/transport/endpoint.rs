@@ -85,18 +85,35 @@ impl Endpoint {
             .parse()
             .map_err(|error| invalid(text, &format!("{error}")))?;
         let normal = format!("{scheme}://{authority}");
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        Ok(Self::from_parts(normal, scheme, authority, Target::Tcp { host, port }))
+        let host = host
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_owned();
+        Ok(Self::from_parts(
+            normal,
+            scheme,
+            authority,
+            Target::Tcp { host, port },
+        ))
     }
 
     fn unix(text: &str, scheme: Scheme, path: &str) -> Result<Self, Error> {
         if path.is_empty() {
             return Err(invalid(text, "the path of the socket is missing"));
         }
-        let name = if scheme == Scheme::HTTPS { "unixs" } else { "unix" };
+        let name = if scheme == Scheme::HTTPS {
+            "unixs"
+        } else {
+            "unix"
+        };
         let normal = format!("{name}://{path}");
         let authority = Authority::from_static("localhost");
-        Ok(Self::from_parts(normal, scheme, authority, Target::Unix(path.into())))
+        Ok(Self::from_parts(
+            normal,
+            scheme,
+            authority,
+            Target::Unix(path.into()),
+        ))
     }
 
     fn from_parts(normal: String, scheme: Scheme, authority: Authority, target: Target) -> Self {
@@ -190,7 +207,12 @@ mod tests {
 
     #[test]
     fn spellings_of_one_address_are_equal() {
-        let spellings = ["127.0.0.1:2379", "http://127.0.0.1:2379", "HTTP://127.0.0.1:2379/", " 127.0.0.1 "];
+        let spellings = [
+            "127.0.0.1:2379",
+            "http://127.0.0.1:2379",
+            "HTTP://127.0.0.1:2379/",
+            " 127.0.0.1 ",
+        ];
         for text in spellings {
             let endpoint = Endpoint::parse(text).unwrap();
             assert_eq!(endpoint.as_str(), "http://127.0.0.1:2379", "{text}");
@@ -216,8 +238,19 @@ mod tests {
     #[test]
     fn what_does_not_parse_is_refused_with_the_reason() {
         for text in [
-            "", " ", "ftp://a:1", "http://", "http://a:0", "http://a:99999", "http://a:b", "http://a:1/path",
-            "http://user:pw@a:1", "a b:1", "unix://", "http://a:1?x=1", "http://[::1:2379",
+            "",
+            " ",
+            "ftp://a:1",
+            "http://",
+            "http://a:0",
+            "http://a:99999",
+            "http://a:b",
+            "http://a:1/path",
+            "http://user:pw@a:1",
+            "a b:1",
+            "unix://",
+            "http://a:1?x=1",
+            "http://[::1:2379",
         ] {
             let error = Endpoint::parse(text).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidEndpoint, "{text}");

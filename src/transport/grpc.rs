@@ -28,14 +28,18 @@ pub(crate) struct Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { error, pushback: None }
+        Self {
+            error,
+            pushback: None,
+        }
     }
 }
 
 /// A message with its prefix, ready to be sent any number of times.
 pub(crate) fn encode(message: &impl Message) -> Result<Bytes, Error> {
     let length = message.encoded_len();
-    let claimed = u32::try_from(length).map_err(|_| Error::invalid("a message is limited to 4 GiB"))?;
+    let claimed =
+        u32::try_from(length).map_err(|_| Error::invalid("a message is limited to 4 GiB"))?;
     let mut buffer = BytesMut::with_capacity(PREFIX + length);
     buffer.put_u8(0);
     buffer.put_u32(claimed);
@@ -79,7 +83,10 @@ impl MessageReader {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ReadFault>> {
+    pub(crate) fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, ReadFault>> {
         loop {
             if let Some(message) = self.take()? {
                 return Poll::Ready(Ok(Some(message)));
@@ -91,8 +98,14 @@ impl MessageReader {
                     self.push(chunk);
                 }
                 Some(Err(error)) => return Poll::Ready(Err(ReadFault::Broken(error))),
-                None if self.head.is_empty() && self.pieces.is_empty() => return Poll::Ready(Ok(None)),
-                None => return Poll::Ready(Err(protocol("the answer ends in the middle of a message").into())),
+                None if self.head.is_empty() && self.pieces.is_empty() => {
+                    return Poll::Ready(Ok(None));
+                }
+                None => {
+                    return Poll::Ready(Err(
+                        protocol("the answer ends in the middle of a message").into()
+                    ));
+                }
             }
         }
     }
@@ -113,7 +126,8 @@ impl MessageReader {
                 return;
             }
             let announced = announced(&self.head).map_or(0, |length| (PREFIX + length).min(GROWTH));
-            self.pieces.reserve(announced.max(self.head.len() + chunk.len()));
+            self.pieces
+                .reserve(announced.max(self.head.len() + chunk.len()));
             self.pieces.extend_from_slice(&self.head);
             self.head = Bytes::new();
         }
@@ -121,7 +135,11 @@ impl MessageReader {
     }
 
     fn take(&mut self) -> Result<Option<Bytes>, ReadFault> {
-        let buffered: &[u8] = if self.pieces.is_empty() { &self.head } else { &self.pieces };
+        let buffered: &[u8] = if self.pieces.is_empty() {
+            &self.head
+        } else {
+            &self.pieces
+        };
         let Some(length) = announced(buffered) else {
             return Ok(None);
         };
@@ -181,9 +199,16 @@ pub(crate) fn head_verdict(status: StatusCode, headers: &HeaderMap) -> Option<Fa
         return verdict.err();
     }
     if status != StatusCode::OK {
-        return Some(protocol(&format!("the answer is HTTP {status}, not gRPC; is this an etcd client port?")).into());
+        return Some(
+            protocol(&format!(
+                "the answer is HTTP {status}, not gRPC; is this an etcd client port?"
+            ))
+            .into(),
+        );
     }
-    let content = headers.get(http::header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let content = headers
+        .get(http::header::CONTENT_TYPE)
+        .map(HeaderValue::as_bytes);
     if content.is_some_and(|content| content.starts_with(b"application/grpc")) {
         None
     } else {

@@ -55,8 +55,10 @@ impl<C> Compact<C> {
             class: RpcClass::Mutation,
             leaderless: false,
         };
-        let answer: CompactionResponse =
-            client.caller().unary(rpc, grpc::encode(&self.wire)?, timeout).await?;
+        let answer: CompactionResponse = client
+            .caller()
+            .unary(rpc, grpc::encode(&self.wire)?, timeout)
+            .await?;
         Ok(CompactResponse {
             header: header(answer.header)?,
         })

@@ -76,7 +76,10 @@ impl<C> Delete<C> {
             class: RpcClass::Mutation,
             leaderless: false,
         };
-        let answer: DeleteRangeResponse = client.caller().unary(rpc, grpc::encode(&wire)?, timeout).await?;
+        let answer: DeleteRangeResponse = client
+            .caller()
+            .unary(rpc, grpc::encode(&wire)?, timeout)
+            .await?;
         answer.try_into()
     }
 }

@@ -242,7 +242,10 @@ impl<C> Get<C> {
             class: RpcClass::Read,
             leaderless: wire.serializable,
         };
-        let answer: RangeResponse = client.caller().unary(rpc, grpc::encode(&wire)?, timeout).await?;
+        let answer: RangeResponse = client
+            .caller()
+            .unary(rpc, grpc::encode(&wire)?, timeout)
+            .await?;
         answer.try_into()
     }
 }

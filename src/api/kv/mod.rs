@@ -21,7 +21,9 @@ mod put;
 mod txn;
 
 pub use compact::{Compact, CompactResponse, compact};
-pub use compare::{Compare, CompareKey, CompareValue, create_revision, lease, mod_revision, value, version};
+pub use compare::{
+    Compare, CompareKey, CompareValue, create_revision, lease, mod_revision, value, version,
+};
 pub use delete::{Delete, DeleteResponse, delete};
 pub use get::{Get, GetResponse, get};
 pub use pages::Pages;

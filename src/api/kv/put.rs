@@ -65,10 +65,14 @@ impl<C> Put<C> {
     pub(super) fn wire(&self) -> Result<PutRequest> {
         Span::key(self.wire.key.clone()).resolve()?;
         if self.wire.ignore_value && !self.wire.value.is_empty() {
-            return Err(Error::invalid("`ignore_value` is said, and a value is given"));
+            return Err(Error::invalid(
+                "`ignore_value` is said, and a value is given",
+            ));
         }
         if self.wire.ignore_lease && self.wire.lease != 0 {
-            return Err(Error::invalid("`ignore_lease` is said, and a lease is given"));
+            return Err(Error::invalid(
+                "`ignore_lease` is said, and a lease is given",
+            ));
         }
         Ok(self.wire.clone())
     }
@@ -80,7 +84,10 @@ impl<C> Put<C> {
             class: RpcClass::Mutation,
             leaderless: false,
         };
-        let answer: proto::PutResponse = client.caller().unary(rpc, grpc::encode(&wire)?, timeout).await?;
+        let answer: proto::PutResponse = client
+            .caller()
+            .unary(rpc, grpc::encode(&wire)?, timeout)
+            .await?;
         answer.try_into()
     }
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Compare, Delete, DeleteResponse, Get, GetResponse, Put, PutResponse, ResponseHeader, header};
+use super::{
+    Compare, Delete, DeleteResponse, Get, GetResponse, Put, PutResponse, ResponseHeader, header,
+};
 use crate::{
     api::request,
     call::Rpc,
@@ -61,9 +63,17 @@ impl<C> Txn<C> {
     }
 
     fn wire(&self) -> Result<TxnRequest> {
-        let ops = |ops: &[Op]| ops.iter().map(|op| op.0.clone()).collect::<Result<Vec<_>>>();
+        let ops = |ops: &[Op]| {
+            ops.iter()
+                .map(|op| op.0.clone())
+                .collect::<Result<Vec<_>>>()
+        };
         Ok(TxnRequest {
-            compare: self.conditions.iter().map(Compare::wire).collect::<Result<_>>()?,
+            compare: self
+                .conditions
+                .iter()
+                .map(Compare::wire)
+                .collect::<Result<_>>()?,
             success: ops(&self.success)?,
             failure: ops(&self.failure)?,
         })
@@ -80,17 +90,25 @@ impl<C> Txn<C> {
             },
             leaderless: false,
         };
-        let answer: proto::TxnResponse = client.caller().unary(rpc, grpc::encode(&wire)?, timeout).await?;
+        let answer: proto::TxnResponse = client
+            .caller()
+            .unary(rpc, grpc::encode(&wire)?, timeout)
+            .await?;
         answer.try_into()
     }
 }
 
 fn is_read_only(txn: &TxnRequest) -> bool {
-    txn.success.iter().chain(&txn.failure).all(|op| match &op.request {
-        Some(request_op::Request::RequestRange(_)) | None => true,
-        Some(request_op::Request::RequestTxn(nested)) => is_read_only(nested),
-        Some(request_op::Request::RequestPut(_) | request_op::Request::RequestDeleteRange(_)) => false,
-    })
+    txn.success
+        .iter()
+        .chain(&txn.failure)
+        .all(|op| match &op.request {
+            Some(request_op::Request::RequestRange(_)) | None => true,
+            Some(request_op::Request::RequestTxn(nested)) => is_read_only(nested),
+            Some(
+                request_op::Request::RequestPut(_) | request_op::Request::RequestDeleteRange(_),
+            ) => false,
+        })
 }
 
 macro_rules! op {
@@ -141,7 +159,10 @@ impl TryFrom<proto::TxnResponse> for TxnResponse {
 
     fn try_from(answer: proto::TxnResponse) -> Result<Self> {
         let header = header(answer.header)?;
-        let responses = answer.responses.into_iter().map(|op| op_response(op, &header));
+        let responses = answer
+            .responses
+            .into_iter()
+            .map(|op| op_response(op, &header));
         Ok(Self {
             responses: responses.collect::<Result<_>>()?,
             succeeded: answer.succeeded,
@@ -185,13 +206,18 @@ mod tests {
 
     #[test]
     fn only_a_transaction_without_writes_may_be_repeated() {
-        let reads = txn().when([version("k").eq(0)]).then([get("a")]).otherwise([get("b")]);
+        let reads = txn()
+            .when([version("k").eq(0)])
+            .then([get("a")])
+            .otherwise([get("b")]);
         assert!(is_read_only(&reads.wire().unwrap()));
         let nested = txn().then([txn().otherwise([reads.clone()])]);
         assert!(is_read_only(&nested.wire().unwrap()));
         let hidden = txn().then([txn().otherwise([delete("a")])]);
         assert!(!is_read_only(&hidden.wire().unwrap()));
-        assert!(!is_read_only(&reads.otherwise([put("a", "b")]).wire().unwrap()));
+        assert!(!is_read_only(
+            &reads.otherwise([put("a", "b")]).wire().unwrap()
+        ));
     }
 
     #[test]

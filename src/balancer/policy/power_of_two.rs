@@ -24,7 +24,15 @@ impl BalancePolicy for PowerOfTwo {
         let first = fastrand::usize(..count);
         // Drawn from the others, so that the two differ.
         let second = (first + fastrand::usize(1..count)) % count;
-        let load = |index| candidates.get(index).map_or(usize::MAX, |candidate| candidate.in_flight());
-        if load(second) < load(first) { second } else { first }
+        let load = |index| {
+            candidates
+                .get(index)
+                .map_or(usize::MAX, |candidate| candidate.in_flight())
+        };
+        if load(second) < load(first) {
+            second
+        } else {
+            first
+        }
     }
 }
