@@ -201,8 +201,12 @@ impl Deadline {
         let deadline = later(sent_at, ttl);
         let awaited = match self.keepalive {
             Keepalive::InFlight { sent_at: last } => sent_at >= last,
-            Keepalive::Due { .. } => true,
+            Keepalive::Due { .. } => deadline > self.held_until,
         };
+        if !awaited && deadline <= self.held_until {
+            // Overtaken by the answer to a later one.
+            return None;
+        }
         if deadline <= now {
             // It took longer than the lease lives: says nothing about now.
             if awaited {

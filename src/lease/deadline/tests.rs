@@ -104,6 +104,53 @@ fn late_answer_of_a_written_off_keepalive_still_counts() {
 }
 
 #[test]
+fn answer_that_was_overtaken_changes_nothing() {
+    let start = Instant::now();
+    let mut lease = six_seconds(start);
+    for at in [0, 2000, 3000] {
+        run(&mut lease, start + ms(at));
+    }
+    assert!(
+        lease
+            .acked(6, start + ms(3000), start + ms(3010), 0.0)
+            .is_some()
+    );
+    assert_eq!(
+        lease.acked(6, start + ms(2000), start + ms(3020), 0.0),
+        None
+    );
+    assert_eq!(lease.deadline(), start + ms(9000));
+    assert_eq!(
+        run(&mut lease, start + ms(3020)),
+        (vec![], Some(start + ms(5000)))
+    );
+    run(&mut lease, start + ms(5000));
+    assert_eq!(
+        lease.acked(6, start + ms(2000), start + ms(5010), 0.0),
+        None
+    );
+    assert_eq!(
+        run(&mut lease, start + ms(5010)),
+        (vec![], Some(start + ms(6000))),
+        "still awaited"
+    );
+}
+
+#[test]
+fn shorter_ttl_does_not_take_back_a_deadline() {
+    let start = Instant::now();
+    let mut lease = six_seconds(start);
+    run(&mut lease, start);
+    run(&mut lease, start + ms(2000));
+    assert!(
+        lease
+            .acked(2, start + ms(2000), start + ms(2010), 0.0)
+            .is_some()
+    );
+    assert_eq!(lease.deadline(), start + ms(6000));
+}
+
+#[test]
 fn answer_older_than_the_ttl_renews_nothing() {
     let start = Instant::now();
     let mut lease = six_seconds(start);
@@ -181,6 +228,26 @@ fn deadline_without_an_answer_is_told_once_and_asked_on_until_given_up() {
     let lost = Step::Lost(LostReason::NeverConfirmed);
     assert_eq!(told, [(ms(6000), at_risk), (ms(18_000), lost)]);
     assert!((6..=12).contains(&asked), "{asked} in 12 s");
+}
+
+#[test]
+fn deadline_is_told_on_time_while_an_answer_is_awaited() {
+    let start = Instant::now();
+    let mut lease = six_seconds(start);
+    run(&mut lease, start);
+    run(&mut lease, start + ms(2000));
+    lease.unsent(start + ms(2300), 0.0);
+    for at in [2300, 3300, 4300] {
+        run(&mut lease, start + ms(at));
+    }
+    assert_eq!(run(&mut lease, start + ms(5300)).1, Some(start + ms(6000)));
+    let at_risk = Step::AtRisk {
+        deadline: start + ms(6000),
+    };
+    assert_eq!(
+        run(&mut lease, start + ms(6000)),
+        (vec![at_risk], Some(start + ms(6300)))
+    );
 }
 
 #[test]
