@@ -54,8 +54,7 @@ fn of_version(version: &str) -> PathBuf {
     };
     if is(NEWEST) {
         return etcd_bin_vendored::etcd_bin_path()
-            .map(Path::to_path_buf)
-            .unwrap_or_else(|why| no_binary(&why));
+            .map_or_else(|why| no_binary(&why), Path::to_path_buf);
     }
     match OLDER.iter().find(|(series, _)| is(series)) {
         Some((_, package)) => older(package),

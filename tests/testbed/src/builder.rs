@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::binary::Binary;
 use crate::cluster::Cluster;
+use crate::tls::{self, Tls};
 
 /// The options of a cluster.
 #[derive(Clone, Debug)]
@@ -14,7 +15,19 @@ pub struct ClusterBuilder {
     election: Option<(u32, u32)>,
     quota: Option<u64>,
     progress: Option<Duration>,
+    tls: Option<Tls>,
+    tokens: Option<Tokens>,
     args: Vec<String>,
+}
+
+/// What the tokens of a cluster with authentication are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Tokens {
+    /// etcd's own, which end this long after they were used last.
+    Simple(Duration),
+    /// Signed ones (JWT, ES256), which end this long after they were given; the keys are made for the cluster.
+    Jwt(Duration),
 }
 
 impl Default for ClusterBuilder {
@@ -25,6 +38,8 @@ impl Default for ClusterBuilder {
             election: None,
             quota: None,
             progress: None,
+            tls: None,
+            tokens: None,
             args: Vec::new(),
         }
     }
@@ -62,6 +77,18 @@ impl ClusterBuilder {
         self
     }
 
+    /// Clients must speak TLS. Default: plain text.
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// What tokens are, once authentication is on. Default: etcd's own simple ones, 5 minutes.
+    pub fn tokens(mut self, tokens: Tokens) -> Self {
+        self.tokens = Some(tokens);
+        self
+    }
+
     /// Any other flag, `--name=value`; it wins over what the testbed would say. Default: none.
     pub fn arg(mut self, arg: impl Into<String>) -> Self {
         self.args.push(arg.into());
@@ -73,15 +100,21 @@ impl ClusterBuilder {
         Cluster::build(self).await
     }
 
-    #[expect(clippy::unused_self, reason = "TLS decides it")]
     pub(crate) fn scheme(&self) -> &'static str {
-        "http"
+        if self.tls.is_some() { "https" } else { "http" }
     }
 
-    #[expect(clippy::unused_self, reason = "TLS writes its certificates here")]
-    pub(crate) fn write_files(&self, _folder: &Path) {}
+    /// Writes the certificates and keys the flags name.
+    pub(crate) fn write_files(&self, folder: &Path) {
+        if let Some(tls) = &self.tls {
+            tls.write(folder);
+        }
+        if let Some(Tokens::Jwt(_)) = self.tokens {
+            tls::write_token_keys(folder);
+        }
+    }
 
-    pub(crate) fn flags(&self, binary: &Binary, _folder: &Path) -> Vec<String> {
+    pub(crate) fn flags(&self, binary: &Binary, folder: &Path) -> Vec<String> {
         let mut flags = vec![
             // Data need not outlive the test, and a disk that syncs makes start-up slow.
             "--unsafe-no-fsync".to_owned(),
@@ -107,6 +140,14 @@ impl ClusterBuilder {
                 .find(|name| binary.knows(name))
                 .expect("etcd 3.4 and later know one of them");
             flags.push(format!("{name}={}ms", interval.as_millis()));
+        }
+        if let Some(tls) = &self.tls {
+            flags.extend(tls.flags(folder));
+        }
+        match self.tokens {
+            Some(Tokens::Simple(ttl)) => flags.push(format!("--auth-token-ttl={}", ttl.as_secs())),
+            Some(Tokens::Jwt(ttl)) => flags.push(tls::token_flag(folder, ttl)),
+            None => {}
         }
         flags.extend(self.args.iter().cloned());
         flags

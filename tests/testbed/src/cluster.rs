@@ -12,6 +12,7 @@ use crate::link::{Fault, Link};
 use crate::member::Member;
 use crate::peers::PeerTable;
 use crate::runtime;
+use crate::tls::Certificate;
 
 /// How long a cluster may take to become healthy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -131,6 +132,11 @@ impl Cluster {
         self.state.guardian.folder()
     }
 
+    /// Gives every member another server certificate; etcd reads it at the next handshake.
+    pub fn replace_certificate(&self, certificate: &Certificate) {
+        certificate.write(self.folder());
+    }
+
     /// What member `from` dials to member `to`.
     pub fn peer_link(&self, from: usize, to: usize) -> Link {
         self.state.peers.link(from, to)
@@ -177,6 +183,18 @@ impl Cluster {
     pub async fn api(&self, index: usize, path: &str, body: Value) -> Result<Value, String> {
         let (cluster, member, path) = (self.clone(), self.member(index), path.to_owned());
         runtime::run(async move { cluster.ask(&member, &path, &body).await }).await
+    }
+
+    /// As [`Cluster::api`], with a token of the caller's.
+    pub async fn api_with_token(
+        &self,
+        index: usize,
+        token: &str,
+        path: &str,
+        body: Value,
+    ) -> Result<Value, String> {
+        let (member, path, token) = (self.member(index), path.to_owned(), token.to_owned());
+        runtime::run(async move { member.ask(&path, &body, Some(&token)).await }).await
     }
 
     pub(crate) async fn ask(
@@ -298,10 +316,11 @@ impl Cluster {
 
     /// The last lines every member logged, for messages.
     pub(crate) fn logs(&self) -> String {
-        self.present()
+        let logs = self.present();
+        let logs = logs
             .iter()
-            .map(|m| format!("-- member {}:\n{}\n", m.index(), m.log()))
-            .collect()
+            .map(|m| format!("-- member {}:\n{}", m.index(), m.log()));
+        logs.collect::<Vec<_>>().join("\n")
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Vec<Member>> {

@@ -35,10 +35,11 @@ mod proxy;
 mod runtime;
 mod scripted;
 mod streams;
+mod tls;
 
 pub use behind::TcpBehind;
 pub use binary::VERSIONS;
-pub use builder::ClusterBuilder;
+pub use builder::{ClusterBuilder, Tokens};
 pub use chaos::{Chaos, ChaosKind};
 pub use cluster::Cluster;
 pub use fast::{FastServer, WatchPlan, parse as parse_watch_plan};
@@ -50,5 +51,7 @@ pub use scripted::{
     Call, GoAway, Greeting, Receiver, Reply, ResponseHeader, STATUS, ScriptedServer, Sender,
     StatusResponse, Stopped, framed,
 };
+
+pub use tls::{Authority, Certificate, Tls};
 
 pub use h2::Reason;

@@ -281,9 +281,10 @@ impl Member {
         } else {
             client
         };
-        let mut listen = format!("{}://127.0.0.1:{client}", state.scheme);
+        let mut listen = vec![format!("{}://127.0.0.1:{client}", state.scheme)];
         if plain != client {
-            listen.push_str(&format!(",http://127.0.0.1:{plain}"));
+            // With TLS the testbed still asks in plain text, on a port nobody else knows.
+            listen.push(format!("http://127.0.0.1:{plain}"));
         }
         let log = OpenOptions::new()
             .create(true)
@@ -299,7 +300,7 @@ impl Member {
                 "--data-dir={}",
                 state.guardian.folder().join(self.name()).display()
             ))
-            .arg(format!("--listen-client-urls={listen}"))
+            .arg(format!("--listen-client-urls={}", listen.join(",")))
             .arg(format!("--advertise-client-urls={}", self.endpoint()))
             .arg(format!("--listen-peer-urls=http://127.0.0.1:{peer}"))
             .arg(format!("--initial-advertise-peer-urls={}", self.peer_url()))

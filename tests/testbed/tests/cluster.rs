@@ -1,6 +1,8 @@
 //! Real clusters start, fail as told and leave nothing behind.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -32,6 +34,10 @@ async fn a_cluster_of_three_serves_on_every_member() {
             .unwrap();
         assert_eq!(number::<u64>(&range["count"]), 1, "on member {index}");
         assert_ne!(cluster.member(index).id(), 0);
+        for other in (0..3).filter(|other| *other != index) {
+            let link = cluster.peer_link(index, other);
+            assert!(link.connections() > 0, "{} carries nothing", link.name());
+        }
     }
 }
 
@@ -161,4 +167,47 @@ async fn nothing_is_left_behind_not_even_by_a_panic() {
             "process {pid} is left"
         );
     }
+}
+
+/// Not a test of its own: the one below runs it in a process that is killed.
+#[tokio::test]
+#[ignore = "run by a_killed_test_process_leaves_nothing_behind"]
+async fn a_test_that_never_ends() {
+    let cluster = Cluster::start(1).await;
+    cluster.member(0).freeze();
+    println!(
+        "running {} {}",
+        cluster.member(0).pid().unwrap(),
+        cluster.folder().display()
+    );
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test]
+async fn a_killed_test_process_leaves_nothing_behind() {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "a_test_that_never_ends",
+            "--ignored",
+            "--nocapture",
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap())
+        .lines()
+        .map_while(Result::ok);
+    let said = lines.filter_map(|line| Some(line.split_once("running ")?.1.to_owned()));
+    let said = said
+        .filter(|said| said.contains('/'))
+        .take(1)
+        .collect::<String>();
+    let (pid, folder) = said.split_once(' ').unwrap();
+    assert!(Path::new(folder).exists());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let process = format!("/proc/{pid}");
+    let gone = async || !Path::new(folder).exists() && !Path::new(&process).exists();
+    eventually("cleaning up after a killed process", gone).await;
 }

@@ -116,6 +116,10 @@ struct Plan {
 
 impl ScriptedServer {
     /// A server on a free port of loopback.
+    #[expect(
+        clippy::unused_async,
+        reason = "awaited as a cluster is: it may have to wait one day"
+    )]
     pub async fn start() -> Self {
         let (listener, port) = ports::listen();
         let address = ports::loopback(port);
@@ -203,7 +207,7 @@ impl ScriptedServer {
         self.shared.plan().calls.clone()
     }
 
-    /// How many calls the client gave up (RST_STREAM) while they hung.
+    /// How many calls the client gave up (`RST_STREAM`) while they hung.
     pub fn cancelled(&self) -> u64 {
         self.shared.cancelled.load(Ordering::SeqCst)
     }

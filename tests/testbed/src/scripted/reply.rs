@@ -70,7 +70,7 @@ impl Reply {
         Self::new(Kind::Hang)
     }
 
-    /// RST_STREAM, with no answer before it.
+    /// `RST_STREAM`, with no answer before it.
     pub fn reset(reason: Reason) -> Self {
         Self::new(Kind::Reset {
             reason,
@@ -78,12 +78,12 @@ impl Reply {
         })
     }
 
-    /// RST_STREAM with REFUSED_STREAM: the server says it did not process the call.
+    /// `RST_STREAM` with `REFUSED_STREAM`: the server says it did not process the call.
     pub fn refuse_stream() -> Self {
         Self::reset(Reason::REFUSED_STREAM)
     }
 
-    /// The headers of an answer, then RST_STREAM.
+    /// The headers of an answer, then `RST_STREAM`.
     pub fn headers_then_reset(reason: Reason) -> Self {
         Self::new(Kind::Reset {
             reason,
@@ -101,7 +101,7 @@ impl Reply {
         Self::new(Kind::End { reset: true })
     }
 
-    /// GOAWAY (NO_ERROR) and no answer; the connection stays open. To go on with an answer see
+    /// GOAWAY (`NO_ERROR`) and no answer; the connection stays open. To go on with an answer see
     /// [`Reply::after_go_away`].
     pub fn go_away(last: GoAway) -> Self {
         Self::hang().after_go_away(last)
@@ -135,7 +135,7 @@ impl Reply {
         self
     }
 
-    /// The same, after a GOAWAY (NO_ERROR).
+    /// The same, after a GOAWAY (`NO_ERROR`).
     pub fn after_go_away(self, last: GoAway) -> Self {
         self.after_go_away_because(last, Reason::NO_ERROR)
     }

@@ -173,7 +173,7 @@ fn percent_encoded(text: &str) -> String {
     text.bytes().fold(String::new(), |mut encoded, byte| {
         match byte {
             b'%' | 0..b' ' | 0x7f.. => {
-                write!(encoded, "%{byte:02X}").expect("a string takes everything")
+                write!(encoded, "%{byte:02X}").expect("a string takes everything");
             }
             plain => encoded.push(char::from(plain)),
         }
