@@ -82,7 +82,7 @@ impl Caller {
         let deadline = started + timeout;
         let mut trouble: Option<Trouble> = None;
         loop {
-            let Some(connection) = self.pick(rpc, trouble.as_ref()) else {
+            let Some(connection) = self.pick(rpc.leaderless, trouble.as_ref()) else {
                 self.await_ready(rpc.leaderless, deadline, trouble.as_ref())
                     .await?;
                 continue;
@@ -129,6 +129,16 @@ impl Caller {
         }
     }
 
+    /// A connection for a stream or another use that is not a call of ours.
+    pub(crate) async fn ready_connection(&self, deadline: Instant) -> Result<Arc<Connection>, Error> {
+        loop {
+            if let Some(connection) = self.pick(false, None) {
+                return Ok(connection);
+            }
+            self.await_ready(false, deadline, None).await?;
+        }
+    }
+
     /// Waits until a member can take a request.
     pub(crate) async fn wait_ready(&self, deadline: Instant) -> Result<(), Error> {
         while self.ready.load().ready.is_empty() {
@@ -141,9 +151,9 @@ impl Caller {
         self.ready.load().members.len()
     }
 
-    fn pick(&self, rpc: Rpc, trouble: Option<&Trouble>) -> Option<Arc<Connection>> {
+    fn pick(&self, leaderless: bool, trouble: Option<&Trouble>) -> Option<Arc<Connection>> {
         let set = self.ready.load();
-        let usable = if set.ready.is_empty() && rpc.leaderless {
+        let usable = if set.ready.is_empty() && leaderless {
             &set.leaderless
         } else {
             &set.ready

@@ -7,6 +7,7 @@ use std::{
 };
 
 use actix::Recipient;
+use http::HeaderValue;
 use tokio::{
     sync::oneshot,
     time::{Instant, timeout},
@@ -20,7 +21,10 @@ use crate::{
         SubscribeRecipient, UpdateEndpoints, actor::BalancerActor,
     },
     call::Caller,
-    connection::actor::{ClusterId, Shared},
+    connection::{
+        Connection,
+        actor::{ClusterId, Shared},
+    },
     error::{Error, ErrorKind, Outcome},
     options::{ClientBuilder, parse_endpoints},
     retry::{actor::RetryActor, budget::RetryBudget},
@@ -120,6 +124,16 @@ impl Client {
 
     pub(crate) fn request_timeout(&self) -> Duration {
         self.inner.request_timeout
+    }
+
+    /// A connection that can take a request, by the client's policy; waits for one as long as a request may take.
+    pub(crate) async fn ready_connection(&self) -> Result<Arc<Connection>, Error> {
+        let deadline = Instant::now() + self.request_timeout();
+        self.caller().ready_connection(deadline).await
+    }
+
+    pub(crate) fn token(&self) -> Option<HeaderValue> {
+        self.caller().shared.token.value()
     }
 
     /// What is known of each endpoint now.

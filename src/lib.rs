@@ -27,4 +27,4 @@ pub use client::Client;
 pub use connection::ConnectivityState;
 pub use error::{Code, Error, ErrorKind, Outcome, Result};
 pub use options::ClientBuilder;
-pub use transport::Endpoint;
+pub use transport::{AnswerBody, Endpoint, GrpcService};

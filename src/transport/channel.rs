@@ -111,7 +111,7 @@ impl Channel {
         sent_as: &AtomicU32,
     ) -> Result<M, Failure> {
         let _open = Open::new(&self.shared);
-        let (response, mut request) = self.start(path, metadata, false)?;
+        let (response, mut request) = self.start(path, metadata)?;
         let stream = request.stream_id().as_u32();
         sent_as.store(stream, Ordering::Relaxed);
         request
@@ -139,7 +139,7 @@ impl Channel {
         path: &'static str,
         metadata: &Metadata,
     ) -> Result<(StreamSender<Q>, StreamReceiver<A>), Error> {
-        let (response, request) = self.start(path, metadata, false)?;
+        let (response, request) = self.start(path, metadata)?;
         let stream = request.stream_id().as_u32();
         let sender = StreamSender {
             request,
@@ -160,11 +160,28 @@ impl Channel {
         &self,
         path: &'static str,
         metadata: &Metadata,
-        end: bool,
     ) -> Result<(ResponseFuture, h2::SendStream<Bytes>), Error> {
-        let request = self.request(path, metadata)?;
+        self.send_head(self.request(path, metadata)?)
+    }
+
+    /// Starts a request that somebody else made; only its address is ours.
+    pub(super) fn start_request(
+        &self,
+        mut request: Request<()>,
+    ) -> Result<(ResponseFuture, h2::SendStream<Bytes>), Error> {
+        let path = request.uri().path_and_query().cloned();
+        *request.uri_mut() = self.address(path.unwrap_or_else(|| PathAndQuery::from_static("/")))?;
+        *request.version_mut() = Version::HTTP_2;
+        request.headers_mut().insert(http::header::USER_AGENT, USER_AGENT);
+        self.send_head(request)
+    }
+
+    fn send_head(
+        &self,
+        request: Request<()>,
+    ) -> Result<(ResponseFuture, h2::SendStream<Bytes>), Error> {
         let mut requests = self.requests.clone();
-        requests.send_request(request, end).map_err(|error| {
+        requests.send_request(request, false).map_err(|error| {
             let text = format!("the connection takes no more requests ({error})");
             self.at(
                 Error::new(ErrorKind::ConnectionLost, Outcome::NotSent, text).with_source(error),
@@ -172,15 +189,17 @@ impl Channel {
         })
     }
 
-    fn request(&self, path: &'static str, metadata: &Metadata) -> Result<Request<()>, Error> {
-        let uri = http::Uri::builder()
+    fn address(&self, path: PathAndQuery) -> Result<http::Uri, Error> {
+        http::Uri::builder()
             .scheme(self.shared.endpoint.scheme().clone())
             .authority(self.shared.endpoint.authority().clone())
-            .path_and_query(PathAndQuery::from_static(path))
+            .path_and_query(path)
             .build()
-            .map_err(|error| {
-                Error::invalid("the request has no valid address").with_source(error)
-            })?;
+            .map_err(|error| Error::invalid("the request has no valid address").with_source(error))
+    }
+
+    fn request(&self, path: &'static str, metadata: &Metadata) -> Result<Request<()>, Error> {
+        let uri = self.address(PathAndQuery::from_static(path))?;
         let mut headers = HeaderMap::with_capacity(8);
         headers.insert(http::header::TE, HeaderValue::from_static("trailers"));
         headers.insert(
@@ -225,7 +244,7 @@ impl Channel {
 
     /// Tells what a broken stream means for its request. Nothing the server writes into a status can make
     /// this say "not sent": only the protocol's own promises and what our socket has seen count.
-    fn broken(&self, error: h2::Error, stream: u32, answered: bool) -> Error {
+    pub(super) fn broken(&self, error: h2::Error, stream: u32, answered: bool) -> Error {
         let promised = error.is_remote()
             && (error.is_go_away()
                 || (error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM)));

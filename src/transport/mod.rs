@@ -9,6 +9,8 @@ pub(crate) mod channel;
 pub(crate) mod dial;
 pub(crate) mod endpoint;
 pub(crate) mod grpc;
+mod service;
 pub(crate) mod wire;
 
 pub use endpoint::Endpoint;
+pub use service::{AnswerBody, GrpcService};
