@@ -15,6 +15,8 @@ pub mod proto;
 pub mod retry;
 mod runtime;
 mod supervisor;
+#[doc(hidden)]
+pub mod testing;
 mod transport;
 mod watch;
 

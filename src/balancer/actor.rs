@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{
-    AwaitReady, BalancePolicy, ConnectivityChange, MemberView, ReadySet, Shutdown, Subscribe,
+    AwaitReady, BalancePolicy, ConnectivityChange, CrashConnection, MemberView, ReadySet, Shutdown, Subscribe,
     SubscribeRecipient, UpdateEndpoints,
     demand::{Demand, demands},
 };
@@ -249,6 +249,16 @@ impl Handler<ActorFailed> for BalancerActor {
             failures = failed.failures,
             "restarted after a crash"
         );
+    }
+}
+
+impl Handler<CrashConnection> for BalancerActor {
+    type Result = ();
+
+    fn handle(&mut self, CrashConnection(endpoint): CrashConnection, _: &mut Context<Self>) {
+        for member in self.members.iter().filter(|member| member.view.endpoint == endpoint) {
+            member.actor.do_send(Crash);
+        }
     }
 }
 

@@ -125,3 +125,8 @@ pub(crate) struct SubscribeRecipient(pub(crate) Recipient<ConnectivityChange>);
 pub(crate) struct Shutdown {
     pub(crate) grace: Duration,
 }
+
+/// Pass a crash on to the connection of an endpoint. For tests.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct CrashConnection(pub(crate) Endpoint);

@@ -33,7 +33,7 @@ use crate::{
 
 /// Between two probes of a member under suspicion, growing from the first to the second.
 const PROBE_AGAIN: Duration = Duration::from_millis(100);
-const PROBE_AGAIN_AT_MOST: Duration = Duration::from_millis(500);
+const PROBE_AGAIN_AT_MOST: Duration = Duration::from_millis(200);
 /// Between two looks at a member that carries streams or is watched for its leader.
 const SLOW_PROBE: Duration = Duration::from_secs(3);
 /// Looks that old say nothing any more.

@@ -1,0 +1,25 @@
+//! For this crate's own tests of what a crash costs. Not part of the API.
+
+use crate::{balancer::CrashConnection, client::Client, error::Result, supervisor, transport::Endpoint};
+
+/// How many actors of this crate live in this process.
+pub fn live_actors() -> usize {
+    supervisor::live_actors()
+}
+
+/// Makes the balancer panic.
+pub fn crash_balancer(client: &Client) {
+    client.caller().balancer.do_send(supervisor::Crash);
+}
+
+/// Makes the retry actor panic.
+pub fn crash_retry(client: &Client) {
+    client.caller().retries.do_send(supervisor::Crash);
+}
+
+/// Makes the connection actor of an endpoint panic.
+pub fn crash_connection(client: &Client, endpoint: &str) -> Result<()> {
+    let endpoint = Endpoint::parse(endpoint)?;
+    client.caller().balancer.do_send(CrashConnection(endpoint));
+    Ok(())
+}

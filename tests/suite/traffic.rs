@@ -1,0 +1,147 @@
+//! Writers and readers that never pause, and what must be true of what they were told.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use actix_etcd::{Client, Error, Outcome};
+use testbed::Cluster;
+use tokio::task::JoinHandle;
+
+/// One write and what its caller was told.
+#[derive(Debug)]
+pub struct Write {
+    pub value: String,
+    pub started: Instant,
+    pub ended: Instant,
+    pub result: Result<(), Error>,
+}
+
+/// Writers of unique values under one prefix.
+pub struct Writers {
+    stop: Arc<AtomicBool>,
+    tasks: Vec<JoinHandle<Vec<Write>>>,
+}
+
+impl Writers {
+    pub fn start(client: &Client, count: usize, prefix: &str) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let tasks = (0..count)
+            .map(|writer| {
+                let (client, stop) = (client.clone(), stop.clone());
+                let key = format!("{prefix}{writer}");
+                tokio::spawn(async move {
+                    let mut writes = Vec::new();
+                    while !stop.load(Ordering::Relaxed) {
+                        let value = format!("{writer}/{}", writes.len());
+                        let started = Instant::now();
+                        let result = client.put(&key, &value).await.map(drop);
+                        writes.push(Write {
+                            value,
+                            started,
+                            ended: Instant::now(),
+                            result,
+                        });
+                        // A refused connection can answer without ever yielding.
+                        tokio::task::yield_now().await;
+                    }
+                    writes
+                })
+            })
+            .collect();
+        Self { stop, tasks }
+    }
+
+    pub async fn finish(self) -> Vec<Write> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut writes = Vec::new();
+        for task in self.tasks {
+            writes.extend(task.await.expect("a writer does not panic"));
+        }
+        writes
+    }
+}
+
+/// The longest time in which no write succeeded.
+pub fn longest_gap(writes: &[Write]) -> Duration {
+    let mut successes: Vec<Instant> = writes
+        .iter()
+        .filter(|write| write.result.is_ok())
+        .map(|write| write.ended)
+        .collect();
+    successes.sort();
+    successes.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(Duration::MAX)
+}
+
+/// Errors by what they say, for people.
+pub fn failures(writes: &[Write]) -> HashMap<String, usize> {
+    let mut counts = HashMap::new();
+    for error in writes.iter().filter_map(|write| write.result.as_ref().err()) {
+        *counts.entry(format!("{:?}/{:?}", error.kind(), error.outcome())).or_default() += 1;
+    }
+    counts
+}
+
+/// A success was applied exactly once, what was refused or not sent never, and an unknown outcome at most once.
+pub async fn check_applied_at_most_once(cluster: &Cluster, prefix: &str, writes: &[Write]) {
+    let mut applied: HashMap<String, usize> = HashMap::new();
+    for change in cluster.history(prefix).await {
+        if let Some(value) = change.value {
+            *applied.entry(String::from_utf8_lossy(&value).into_owned()).or_default() += 1;
+        }
+    }
+    for write in writes {
+        let times = applied.get(&write.value).copied().unwrap_or(0);
+        let right = match &write.result {
+            Ok(()) => times == 1,
+            Err(error) => match error.outcome() {
+                Outcome::NotSent | Outcome::Rejected => times == 0,
+                _ => times <= 1,
+            },
+        };
+        assert!(right, "{} was applied {times} times, and its caller was told {:?}", write.value, write.result);
+    }
+}
+
+/// Readers that never pause.
+pub struct Readers {
+    stop: Arc<AtomicBool>,
+    tasks: Vec<JoinHandle<Vec<Error>>>,
+}
+
+impl Readers {
+    pub fn start(client: &Client, count: usize, key: &str) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let tasks = (0..count)
+            .map(|_| {
+                let (client, stop, key) = (client.clone(), stop.clone(), key.to_owned());
+                tokio::spawn(async move {
+                    let mut errors = Vec::new();
+                    while !stop.load(Ordering::Relaxed) {
+                        if let Err(error) = client.get(&key).await {
+                            errors.push(error);
+                        }
+                        tokio::task::yield_now().await;
+                    }
+                    errors
+                })
+            })
+            .collect();
+        Self { stop, tasks }
+    }
+
+    /// The errors they were told.
+    pub async fn finish(self) -> Vec<Error> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut errors = Vec::new();
+        for task in self.tasks {
+            errors.extend(task.await.expect("a reader does not panic"));
+        }
+        errors
+    }
+}
