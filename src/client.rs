@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -25,7 +25,8 @@ use crate::{
         Connection,
         actor::{ClusterId, Shared},
     },
-    error::{Error, ErrorKind, Outcome},
+    endpoints::keep_in_sync,
+    error::Error,
     options::{ClientBuilder, parse_endpoints},
     retry::{actor::RetryActor, budget::RetryBudget},
     runtime::{Runtime, shut_down},
@@ -42,8 +43,10 @@ pub struct Client {
     inner: Arc<Inner>,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     caller: Caller,
+    /// The endpoints the client was made with.
+    seeds: Vec<Endpoint>,
     request_timeout: Duration,
     shutdown_grace: Duration,
     runtime: Mutex<Option<Runtime>>,
@@ -90,6 +93,7 @@ impl Client {
             follow_leader: options.policy.follows_leader(),
         });
         let (policy, actors_share) = (options.policy.clone(), shared.clone());
+        let seeds = endpoints.clone();
         let (balancer, retries) = runtime
             .call(move || {
                 let retries = RetryActor::start();
@@ -108,14 +112,27 @@ impl Client {
             balancer,
             retries,
         };
-        Ok(Self {
-            inner: Arc::new(Inner {
-                caller,
-                request_timeout: options.request_timeout,
-                shutdown_grace: options.shutdown_grace,
-                runtime: Mutex::new(Some(runtime)),
-            }),
-        })
+        let inner = Arc::new(Inner {
+            caller,
+            seeds,
+            request_timeout: options.request_timeout,
+            shutdown_grace: options.shutdown_grace,
+            runtime: Mutex::new(None),
+        });
+        if let Some(interval) = options.auto_sync {
+            let client = Arc::downgrade(&inner);
+            runtime.run(move || drop(actix_rt::spawn(keep_in_sync(client, interval))));
+        }
+        *inner.runtime() = Some(runtime);
+        Ok(Self { inner })
+    }
+
+    pub(crate) fn from_inner(inner: Arc<Inner>) -> Self {
+        Self { inner }
+    }
+
+    pub(crate) fn seeds(&self) -> &[Endpoint] {
+        &self.inner.seeds
     }
 
     pub(crate) fn caller(&self) -> &Caller {
@@ -192,7 +209,7 @@ impl Client {
     /// Ends the client for all its clones: requests in flight may finish for a moment (`shutdown_grace`), connections
     /// are closed, actors and the thread end. Later requests fail with [`ErrorKind::Shutdown`].
     pub async fn shutdown(self) {
-        let runtime = self.inner.take_runtime();
+        let runtime = self.inner.runtime().take();
         let shutdown = self.inner.shutdown_message();
         // An error means that the balancer has ended already.
         let _ = self.inner.caller.balancer.send(shutdown).await;
@@ -203,11 +220,8 @@ impl Client {
 }
 
 impl Inner {
-    fn take_runtime(&self) -> Option<Runtime> {
-        self.runtime
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+    fn runtime(&self) -> MutexGuard<'_, Option<Runtime>> {
+        self.runtime.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn shutdown_message(&self) -> Shutdown {
@@ -219,7 +233,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(runtime) = self.take_runtime() {
+        if let Some(runtime) = self.runtime().take() {
             let balancer = self.caller.balancer.clone();
             let shutdown = self.shutdown_message();
             runtime.finish(async move {

@@ -1,6 +1,8 @@
 //! For this crate's own tests of what a crash costs. Not part of the API.
 
-use crate::{balancer::CrashConnection, client::Client, error::Result, supervisor, transport::Endpoint};
+use crate::{
+    balancer::CrashConnection, client::Client, error::Result, supervisor, transport::Endpoint,
+};
 
 /// How many actors of this crate live in this process.
 pub fn live_actors() -> usize {

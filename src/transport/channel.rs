@@ -170,9 +170,12 @@ impl Channel {
         mut request: Request<()>,
     ) -> Result<(ResponseFuture, h2::SendStream<Bytes>), Error> {
         let path = request.uri().path_and_query().cloned();
-        *request.uri_mut() = self.address(path.unwrap_or_else(|| PathAndQuery::from_static("/")))?;
+        *request.uri_mut() =
+            self.address(path.unwrap_or_else(|| PathAndQuery::from_static("/")))?;
         *request.version_mut() = Version::HTTP_2;
-        request.headers_mut().insert(http::header::USER_AGENT, USER_AGENT);
+        request
+            .headers_mut()
+            .insert(http::header::USER_AGENT, USER_AGENT);
         self.send_head(request)
     }
 

@@ -102,9 +102,10 @@ impl MessageReader {
                     return Poll::Ready(Ok(None));
                 }
                 None => {
-                    return Poll::Ready(Err(
-                        protocol("the answer ends in the middle of a message").into()
-                    ));
+                    return Poll::Ready(Err(protocol(
+                        "the answer ends in the middle of a message",
+                    )
+                    .into()));
                 }
             }
         }

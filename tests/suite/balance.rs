@@ -3,14 +3,18 @@
 use std::time::Duration;
 
 use actix_etcd::{
-    BalancePolicy, Candidates, Client, ClientBuilder, ConnectivityState, LeaderFirst, Pinned, PowerOfTwo,
+    BalancePolicy, Candidates, Client, ClientBuilder, ConnectivityState, LeaderFirst, Pinned,
+    PowerOfTwo,
 };
 use testbed::{Cluster, Fault};
 
 async fn until(what: &str, condition: impl AsyncFn() -> bool) {
     let limit = tokio::time::Instant::now() + Duration::from_secs(20);
     while !condition().await {
-        assert!(tokio::time::Instant::now() < limit, "waited in vain: {what}");
+        assert!(
+            tokio::time::Instant::now() < limit,
+            "waited in vain: {what}"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -22,29 +26,69 @@ async fn all_ready(builder: ClientBuilder, members: usize) -> Client {
 }
 
 fn ready(client: &Client) -> usize {
-    client.connectivity().iter().filter(|member| member.state == ConnectivityState::Ready).count()
+    client
+        .connectivity()
+        .iter()
+        .filter(|member| member.state == ConnectivityState::Ready)
+        .count()
 }
 
-/// How many requests each member got for that many calls.
+/// How many reads each member got for that many calls, by its own count: the proxies also see probes.
 async fn spread(cluster: &Cluster, client: &Client, calls: usize) -> Vec<u64> {
-    let opened = || -> Vec<u64> {
-        cluster.members().iter().map(|member| member.client_link().streams_opened()).collect()
-    };
-    let before = opened();
+    let before = reads(cluster).await;
     for _ in 0..calls {
         client.get("k").await.unwrap();
     }
-    opened().iter().zip(before).map(|(after, before)| after - before).collect()
+    let after = reads(cluster).await;
+    after
+        .iter()
+        .zip(before)
+        .map(|(after, before)| after - before)
+        .collect()
+}
+
+async fn reads(cluster: &Cluster) -> Vec<u64> {
+    let mut reads = Vec::new();
+    for member in cluster.members() {
+        let count = member
+            .metric(r#"grpc_server_started_total{grpc_method="Range"}"#)
+            .await;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a count"
+        )]
+        reads.push(count.unwrap_or(0.0) as u64);
+    }
+    reads
 }
 
 #[tokio::test]
 async fn round_robin_is_exactly_even() {
     let cluster = Cluster::start(3).await;
     let client = all_ready(Client::builder(cluster.endpoints()), 3).await;
+    let through_proxies = |cluster: &Cluster| -> Vec<u64> {
+        cluster
+            .members()
+            .iter()
+            .map(|member| member.client_link().streams_opened())
+            .collect()
+    };
+    let before = through_proxies(&cluster);
     assert_eq!(spread(&cluster, &client, 300).await, [100, 100, 100]);
+    let seen = through_proxies(&cluster);
+    assert!(
+        seen.iter()
+            .zip(before)
+            .all(|(after, before)| after - before >= 100),
+        "{seen:?}"
+    );
     let uneven = spread(&cluster, &client, 100).await;
     assert_eq!(uneven.iter().sum::<u64>(), 100);
-    assert!(uneven.iter().all(|calls| (33..=34).contains(calls)), "{uneven:?}");
+    assert!(
+        uneven.iter().all(|calls| (33..=34).contains(calls)),
+        "{uneven:?}"
+    );
 
     cluster.member(1).client_link().set(Fault::Refuse);
     until("a member is out", async || ready(&client) == 2).await;
@@ -57,11 +101,22 @@ async fn round_robin_is_exactly_even() {
 #[tokio::test]
 async fn a_pinned_cold_client_keeps_one_connection_and_moves_when_it_fails() {
     let cluster = Cluster::start(3).await;
-    let client = Client::builder(cluster.endpoints()).balance(Pinned::cold()).connect().await.unwrap();
+    let client = Client::builder(cluster.endpoints())
+        .balance(Pinned::cold())
+        .connect()
+        .await
+        .unwrap();
     let open = || -> Vec<usize> {
-        cluster.members().iter().map(|member| member.client_link().connections()).collect()
+        cluster
+            .members()
+            .iter()
+            .map(|member| member.client_link().connections())
+            .collect()
     };
-    until("one connection is left", async || open().iter().sum::<usize>() == 1).await;
+    until("one connection is left", async || {
+        open().iter().sum::<usize>() == 1
+    })
+    .await;
     let first = open().iter().position(|count| *count == 1).unwrap();
     let calls = spread(&cluster, &client, 50).await;
     assert_eq!(calls[first], 50, "{calls:?}");
@@ -80,9 +135,16 @@ async fn a_pinned_cold_client_keeps_one_connection_and_moves_when_it_fails() {
 #[tokio::test]
 async fn a_pinned_warm_client_keeps_the_others_ready() {
     let cluster = Cluster::start(3).await;
-    let client = all_ready(Client::builder(cluster.endpoints()).balance(Pinned::warm()), 3).await;
+    let client = all_ready(
+        Client::builder(cluster.endpoints()).balance(Pinned::warm()),
+        3,
+    )
+    .await;
     let calls = spread(&cluster, &client, 60).await;
-    let pinned = calls.iter().position(|calls| *calls == 60).expect("all calls go to one member");
+    let pinned = calls
+        .iter()
+        .position(|calls| *calls == 60)
+        .expect("all calls go to one member");
     cluster.member(pinned).client_link().set(Fault::Refuse);
     until("the pinned one is out", async || ready(&client) == 2).await;
     let calls = spread(&cluster, &client, 60).await;
@@ -92,9 +154,16 @@ async fn a_pinned_warm_client_keeps_the_others_ready() {
 #[tokio::test]
 async fn power_of_two_leaves_a_slow_member_alone() {
     let cluster = Cluster::start(3).await;
-    let client = all_ready(Client::builder(cluster.endpoints()).balance(PowerOfTwo::new()), 3).await;
-    cluster.member(2).client_link().set(Fault::Delay(Duration::from_millis(30)));
-    let before: Vec<u64> = cluster.members().iter().map(|m| m.client_link().streams_opened()).collect();
+    let client = all_ready(
+        Client::builder(cluster.endpoints()).balance(PowerOfTwo::new()),
+        3,
+    )
+    .await;
+    cluster
+        .member(2)
+        .client_link()
+        .set(Fault::Delay(Duration::from_millis(30)));
+    let before = reads(&cluster).await;
     let callers: Vec<_> = (0..16)
         .map(|_| {
             let client = client.clone();
@@ -108,11 +177,11 @@ async fn power_of_two_leaves_a_slow_member_alone() {
     for caller in callers {
         caller.await.unwrap();
     }
-    let calls: Vec<u64> = cluster
-        .members()
+    let after = reads(&cluster).await;
+    let calls: Vec<u64> = after
         .iter()
         .zip(before)
-        .map(|(member, before)| member.client_link().streams_opened() - before)
+        .map(|(after, before)| after - before)
         .collect();
     assert!(calls[2] < calls[0] && calls[2] < calls[1], "{calls:?}");
 }
@@ -120,14 +189,22 @@ async fn power_of_two_leaves_a_slow_member_alone() {
 #[tokio::test]
 async fn leader_first_follows_the_leader() {
     let cluster = Cluster::start(3).await;
-    let client = all_ready(Client::builder(cluster.endpoints()).balance(LeaderFirst::new()), 3).await;
+    let client = all_ready(
+        Client::builder(cluster.endpoints()).balance(LeaderFirst::new()),
+        3,
+    )
+    .await;
     let leader = cluster.leader().await;
     assert_eq!(spread(&cluster, &client, 40).await[leader], 40);
     let next = (leader + 1) % 3;
     cluster.move_leader(next).await;
     let known = client.clone();
     until("the new leader is known", async || {
-        let leaders: Vec<bool> = known.connectivity().iter().map(|m| m.is_leader == Some(true)).collect();
+        let leaders: Vec<bool> = known
+            .connectivity()
+            .iter()
+            .map(|m| m.is_leader == Some(true))
+            .collect();
         leaders[next] && !leaders[leader]
     })
     .await;
@@ -140,7 +217,11 @@ async fn a_policy_of_the_users_own_is_asked() {
     struct Last;
     impl BalancePolicy for Last {
         fn pick(&self, candidates: &Candidates<'_>) -> usize {
-            assert!(candidates.iter().all(|candidate| candidate.endpoint().starts_with("http://")));
+            assert!(
+                candidates
+                    .iter()
+                    .all(|candidate| candidate.endpoint().starts_with("http://"))
+            );
             candidates.len() - 1
         }
     }

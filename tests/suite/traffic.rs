@@ -17,7 +17,6 @@ use tokio::task::JoinHandle;
 #[derive(Debug)]
 pub struct Write {
     pub value: String,
-    pub started: Instant,
     pub ended: Instant,
     pub result: Result<(), Error>,
 }
@@ -39,11 +38,9 @@ impl Writers {
                     let mut writes = Vec::new();
                     while !stop.load(Ordering::Relaxed) {
                         let value = format!("{writer}/{}", writes.len());
-                        let started = Instant::now();
                         let result = client.put(&key, &value).await.map(drop);
                         writes.push(Write {
                             value,
-                            started,
                             ended: Instant::now(),
                             result,
                         });
@@ -75,14 +72,23 @@ pub fn longest_gap(writes: &[Write]) -> Duration {
         .map(|write| write.ended)
         .collect();
     successes.sort();
-    successes.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(Duration::MAX)
+    successes
+        .windows(2)
+        .map(|pair| pair[1] - pair[0])
+        .max()
+        .unwrap_or(Duration::MAX)
 }
 
 /// Errors by what they say, for people.
 pub fn failures(writes: &[Write]) -> HashMap<String, usize> {
     let mut counts = HashMap::new();
-    for error in writes.iter().filter_map(|write| write.result.as_ref().err()) {
-        *counts.entry(format!("{:?}/{:?}", error.kind(), error.outcome())).or_default() += 1;
+    for error in writes
+        .iter()
+        .filter_map(|write| write.result.as_ref().err())
+    {
+        *counts
+            .entry(format!("{:?}/{:?}", error.kind(), error.outcome()))
+            .or_default() += 1;
     }
     counts
 }
@@ -92,7 +98,9 @@ pub async fn check_applied_at_most_once(cluster: &Cluster, prefix: &str, writes:
     let mut applied: HashMap<String, usize> = HashMap::new();
     for change in cluster.history(prefix).await {
         if let Some(value) = change.value {
-            *applied.entry(String::from_utf8_lossy(&value).into_owned()).or_default() += 1;
+            *applied
+                .entry(String::from_utf8_lossy(&value).into_owned())
+                .or_default() += 1;
         }
     }
     for write in writes {
@@ -104,7 +112,11 @@ pub async fn check_applied_at_most_once(cluster: &Cluster, prefix: &str, writes:
                 _ => times <= 1,
             },
         };
-        assert!(right, "{} was applied {times} times, and its caller was told {:?}", write.value, write.result);
+        assert!(
+            right,
+            "{} was applied {times} times, and its caller was told {:?}",
+            write.value, write.result
+        );
     }
 }
 
