@@ -232,7 +232,8 @@ async fn transactions_nest_and_answer_in_order() {
         .then([put("a", "1")])
         .then([get("a")])
         .then([txn()
-            .when([version("a").eq(1)])
+            // Every condition is about what was there before the transaction.
+            .when([version("a").eq(0)])
             .then([delete("b").prev_kv()])
             .otherwise([put("wrong", "x")])])
         .otherwise([get("a")])
