@@ -45,11 +45,21 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .then([put("quickstart/once", "created")])
         .otherwise([get("quickstart/once")])
         .await?;
-    println!("  {}", if done.succeeded { "created" } else { "it was there already" });
+    println!(
+        "  {}",
+        if done.succeeded {
+            "created"
+        } else {
+            "it was there already"
+        }
+    );
 
     if let Some(cluster) = &cluster {
         let served = done.header.member_id;
-        let member = cluster.members().into_iter().find(|member| member.id() == served);
+        let member = cluster
+            .members()
+            .into_iter()
+            .find(|member| member.id() == served);
         let member = member.ok_or("the member that answered is one of ours")?;
         step("killing the member that served last, and going on");
         println!("  kill -9 {}", member.endpoint());

@@ -8,20 +8,11 @@ use actix_etcd::{
 };
 use testbed::{Cluster, Fault};
 
-async fn until(what: &str, condition: impl AsyncFn() -> bool) {
-    let limit = tokio::time::Instant::now() + Duration::from_secs(20);
-    while !condition().await {
-        assert!(
-            tokio::time::Instant::now() < limit,
-            "waited in vain: {what}"
-        );
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
+use crate::wait::until;
 
 async fn all_ready(builder: ClientBuilder, members: usize) -> Client {
     let client = builder.connect().await.unwrap();
-    until("all members are ready", async || ready(&client) == members).await;
+    until("all members are ready", || ready(&client) == members).await;
     client
 }
 
@@ -91,10 +82,10 @@ async fn round_robin_is_exactly_even() {
     );
 
     cluster.member(1).client_link().set(Fault::Refuse);
-    until("a member is out", async || ready(&client) == 2).await;
+    until("a member is out", || ready(&client) == 2).await;
     assert_eq!(spread(&cluster, &client, 100).await, [50, 0, 50]);
     cluster.member(1).client_link().heal();
-    until("it is back", async || ready(&client) == 3).await;
+    until("it is back", || ready(&client) == 3).await;
     assert_eq!(spread(&cluster, &client, 30).await, [10, 10, 10]);
 }
 
@@ -113,7 +104,7 @@ async fn a_pinned_cold_client_keeps_one_connection_and_moves_when_it_fails() {
             .map(|member| member.client_link().connections())
             .collect()
     };
-    until("one connection is left", async || {
+    until("one connection is left", || {
         open().iter().sum::<usize>() == 1
     })
     .await;
@@ -125,7 +116,7 @@ async fn a_pinned_cold_client_keeps_one_connection_and_moves_when_it_fails() {
     for _ in 0..20 {
         client.get("k").await.unwrap();
     }
-    until("one other connection is left", async || {
+    until("one other connection is left", || {
         let open = open();
         open[first] == 0 && open.iter().sum::<usize>() == 1
     })
@@ -146,7 +137,7 @@ async fn a_pinned_warm_client_keeps_the_others_ready() {
         .position(|calls| *calls == 60)
         .expect("all calls go to one member");
     cluster.member(pinned).client_link().set(Fault::Refuse);
-    until("the pinned one is out", async || ready(&client) == 2).await;
+    until("the pinned one is out", || ready(&client) == 2).await;
     let calls = spread(&cluster, &client, 60).await;
     assert!(calls.contains(&60) && calls[pinned] == 0, "{calls:?}");
 }
@@ -199,7 +190,7 @@ async fn leader_first_follows_the_leader() {
     let next = (leader + 1) % 3;
     cluster.move_leader(next).await;
     let known = client.clone();
-    until("the new leader is known", async || {
+    until("the new leader is known", || {
         let leaders: Vec<bool> = known
             .connectivity()
             .iter()

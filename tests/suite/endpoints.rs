@@ -6,16 +6,7 @@ use actix_etcd::{Client, ConnectivityState, ErrorKind};
 use testbed::{Cluster, Reply, ScriptedServer};
 use tokio_stream::StreamExt;
 
-async fn until(what: &str, condition: impl Fn() -> bool) {
-    let limit = tokio::time::Instant::now() + Duration::from_secs(20);
-    while !condition() {
-        assert!(
-            tokio::time::Instant::now() < limit,
-            "waited in vain: {what}"
-        );
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
+use crate::wait::until;
 
 #[tokio::test]
 async fn removed_endpoints_drain_and_new_ones_are_used() {
