@@ -41,6 +41,8 @@ pub struct Arguments {
     pub length: Duration,
     /// How long a call may take; where it is not said, what the client does by itself.
     pub timeout: Option<Duration>,
+    /// Between two calls of a caller, where calls are told one by one.
+    pub pause: Duration,
     /// Goes before every key and value.
     pub prefix: String,
 }
@@ -62,6 +64,7 @@ impl Arguments {
             warmup: Duration::from_millis(200),
             length: Duration::from_secs(1),
             timeout: None,
+            pause: Duration::ZERO,
             prefix: "bench".to_owned(),
         };
         for word in words {
@@ -90,6 +93,7 @@ impl Arguments {
             ("warmup", secs) => self.warmup = Duration::from_secs_f64(number(name, secs)?),
             ("secs", secs) => self.length = Duration::from_secs_f64(number(name, secs)?),
             ("timeout", secs) => self.timeout = Some(Duration::from_secs_f64(number(name, secs)?)),
+            ("pause", secs) => self.pause = Duration::from_secs_f64(number(name, secs)?),
             ("prefix", text) => self.prefix = text.to_owned(),
             _ => return Err(format!("`{name}={value}` means nothing here")),
         }

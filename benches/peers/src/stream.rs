@@ -1,12 +1,14 @@
 //! Calls without pause, told one by one, for who makes members fail meanwhile.
 //!
-//! A line a call: when it was sent and when it ended (microseconds of the machine's monotonic clock, which all processes
+//! A line a call: when it was sent and when it ended (microseconds since 1970: a clock that all processes
 //! share), `ok` or the kind of error, the outcome the client claims, and the key, which no two calls share. A first line
 //! `ready` says that the client is connected; everything ends when the input does.
 
-use std::{fmt::Write as _, io::Write as _, time::Duration};
+use std::{
+    io::Write as _,
+    time::{Duration, SystemTime},
+};
 
-use nix::time::{ClockId, clock_gettime};
 use tokio::{io::AsyncReadExt as _, sync::mpsc};
 
 use crate::{
@@ -24,6 +26,7 @@ pub async fn run<C: Connect>(client: C, arguments: &Arguments) -> Result<(), Str
             client: client.clone(),
             op: arguments.op,
             timeout: arguments.timeout,
+            pause: arguments.pause,
             prefix: format!("{}/{number}", arguments.prefix),
             lines: lines.clone(),
         };
@@ -56,13 +59,13 @@ struct Caller<C> {
     client: C,
     op: Op,
     timeout: Option<Duration>,
+    pause: Duration,
     prefix: String,
     lines: mpsc::UnboundedSender<String>,
 }
 
 impl<C: Call> Caller<C> {
     async fn run(mut self) {
-        let mut line = String::new();
         for count in 0u64.. {
             let key = format!("{}/{count}", self.prefix);
             let sent = micros();
@@ -71,13 +74,17 @@ impl<C: Call> Caller<C> {
                 Ok(()) => ("ok", "-"),
                 Err(failed) => (failed.kind.as_str(), failed.outcome),
             };
-            line.clear();
-            let _ = writeln!(line, "{sent} {} {kind} {outcome} {key}", micros());
-            if self.lines.send(line.clone()).is_err() {
+            let line = format!("{sent} {} {kind} {outcome} {key}\n", micros());
+            if self.lines.send(line).is_err() {
                 return;
             }
-            if ended.is_err() {
-                tokio::time::sleep(AFTER_ERROR).await;
+            let pause = if ended.is_err() {
+                self.pause.max(AFTER_ERROR)
+            } else {
+                self.pause
+            };
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
             }
         }
     }
@@ -103,7 +110,7 @@ impl<C: Call> Caller<C> {
     }
 }
 
-fn micros() -> i64 {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every machine has this clock");
-    now.tv_sec() * 1_000_000 + now.tv_nsec() / 1_000
+fn micros() -> u128 {
+    let since = SystemTime::UNIX_EPOCH.elapsed();
+    since.expect("1970 is over").as_micros()
 }
