@@ -210,11 +210,7 @@ pub fn json(run: &Run) -> Value {
             })
         })
         .collect();
-    let members: Vec<Value> = run
-        .windows
-        .iter()
-        .map(|window| json!({"fault": window.fault.describe(), "member": window.member}))
-        .collect();
+    let members: Vec<Value> = run.windows.iter().map(|one| window(run, one)).collect();
     json!({
         "client": run.client,
         "windows": members,
@@ -224,5 +220,30 @@ pub fn json(run: &Run) -> Value {
         "written_twice": run.truth.twice,
         "acknowledged_and_lost": run.truth.lost,
         "denied_and_there": run.truth.denied,
+    })
+}
+
+/// One window, with every call that failed or was held up: what to read when a promise is broken.
+fn window(run: &Run, window: &Window) -> Value {
+    let inside = |call: &&Call| (window.from..window.until).contains(&call.ended);
+    let notable = |call: &&Call| call.failure.is_some() || call.ended - call.sent > SLOW;
+    let calls = run.writes.iter().chain(&run.reads).filter(inside);
+    let calls: Vec<Value> = calls
+        .filter(notable)
+        .map(|call| {
+            let failure = call.failure.as_ref();
+            json!({
+                "key": call.key,
+                "ended_s": seconds(call.ended - window.from),
+                "took_s": seconds(call.ended - call.sent),
+                "failure": failure.map(|(kind, outcome)| format!("{kind}/{outcome}")),
+            })
+        })
+        .collect();
+    json!({
+        "fault": window.fault.describe(),
+        "member": window.member,
+        "length_s": seconds(window.until - window.from),
+        "calls_held_up": calls,
     })
 }
