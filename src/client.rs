@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use actix::Recipient;
+use actix::{Addr, Recipient};
 use http::HeaderValue;
 use tokio::{
     sync::oneshot,
@@ -31,6 +31,7 @@ use crate::{
     retry::{actor::RetryActor, budget::RetryBudget},
     runtime::{Runtime, shut_down},
     transport::Endpoint,
+    watch::{self, hub::HubActor},
 };
 
 /// A client of one etcd cluster.
@@ -44,7 +45,8 @@ pub struct Client {
 }
 
 pub(crate) struct Inner {
-    caller: Caller,
+    caller: Arc<Caller>,
+    watches: Addr<HubActor>,
     /// The endpoints the client was made with.
     seeds: Vec<Endpoint>,
     request_timeout: Duration,
@@ -103,7 +105,7 @@ impl Client {
                 (balancer, retries)
             })
             .await?;
-        let caller = Caller {
+        let caller = Arc::new(Caller {
             ready,
             shared,
             policy: options.policy,
@@ -111,9 +113,14 @@ impl Client {
             budget: RetryBudget::new(options.budget, std::time::Instant::now()),
             balancer,
             retries,
-        };
+        });
+        let (watching, per_stream) = (caller.clone(), options.watches_per_stream);
+        let watches = runtime
+            .call(move || HubActor::start(watching, per_stream))
+            .await?;
         let inner = Arc::new(Inner {
             caller,
+            watches,
             seeds,
             request_timeout: options.request_timeout,
             shutdown_grace: options.shutdown_grace,
@@ -137,6 +144,10 @@ impl Client {
 
     pub(crate) fn caller(&self) -> &Caller {
         &self.inner.caller
+    }
+
+    pub(crate) fn watches(&self) -> &Addr<HubActor> {
+        &self.inner.watches
     }
 
     pub(crate) fn request_timeout(&self) -> Duration {
@@ -211,7 +222,8 @@ impl Client {
     pub async fn shutdown(self) {
         let runtime = self.inner.runtime().take();
         let shutdown = self.inner.shutdown_message();
-        // An error means that the balancer has ended already.
+        // An error means that the actor has ended already.
+        let _ = self.inner.watches.send(watch::Shutdown).await;
         let _ = self.inner.caller.balancer.send(shutdown).await;
         if let Some(runtime) = runtime {
             runtime.join().await;
@@ -235,8 +247,10 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime().take() {
             let balancer = self.caller.balancer.clone();
+            let watches = self.watches.clone();
             let shutdown = self.shutdown_message();
             runtime.finish(async move {
+                let _ = watches.send(watch::Shutdown).await;
                 let _ = balancer.send(shutdown).await;
             });
         }

@@ -21,6 +21,7 @@ pub mod testing;
 mod transport;
 mod watch;
 
+pub use api::watch::{Events, OpenWatch, Resynced, Watch, WatchEnd, WatchHandle, WatchItem};
 pub use api::{IntoBytes, kv};
 pub use balancer::{
     BalancePolicy, Candidate, Candidates, ConnectivityChange, Connects, EndpointStatus,

@@ -23,6 +23,7 @@ pub struct ClientBuilder {
     pub(crate) budget: BudgetLimits,
     pub(crate) on_current_arbiter: bool,
     pub(crate) auto_sync: Option<Duration>,
+    pub(crate) watches_per_stream: usize,
 }
 
 impl ClientBuilder {
@@ -42,6 +43,7 @@ impl ClientBuilder {
             budget: BudgetLimits::default(),
             on_current_arbiter: false,
             auto_sync: None,
+            watches_per_stream: 256,
         }
     }
 
@@ -114,6 +116,13 @@ impl ClientBuilder {
         self
     }
 
+    /// How many watches share one stream of a connection. Fewer keep a busy watch from delaying others, more need less
+    /// memory on the server. Default: 256.
+    pub fn watches_per_stream(mut self, watches: usize) -> Self {
+        self.watches_per_stream = watches;
+        self
+    }
+
     /// Starts the client and waits until a member is ready.
     ///
     /// Fails with [`ErrorKind::Unavailable`], naming each endpoint and what is wrong with it, if none is within the
@@ -147,6 +156,9 @@ impl ClientBuilder {
             return Err(Error::invalid(
                 "`ping_interval` is shorter than 10 s; etcd closes connections that are pinged more often",
             ));
+        }
+        if self.watches_per_stream == 0 {
+            return Err(Error::invalid("`watches_per_stream` is zero"));
         }
         let times = [
             ("request_timeout", self.request_timeout),

@@ -7,6 +7,7 @@
 mod bytes;
 pub mod kv;
 mod span;
+pub mod watch;
 
 pub use self::bytes::IntoBytes;
 

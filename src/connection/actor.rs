@@ -686,6 +686,12 @@ impl Live {
         let Self {
             connection, driver, ..
         } = self;
+        // Streams would never finish by themselves: they hear that they have to leave.
+        let health = Health {
+            verdict: Verdict::Closed,
+            sighting: connection.health().sighting,
+        };
+        connection.health.send_replace(health);
         drop(connection);
         driver.finish()
     }

@@ -22,4 +22,5 @@ mod storm;
 mod supervision;
 mod traffic;
 mod wait;
+mod watch;
 mod wire;
