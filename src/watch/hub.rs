@@ -431,3 +431,21 @@ impl Handler<Shutdown> for HubActor {
         ctx.stop();
     }
 }
+
+/// Makes every stream's actor panic.
+#[cfg(test)]
+#[derive(Message)]
+#[rtype(result = "usize")]
+pub(crate) struct CrashStreams;
+
+#[cfg(test)]
+impl Handler<CrashStreams> for HubActor {
+    type Result = usize;
+
+    fn handle(&mut self, _: CrashStreams, _: &mut Context<Self>) -> usize {
+        for stream in &self.streams {
+            stream.address.do_send(Crash);
+        }
+        self.streams.len()
+    }
+}

@@ -47,6 +47,13 @@ pub(crate) mod reread;
 pub(crate) mod resync;
 pub(crate) mod stream;
 
+#[cfg(test)]
+mod crash_tests;
+#[cfg(test)]
+#[path = "../../tests/suite/watch_record.rs"]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod watch_record;
+
 use actor::WatchActor;
 use queue::Queue;
 use resync::Known;

@@ -23,4 +23,6 @@ mod supervision;
 mod traffic;
 mod wait;
 mod watch;
+mod watch_chaos;
+mod watch_record;
 mod wire;

@@ -36,6 +36,7 @@ mod runtime;
 mod scripted;
 mod streams;
 mod tls;
+pub mod validators;
 
 pub use behind::TcpBehind;
 pub use binary::VERSIONS;
