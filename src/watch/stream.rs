@@ -41,7 +41,7 @@ const PATH: &str = "/etcdserverpb.Watch/Watch";
 /// Creates are answered at once; a member that takes longer is suspect.
 const OVERDUE: Duration = Duration::from_secs(1);
 /// A member that is well otherwise, but answers no create for that many times [`OVERDUE`], is left.
-const PATIENCE: u32 = 3;
+const PATIENCE: u32 = 2;
 /// How many answers are handed on in one message, if so many are there already.
 const AT_ONCE: usize = 64;
 
