@@ -319,7 +319,10 @@ impl ConnectionActor {
         let actor = ctx.address().downgrade();
         let mut progress = Progress::default();
         let (verdict, sighting) = match contact.answer {
-            Answer::Seen(seen) => (progress.look(&seen, []), Some(seen)),
+            Answer::Seen(seen) => {
+                let others = self.shared.ready.load().sightings(self.id);
+                (progress.look(&seen, others), Some(seen))
+            }
             Answer::NoLeader => (Verdict::NoLeader, None),
             Answer::Alive | Answer::Silent | Answer::Broken(_) => (Verdict::Fine, None),
         };

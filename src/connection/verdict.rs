@@ -83,7 +83,12 @@ impl Progress {
         others: impl IntoIterator<Item = Sighting>,
     ) -> Verdict {
         let shown = self.shows.filter(|shown| shown.reach() == now.reach());
-        let since = shown.map_or(now.at, |shown| shown.at);
+        // On the first look nobody knows for how long it has stood still: what it lacks counts.
+        let since = match (shown, self.shows) {
+            (Some(shown), _) => Some(shown.at),
+            (None, Some(_)) => Some(now.at),
+            (None, None) => None,
+        };
         self.shows = shown.or(Some(*now));
         let ahead = others
             .into_iter()
@@ -93,7 +98,7 @@ impl Progress {
             .min();
         self.behind_since = ahead.map(|ahead| match self.behind_since {
             Some(known) if shown.is_some() => known,
-            _ => ahead.max(since),
+            _ => since.map_or(ahead, |since| ahead.max(since)),
         });
         if now.learner {
             return Verdict::Learner;
@@ -181,6 +186,17 @@ mod tests {
         ];
         let verdicts = looks(Instant::now(), &seen);
         assert_eq!(verdicts, [Fine, Fine, Fine, Fine, CutOff, CutOff, Fine]);
+    }
+
+    #[test]
+    fn a_member_that_comes_back_without_what_others_had_long_ago_is_not_used_yet() {
+        let start = Instant::now();
+        let other = sighting(start, 3, 5, 200);
+        let mut progress = Progress::default();
+        let thawed = sighting(start + ms(3000), 2, 5, 100);
+        assert_eq!(progress.look(&thawed, [other]), Verdict::CutOff);
+        let caught_up = sighting(start + ms(3100), 2, 5, 201);
+        assert_eq!(progress.look(&caught_up, [other]), Verdict::Fine);
     }
 
     #[test]
