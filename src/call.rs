@@ -449,9 +449,9 @@ impl AttemptUnderWay<'_> {
     }
 
     fn given_up(&self, kind: ErrorKind, text: &'static str, stream: &AtomicU32) -> Failure {
-        let stream = stream.load(Ordering::Relaxed);
-        let sent = stream != 0 && self.connection.channel.wire().was_sent(stream);
-        let outcome = if sent {
+        // What h2 has taken may be written at any time, even after it was given up here.
+        let taken = stream.load(Ordering::Relaxed) != 0;
+        let outcome = if taken {
             Outcome::Unknown
         } else {
             Outcome::NotSent

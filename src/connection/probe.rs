@@ -99,11 +99,14 @@ pub(crate) async fn first_contact(
         let driver = DriverTask::spawn(dialled.driver, ended);
         match status(&dialled.channel, metadata).await {
             Answer::Broken(error) => Err(not_etcd(error)),
-            answer => Ok(FirstContact {
-                channel: dialled.channel,
-                driver,
-                answer,
-            }),
+            answer => {
+                dialled.channel.learn_limits();
+                Ok(FirstContact {
+                    channel: dialled.channel,
+                    driver,
+                    answer,
+                })
+            }
         }
     };
     timeout(options.connect_timeout, attempt)
@@ -166,7 +169,7 @@ async fn status(channel: &Channel, metadata: &Metadata) -> Answer {
         Err(error) => return Answer::Broken(error),
     };
     let unused = AtomicU32::new(0);
-    answer_of(channel.unary(STATUS, metadata, body, &unused).await)
+    answer_of(channel.unary_beside(STATUS, metadata, body, &unused).await)
 }
 
 fn answer_of(result: Result<StatusResponse, grpc::Failure>) -> Answer {
