@@ -17,7 +17,7 @@ use actix::Addr;
 use bytes::Bytes;
 use prost::Message;
 use tokio::{
-    sync::oneshot,
+    sync::{Semaphore, SemaphorePermit, oneshot},
     time::{Instant, Sleep, sleep_until, timeout_at},
 };
 
@@ -348,6 +348,10 @@ struct AttemptUnderWay<'a> {
 
 impl AttemptUnderWay<'_> {
     async fn run<A: Answer>(&self, metadata: &Metadata, body: Bytes) -> Result<A, Failure> {
+        let _room = match self.connection.channel.room() {
+            Some(room) => self.await_room(room).await?,
+            None => None,
+        };
         let sent = Instant::now();
         let term = self.connection.term_mark();
         let stream = AtomicU32::new(0);
@@ -365,6 +369,23 @@ impl AttemptUnderWay<'_> {
         let term = term.at(sent);
         // Rare, and large: it must not make every call's future large.
         Box::pin(self.wait_under_suspicion(request, timer, sent, term, &stream)).await
+    }
+
+    /// Waits for a place among the streams that the member allows; nothing is sent meanwhile.
+    async fn await_room<'r>(
+        &self,
+        room: &'r Semaphore,
+    ) -> Result<Option<SemaphorePermit<'r>>, Failure> {
+        let permit = timeout_at(self.deadline, room.acquire()).await;
+        match permit {
+            // The semaphore is never closed: an error cannot happen, and would mean no limit.
+            Ok(permit) if Instant::now() < self.deadline => Ok(permit.ok()),
+            Ok(_) | Err(_) => {
+                let text = "the member takes no more requests at once";
+                let unsent = AtomicU32::new(0);
+                Err(self.given_up(ErrorKind::DeadlineExceeded, text, &unsent))
+            }
+        }
     }
 
     async fn wait_under_suspicion<A: Answer>(

@@ -169,7 +169,7 @@ async fn status(channel: &Channel, metadata: &Metadata) -> Answer {
         Err(error) => return Answer::Broken(error),
     };
     let unused = AtomicU32::new(0);
-    answer_of(channel.unary_beside(STATUS, metadata, body, &unused).await)
+    answer_of(channel.unary(STATUS, metadata, body, &unused).await)
 }
 
 fn answer_of(result: Result<StatusResponse, grpc::Failure>) -> Answer {

@@ -114,28 +114,17 @@ impl Channel {
         }
     }
 
+    /// Where a request has to wait for its turn first, if the member limits the streams of a connection.
+    pub(crate) fn room(&self) -> Option<&Semaphore> {
+        self.shared.room.get()
+    }
+
     pub(crate) fn wire(&self) -> &WireLog {
         &self.shared.log
     }
 
     /// One request, one answer. `sent_as` tells the stream it became, for who gives up on it.
     pub(crate) async fn unary<M: Message + Default>(
-        &self,
-        path: &'static str,
-        metadata: &Metadata,
-        body: Bytes,
-        sent_as: &AtomicU32,
-    ) -> Result<M, Failure> {
-        let _room = match self.shared.room.get() {
-            // The semaphore is never closed: an error cannot happen, and would mean no limit.
-            Some(room) => room.acquire().await.ok(),
-            None => None,
-        };
-        self.unary_beside(path, metadata, body, sent_as).await
-    }
-
-    /// The same for a probe, which must not wait for the requests it is to tell about.
-    pub(crate) async fn unary_beside<M: Message + Default>(
         &self,
         path: &'static str,
         metadata: &Metadata,
