@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use crate::{
-    auth::TokenCell,
+    auth::{Token, Tokens},
     balancer::{AwaitReady, BalancePolicy, Candidates, ReadySetCell, actor::BalancerActor},
     connection::{Connection, EndpointId, Health, Verdict, actor::Shared, verdict::leader_changed},
     error::{Error, ErrorKind, Outcome},
@@ -60,12 +60,14 @@ pub(crate) trait Answer: Message + Default {
 }
 
 /// What every call needs.
+#[derive(Clone)]
 pub(crate) struct Caller {
     pub(crate) ready: Arc<ReadySetCell>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) policy: Arc<dyn BalancePolicy>,
     pub(crate) retry_policy: Arc<dyn RetryPolicy>,
-    pub(crate) budget: RetryBudget,
+    pub(crate) budget: Arc<RetryBudget>,
+    pub(crate) tokens: Tokens,
     pub(crate) balancer: Addr<BalancerActor>,
     pub(crate) retries: Addr<RetryActor>,
 }
@@ -82,6 +84,7 @@ impl Caller {
         let deadline = started + timeout;
         let mut trouble: Option<Trouble> = None;
         loop {
+            let token = self.tokens.current(deadline).await?;
             let Some(connection) = self.pick(rpc.leaderless, trouble.as_ref()) else {
                 self.await_ready(rpc.leaderless, deadline, trouble.as_ref())
                     .await?;
@@ -89,7 +92,7 @@ impl Caller {
             };
             let metadata = Metadata {
                 require_leader: !rpc.leaderless,
-                token: self.shared.token.value(),
+                token: token.value.clone(),
                 timeout: Some(match &trouble {
                     None => timeout,
                     Some(_) => deadline.saturating_duration_since(Instant::now()),
@@ -122,10 +125,35 @@ impl Caller {
             let next = trouble.failed(&*self.retry_policy, &connection, failure, started);
             match next {
                 Next::Retry(wait) => self.wait(wait, deadline, trouble).await?,
-                // Without credentials nobody can get a new token.
-                Next::Refresh(_) | Next::Fail => return Err(trouble.verdict()),
+                Next::Refresh(wait) => {
+                    self.renew_token(&token, deadline, trouble).await?;
+                    if !wait.is_zero() {
+                        self.wait(wait, deadline, trouble).await?;
+                    }
+                }
+                Next::Fail => return Err(trouble.verdict()),
                 Next::Done => return Ok(A::default()),
             }
+        }
+    }
+
+    /// Waits for a token in place of the refused one. Without credentials nobody can get one.
+    async fn renew_token(
+        &self,
+        refused: &Token,
+        deadline: Instant,
+        trouble: &mut Trouble,
+    ) -> Result<(), Error> {
+        let why = trouble
+            .last
+            .as_ref()
+            .map_or(ErrorKind::InvalidAuthToken, Error::kind);
+        match self.tokens.renewed(refused, why, deadline).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(trouble.verdict()),
+            Err(error) => Err(error
+                .with_outcome(trouble.attempts.outcome(Outcome::Rejected))
+                .with_attempts(trouble.attempts.made())),
         }
     }
 

@@ -15,7 +15,7 @@ use tokio::{
 use tokio_stream::{Stream, StreamExt, wrappers::BroadcastStream};
 
 use crate::{
-    auth::TokenCell,
+    auth::{Login, TokenCell, Tokens, actor::AuthActor, header_value},
     balancer::{
         AwaitReady, ConnectivityChange, EndpointStatus, ReadySetCell, Shutdown, Subscribe,
         SubscribeRecipient, UpdateEndpoints, actor::BalancerActor,
@@ -87,33 +87,58 @@ impl Client {
             Runtime::own_thread()?
         };
         let ready = Arc::new(ReadySetCell::default());
+        let token = Arc::new(TokenCell::default());
+        let provider = match options.login {
+            Login::Anonymous => None,
+            Login::Token(value) => {
+                token.replace(Some(header_value(&value)?));
+                None
+            }
+            Login::Provided(provider) => Some(provider),
+        };
         let shared = Arc::new(Shared {
             dial: options.dial,
-            token: Arc::new(TokenCell::default()),
+            token: token.clone(),
             ready: ready.clone(),
             cluster: ClusterId::default(),
             follow_leader: options.policy.follows_leader(),
         });
-        let (policy, actors_share) = (options.policy.clone(), shared.clone());
+        let budget = RetryBudget::new(options.budget, std::time::Instant::now());
+        let (policy, retry_policy) = (options.policy, options.retry);
         let seeds = endpoints.clone();
-        let (balancer, retries) = runtime
+        let patience = options.request_timeout;
+        let caller = runtime
             .call(move || {
                 let retries = RetryActor::start();
-                let balancer =
-                    BalancerActor::start(actors_share, policy, retries.clone().recipient());
+                let balancer = BalancerActor::start(
+                    shared.clone(),
+                    policy.clone(),
+                    retries.clone().recipient(),
+                );
                 balancer.do_send(UpdateEndpoints(endpoints));
-                (balancer, retries)
+                let caller = Caller {
+                    ready,
+                    shared,
+                    policy,
+                    retry_policy,
+                    budget: Arc::new(budget),
+                    // To log in takes no token.
+                    tokens: Tokens::fixed(Arc::default()),
+                    balancer,
+                    retries,
+                };
+                let tokens = match provider {
+                    None => Tokens::fixed(token),
+                    Some(provider) => {
+                        let actor =
+                            AuthActor::start(token.clone(), provider, caller.clone(), patience);
+                        Tokens::renewed_by(token, actor)
+                    }
+                };
+                Caller { tokens, ..caller }
             })
             .await?;
-        let caller = Arc::new(Caller {
-            ready,
-            shared,
-            policy: options.policy,
-            retry_policy: options.retry,
-            budget: RetryBudget::new(options.budget, std::time::Instant::now()),
-            balancer,
-            retries,
-        });
+        let caller = Arc::new(caller);
         let (watching, per_stream) = (caller.clone(), options.watches_per_stream);
         let watches = runtime
             .call(move || HubActor::start(watching, per_stream))
@@ -192,6 +217,12 @@ impl Client {
         self.caller().wait_ready(Instant::now() + patience).await
     }
 
+    /// Logs in, where the client has credentials and has not yet.
+    pub(crate) async fn log_in(&self, patience: Duration) -> Result<(), Error> {
+        let deadline = Instant::now() + patience;
+        self.caller().tokens.current(deadline).await.map(drop)
+    }
+
     /// The endpoints in use, in their normal form.
     pub fn endpoints(&self) -> Vec<String> {
         let set = self.caller().ready.load();
@@ -225,6 +256,7 @@ impl Client {
         // An error means that the actor has ended already.
         let _ = self.inner.watches.send(watch::Shutdown).await;
         let _ = self.inner.caller.balancer.send(shutdown).await;
+        self.inner.caller.tokens.close();
         if let Some(runtime) = runtime {
             runtime.join().await;
         }

@@ -27,6 +27,7 @@ mod watch;
 
 pub use api::watch::{Events, OpenWatch, Resynced, Watch, WatchEnd, WatchHandle, WatchItem};
 pub use api::{IntoBytes, kv};
+pub use auth::Credentials;
 pub use balancer::{
     BalancePolicy, Candidate, Candidates, ConnectivityChange, Connects, EndpointStatus,
     LeaderFirst, Pinned, PowerOfTwo, RoundRobin,

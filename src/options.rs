@@ -1,8 +1,11 @@
 //! Every option of a client.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
+
+use zeroize::Zeroizing;
 
 use crate::{
+    auth::{Credentials, Login, Provider},
     balancer::{BalancePolicy, RoundRobin},
     client::Client,
     error::{Error, ErrorKind, Outcome},
@@ -24,6 +27,7 @@ pub struct ClientBuilder {
     pub(crate) on_current_arbiter: bool,
     pub(crate) auto_sync: Option<Duration>,
     pub(crate) watches_per_stream: usize,
+    pub(crate) login: Login,
 }
 
 impl ClientBuilder {
@@ -44,6 +48,7 @@ impl ClientBuilder {
             on_current_arbiter: false,
             auto_sync: None,
             watches_per_stream: 256,
+            login: Login::Anonymous,
         }
     }
 
@@ -96,6 +101,50 @@ impl ClientBuilder {
         self
     }
 
+    /// Logs in as this user. The client gets a token, renews it when it is refused, and goes without where
+    /// authentication is not enabled. Replaces `token` and `auth_provider`. Default: no user.
+    pub fn auth(self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        let provider = Provider::always(Credentials::password(user, password));
+        self.logging_in(Login::Provided(provider))
+    }
+
+    /// Sends this token with every request, such as a JWT. It is never renewed: where tokens end, use `auth` or
+    /// `auth_provider`. Replaces those. Default: none.
+    pub fn token(self, token: impl Into<String>) -> Self {
+        self.logging_in(Login::Token(Zeroizing::new(token.into())))
+    }
+
+    /// Asks this function for credentials whenever the client logs in: for passwords that rotate, and for tokens that
+    /// are made elsewhere. Replaces `auth` and `token`. Default: none.
+    ///
+    /// ```no_run
+    /// # async fn example() -> actix_etcd::Result<()> {
+    /// use actix_etcd::{Client, Credentials};
+    ///
+    /// let etcd = Client::builder(["http://127.0.0.1:2379"])
+    ///     .auth_provider(|| async {
+    ///         let password = std::fs::read_to_string("/run/secrets/etcd")?;
+    ///         Ok::<_, std::io::Error>(Credentials::password("app", password.trim_end()))
+    ///     })
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn auth_provider<F, R, E>(self, give: F) -> Self
+    where
+        F: Fn() -> R + Send + Sync + 'static,
+        R: Future<Output = Result<Credentials, E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.logging_in(Login::Provided(Provider::new(give)))
+    }
+
+    fn logging_in(mut self, login: Login) -> Self {
+        self.login = login;
+        self
+    }
+
     /// How long `shutdown` waits for requests in flight before it closes connections. Default: 1 s.
     pub fn shutdown_grace(mut self, grace: Duration) -> Self {
         self.shutdown_grace = grace;
@@ -123,14 +172,18 @@ impl ClientBuilder {
         self
     }
 
-    /// Starts the client and waits until a member is ready.
+    /// Starts the client, waits until a member is ready and logs in.
     ///
     /// Fails with [`ErrorKind::Unavailable`], naming each endpoint and what is wrong with it, if none is within the
     /// request time-out; with [`ErrorKind::InvalidEndpoint`] or [`ErrorKind::NoEndpoints`] at once.
     pub async fn connect(self) -> Result<Client, Error> {
         let patience = self.request_timeout;
         let client = self.connect_lazy().await?;
-        match client.wait_ready(patience).await {
+        let started = async {
+            client.wait_ready(patience).await?;
+            client.log_in(patience).await
+        };
+        match started.await {
             Ok(()) => Ok(client),
             Err(error) => {
                 client.shutdown().await;
