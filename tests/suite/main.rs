@@ -10,6 +10,7 @@
     reason = "a test says what it expects by failing, and tells one story from its beginning to its end"
 )]
 
+mod auth;
 mod bad_input;
 mod balance;
 mod classification;
