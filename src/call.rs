@@ -4,6 +4,8 @@
 //! wrong: the connection's, when a call is slow; the balancer, when nobody is ready; the retry actor, when to
 //! try again.
 
+mod member;
+
 use std::{
     pin::Pin,
     sync::{
@@ -35,7 +37,7 @@ use crate::{
         pushback::Pushback,
     },
     runtime::shut_down,
-    transport::{channel::Metadata, grpc::Failure},
+    transport::{Endpoint, channel::Metadata, grpc::Failure},
 };
 
 /// A call that waits for longer makes its member suspect.
@@ -68,6 +70,8 @@ pub(crate) struct Caller {
     pub(crate) retry_policy: Arc<dyn RetryPolicy>,
     pub(crate) budget: Arc<RetryBudget>,
     pub(crate) tokens: Tokens,
+    /// The one member that may answer, where the request names one.
+    pub(crate) only: Option<Endpoint>,
     pub(crate) balancer: Addr<BalancerActor>,
     pub(crate) retries: Addr<RetryActor>,
 }
@@ -179,10 +183,16 @@ impl Caller {
     }
 
     fn member_count(&self) -> usize {
+        if self.only.is_some() {
+            return 1;
+        }
         self.ready.load().members.len()
     }
 
     fn pick(&self, leaderless: bool, trouble: Option<&Trouble>) -> Option<Arc<Connection>> {
+        if let Some(endpoint) = &self.only {
+            return self.connection_of(endpoint);
+        }
         let set = self.ready.load();
         let usable = if set.ready.is_empty() && leaderless {
             &set.leaderless
@@ -217,6 +227,9 @@ impl Caller {
     ) -> Result<(), Error> {
         if self.ready.load().closed {
             return Err(shut_down());
+        }
+        if let Some(endpoint) = &self.only {
+            return self.await_member(endpoint, deadline).await;
         }
         let (ready, told) = oneshot::channel();
         self.balancer.do_send(AwaitReady { ready, leaderless });

@@ -124,6 +124,7 @@ impl Client {
                     budget: Arc::new(budget),
                     // To log in takes no token.
                     tokens: Tokens::fixed(Arc::default()),
+                    only: None,
                     balancer,
                     retries,
                 };

@@ -26,7 +26,10 @@ mod transport;
 mod watch;
 
 pub use api::watch::{Events, OpenWatch, Resynced, Watch, WatchEnd, WatchHandle, WatchItem};
-pub use api::{IntoBytes, kv};
+pub use api::{
+    Answers, Done, IntoBytes, MemberRequest, MemberVersion, Request, auth as auth_admin, cluster,
+    election, health, kv, locks, maintenance, roles, users,
+};
 pub use auth::Credentials;
 pub use balancer::{
     BalancePolicy, Candidate, Candidates, ConnectivityChange, Connects, EndpointStatus,

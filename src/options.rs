@@ -5,6 +5,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 use zeroize::Zeroizing;
 
 use crate::{
+    api::versions::Version,
     auth::{Credentials, Login, Provider},
     balancer::{BalancePolicy, RoundRobin},
     client::Client,
@@ -28,6 +29,7 @@ pub struct ClientBuilder {
     pub(crate) auto_sync: Option<Duration>,
     pub(crate) watches_per_stream: usize,
     pub(crate) login: Login,
+    pub(crate) min_cluster_version: Option<String>,
 }
 
 impl ClientBuilder {
@@ -49,6 +51,7 @@ impl ClientBuilder {
             auto_sync: None,
             watches_per_stream: 256,
             login: Login::Anonymous,
+            min_cluster_version: None,
         }
     }
 
@@ -140,6 +143,13 @@ impl ClientBuilder {
         self.logging_in(Login::Provided(Provider::new(give)))
     }
 
+    /// Makes `connect` fail with [`ErrorKind::OldCluster`] if a member runs an older etcd than this, such as `3.5`.
+    /// Default: any version.
+    pub fn min_cluster_version(mut self, version: impl Into<String>) -> Self {
+        self.min_cluster_version = Some(version.into());
+        self
+    }
+
     fn logging_in(mut self, login: Login) -> Self {
         self.login = login;
         self
@@ -178,10 +188,15 @@ impl ClientBuilder {
     /// request time-out; with [`ErrorKind::InvalidEndpoint`] or [`ErrorKind::NoEndpoints`] at once.
     pub async fn connect(self) -> Result<Client, Error> {
         let patience = self.request_timeout;
+        let oldest = self.oldest_version()?;
         let client = self.connect_lazy().await?;
         let started = async {
             client.wait_ready(patience).await?;
-            client.log_in(patience).await
+            client.log_in(patience).await?;
+            match oldest {
+                Some(oldest) => client.require_version(oldest, patience).await,
+                None => Ok(()),
+            }
         };
         match started.await {
             Ok(()) => Ok(client),
@@ -227,6 +242,18 @@ impl ClientBuilder {
             }
         }
         Ok(())
+    }
+
+    fn oldest_version(&self) -> Result<Option<Version>, Error> {
+        let Some(text) = &self.min_cluster_version else {
+            return Ok(None);
+        };
+        let version = Version::parse(text).ok_or_else(|| {
+            Error::invalid(format!(
+                "`min_cluster_version` is {text:?}; write it like 3.5"
+            ))
+        })?;
+        Ok(Some(version))
     }
 
     fn parsed_endpoints(&self) -> Result<Vec<Endpoint>, Error> {

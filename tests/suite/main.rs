@@ -11,13 +11,17 @@
 )]
 
 mod auth;
+mod auth_admin;
 mod bad_input;
 mod balance;
 mod classification;
+mod cluster;
+mod cluster_services;
 mod connect;
 mod endpoints;
 mod failover;
 mod kv;
+mod maintenance;
 mod shutdown;
 mod storm;
 mod supervision;
