@@ -485,6 +485,13 @@ impl Handler<Dialled> for ConnectionActor {
             return;
         }
         let failure = match result {
+            // Its end was told before there was anything to end, and will not be told again.
+            Ok(contact) if contact.driver.has_ended() => Error::new(
+                ErrorKind::ConnectionLost,
+                Outcome::NotSent,
+                "the connection ended as soon as it was made",
+            )
+            .with_endpoint(self.endpoint.name()),
             Ok(contact) => {
                 let cluster = match &contact.answer {
                     Answer::Seen(seen) => seen.cluster,
