@@ -27,8 +27,8 @@ mod watch;
 
 pub use api::watch::{Events, OpenWatch, Resynced, Watch, WatchEnd, WatchHandle, WatchItem};
 pub use api::{
-    Answers, Done, IntoBytes, MemberRequest, MemberVersion, Request, auth as auth_admin, cluster,
-    election, health, kv, locks, maintenance, roles, users,
+    Answers, Done, IntoBytes, MemberRequest, MemberVersion, Request, SaveSnapshot, Saved,
+    auth as auth_admin, cluster, election, health, kv, locks, maintenance, roles, snapshot, users,
 };
 pub use auth::Credentials;
 pub use balancer::{

@@ -14,6 +14,9 @@ pub mod kv;
 pub mod locks;
 pub mod maintenance;
 pub mod roles;
+pub mod snapshot;
+mod snapshot_check;
+mod snapshot_file;
 mod span;
 mod streaming;
 pub mod users;
@@ -23,6 +26,7 @@ pub mod watch;
 pub use self::{
     admin::{Done, MemberRequest, Request},
     bytes::IntoBytes,
+    snapshot_file::{SaveSnapshot, Saved},
     streaming::Answers,
     versions::MemberVersion,
 };

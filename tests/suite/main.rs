@@ -23,6 +23,7 @@ mod failover;
 mod kv;
 mod maintenance;
 mod shutdown;
+mod snapshot;
 mod storm;
 mod supervision;
 mod traffic;
