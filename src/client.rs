@@ -240,7 +240,7 @@ impl Client {
         endpoints: impl IntoIterator<Item = E>,
     ) -> Result<(), Error> {
         let texts: Vec<String> = endpoints.into_iter().map(Into::into).collect();
-        let endpoints = parse_endpoints(&texts)?;
+        let endpoints = parse_endpoints(&texts, &self.caller().shared.dial.tls)?;
         let told = self
             .caller()
             .balancer

@@ -39,4 +39,6 @@ pub use client::Client;
 pub use connection::ConnectivityState;
 pub use error::{Code, Error, ErrorKind, Outcome, Result};
 pub use options::ClientBuilder;
+#[cfg(feature = "tls")]
+pub use transport::TlsOptions;
 pub use transport::{AnswerBody, Endpoint, GrpcService};

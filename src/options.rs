@@ -4,6 +4,8 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use zeroize::Zeroizing;
 
+#[cfg(feature = "tls")]
+use crate::transport::TlsOptions;
 use crate::{
     api::versions::Version,
     auth::{Credentials, Login, Provider},
@@ -11,7 +13,7 @@ use crate::{
     client::Client,
     error::{Error, ErrorKind, Outcome},
     retry::{BudgetLimits, RetryPolicy, StandardRetry},
-    transport::{Endpoint, dial::DialOptions},
+    transport::{Endpoint, dial::DialOptions, tls::Tls},
 };
 
 /// Makes a [`Client`]. Each option says its default.
@@ -29,6 +31,7 @@ pub struct ClientBuilder {
     pub(crate) auto_sync: Option<Duration>,
     pub(crate) watches_per_stream: usize,
     pub(crate) login: Login,
+    tls_invalid: Option<Error>,
     pub(crate) min_cluster_version: Option<String>,
 }
 
@@ -43,6 +46,7 @@ impl ClientBuilder {
                 max_response_size: usize::MAX,
                 ping_interval: Some(Duration::from_secs(10)),
                 ping_timeout: Duration::from_secs(3),
+                tls: Tls::default(),
             },
             policy: Arc::new(RoundRobin::new()),
             retry: Arc::new(StandardRetry),
@@ -51,6 +55,7 @@ impl ClientBuilder {
             auto_sync: None,
             watches_per_stream: 256,
             login: Login::Anonymous,
+            tls_invalid: None,
             min_cluster_version: None,
         }
     }
@@ -101,6 +106,15 @@ impl ClientBuilder {
     /// How much the client as a whole retries. Default: [`BudgetLimits::default`].
     pub fn retry_budget(mut self, limits: BudgetLimits) -> Self {
         self.budget = limits;
+        self
+    }
+
+    /// How `https://` and `unixs://` endpoints are reached. Default: the system's certificate authorities, no client
+    /// certificate.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, options: TlsOptions) -> Self {
+        self.tls_invalid = options.validate().err();
+        self.dial.tls = Tls::new(options);
         self
     }
 
@@ -215,6 +229,9 @@ impl ClientBuilder {
     }
 
     fn validate(&self) -> Result<(), Error> {
+        if let Some(error) = &self.tls_invalid {
+            return Err(error.clone());
+        }
         let shortest_ping = Duration::from_secs(10);
         if self
             .dial
@@ -257,12 +274,12 @@ impl ClientBuilder {
     }
 
     fn parsed_endpoints(&self) -> Result<Vec<Endpoint>, Error> {
-        parse_endpoints(&self.endpoints)
+        parse_endpoints(&self.endpoints, &self.dial.tls)
     }
 }
 
 /// Parses endpoints; an empty list is an error, and one that is given twice counts once.
-pub(crate) fn parse_endpoints(texts: &[String]) -> Result<Vec<Endpoint>, Error> {
+pub(crate) fn parse_endpoints(texts: &[String], tls: &Tls) -> Result<Vec<Endpoint>, Error> {
     let mut endpoints = Vec::with_capacity(texts.len());
     for text in texts {
         let endpoint = Endpoint::parse(text)?;
@@ -275,6 +292,18 @@ pub(crate) fn parse_endpoints(texts: &[String]) -> Result<Vec<Endpoint>, Error> 
             ErrorKind::NoEndpoints,
             Outcome::NotSent,
             "give at least one, like http://127.0.0.1:2379",
+        ));
+    }
+    let plain = endpoints.iter().find(|endpoint| !endpoint.is_tls());
+    let encrypted = endpoints.iter().find(|endpoint| endpoint.is_tls());
+    if let (Some(plain), Some(encrypted), false) = (plain, encrypted, tls.allows_plain()) {
+        return Err(Error::new(
+            ErrorKind::InvalidEndpoint,
+            Outcome::NotSent,
+            format!(
+                "{plain} is not encrypted and {encrypted} is; if that is wanted, say so with \
+                 `TlsOptions::allow_plain_endpoints`"
+            ),
         ));
     }
     Ok(endpoints)

@@ -25,7 +25,6 @@ use crate::{
 
 answers!(
     proto::MemberAddResponse,
-    proto::MemberListResponse,
     proto::MemberPromoteResponse,
     proto::MemberRemoveResponse,
     proto::MemberUpdateResponse,

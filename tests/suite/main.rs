@@ -26,6 +26,8 @@ mod shutdown;
 mod snapshot;
 mod storm;
 mod supervision;
+#[cfg(feature = "tls")]
+mod tls;
 mod traffic;
 mod wait;
 mod watch;
