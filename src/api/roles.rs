@@ -109,12 +109,13 @@ impl Roles {
     /// Lets a role do something.
     pub fn grant(&self, name: impl Into<String>, permission: Permission) -> Request<Done> {
         let rpc = rpc("/etcdserverpb.Auth/RoleGrantPermission", RpcClass::Mutation);
+        let Permission { access, span } = permission;
         let name = name.into();
-        let body = permission.span.resolve().and_then(|(key, range_end)| {
+        let body = span.resolve().and_then(|(key, range_end)| {
             grpc::encode(&AuthRoleGrantPermissionRequest {
                 name,
                 perm: Some(authpb::Permission {
-                    perm_type: permission.access.into(),
+                    perm_type: access.into(),
                     key,
                     range_end,
                 }),
@@ -129,8 +130,9 @@ impl Roles {
             "/etcdserverpb.Auth/RoleRevokePermission",
             RpcClass::Mutation,
         );
+        let Permission { span, .. } = permission;
         let role = name.into();
-        let body = permission.span.resolve().and_then(|(key, range_end)| {
+        let body = span.resolve().and_then(|(key, range_end)| {
             grpc::encode(&AuthRoleRevokePermissionRequest {
                 role,
                 key,

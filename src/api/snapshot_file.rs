@@ -70,7 +70,7 @@ impl SaveSnapshot {
 
     async fn attempt(&mut self) -> Result<Saved> {
         let mut snapshot = Snapshot::begin(&self.client).await?;
-        let mut file = PartFile::create(&self.path).await?;
+        let mut file = PartFile::create(&self.path);
         while let Some(bytes) = snapshot.next().await {
             file.write(bytes?).await?;
             if let Some(tell) = &mut self.progress {
@@ -135,15 +135,15 @@ struct PartFile {
 }
 
 impl PartFile {
-    async fn create(path: &Path) -> Result<Self> {
+    fn create(path: &Path) -> Self {
         let (pieces, queue) = mpsc::channel(PIECES);
         let target = path.to_owned();
         let writer = tokio::task::spawn_blocking(move || write(&target, queue));
-        Ok(Self {
+        Self {
             pieces,
             writer,
             path: path.to_owned(),
-        })
+        }
     }
 
     async fn write(&mut self, bytes: Bytes) -> Result<()> {

@@ -134,7 +134,7 @@ async fn members_with_the_same_data_have_the_same_hash() {
     let cluster = Cluster::start(3).await;
     let etcd = client(&cluster).await;
     let revision = etcd.put("k", "v").await.unwrap().header.revision;
-    let mut hashes = Vec::new();
+    let mut found = Vec::new();
     for endpoint in cluster.endpoints() {
         eventually("the member has the revision", async || {
             let hashed = etcd.maintenance().hash_kv(revision).at(&endpoint).await;
@@ -142,11 +142,11 @@ async fn members_with_the_same_data_have_the_same_hash() {
         })
         .await;
         let hashed = etcd.maintenance().hash_kv(revision).at(&endpoint).await;
-        hashes.push(hashed.unwrap().hash);
+        found.push(hashed.unwrap().hash);
         let whole = etcd.maintenance().hash().at(&endpoint).await.unwrap();
         assert_ne!(whole.hash, 0);
     }
-    assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?}");
+    assert!(found.iter().all(|hash| *hash == found[0]), "{found:?}");
     let future = etcd
         .maintenance()
         .hash_kv(revision + 1000)

@@ -91,7 +91,7 @@ async fn a_snapshot_is_saved_whole_and_under_its_name_only() {
     assert!(bytes.len() > 4 << 20);
     let (data, hash) = bytes.split_at(bytes.len() - 32);
     assert_eq!(&Sha256::digest(data)[..], hash);
-    let seen = seen.lock().unwrap();
+    let seen = seen.lock().unwrap().clone();
     assert!(
         seen.windows(2)
             .all(|pair| pair[0].received < pair[1].received)
