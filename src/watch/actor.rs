@@ -1,5 +1,7 @@
 //! One watch: its cursor, its place, its end.
 
+mod token;
+
 use std::{
     sync::{Arc, Weak},
     time::Duration,
@@ -46,6 +48,8 @@ pub(crate) struct WatchActor {
     phase: Phase,
     /// Which attempt to attach this is: what is said to an older one is not heard.
     attachment: u32,
+    /// The generation of the token that was in use when it was attached.
+    token: u64,
     opened: Option<oneshot::Sender<Result<(), Error>>>,
     asking: Vec<oneshot::Sender<i64>>,
     attached_at: Option<Instant>,
@@ -161,6 +165,7 @@ impl WatchActor {
                 caller,
                 phase: Phase::Attaching,
                 attachment: 0,
+                token: 0,
                 opened: Some(start.opened),
                 asking: Vec::new(),
                 attached_at: None,
@@ -189,6 +194,10 @@ impl WatchActor {
         self.cursor.broken();
         self.attachment += 1;
         self.phase = Phase::Attaching;
+        self.token = match self.caller.upgrade() {
+            Some(caller) => caller.shared.token.generation(),
+            None => return self.end(WatchEnd::Shutdown, ctx),
+        };
         let told = self.tell_hub(Attach {
             watch: self.id,
             attachment: self.attachment,
@@ -355,14 +364,6 @@ impl WatchActor {
                 self.end(WatchEnd::Refused(error), ctx);
             }
         }
-    }
-
-    /// The stream's token is not valid any more. A stream keeps the token it was opened with, so what helps is a new
-    /// token and then a *new* stream. This is the place where whoever can authenticate is asked for one token; once it
-    /// is in the client's token cell, `lost` resumes the watch. Nobody can yet, so the watch ends with the reason.
-    fn token_rejected(&mut self, reason: &str, ctx: &mut Context<Self>) {
-        let error = Error::from_status(Code::Unauthenticated, reason);
-        self.end(WatchEnd::Refused(error), ctx);
     }
 
     /// The place is gone: look for another one, at once unless this happens again and again.

@@ -15,6 +15,7 @@ use super::{
     stream::{Ask, Close, Leave, Load, Open, StreamActor, StreamAnswered, StreamEnded},
 };
 use crate::{
+    auth::Token,
     balancer::{AwaitReady, Candidates},
     call::Caller,
     connection::{Connection, EndpointId},
@@ -58,6 +59,8 @@ struct Stream {
     endpoint: EndpointId,
     generation: u64,
     require_leader: bool,
+    /// The generation of the token it was opened with.
+    token: u64,
     load: Load,
     address: Addr<StreamActor>,
 }
@@ -121,9 +124,11 @@ impl HubActor {
     ) -> Option<(u64, Addr<StreamActor>)> {
         // Each round either finds a stream or takes a dead connection out of the choice.
         while let Some(connection) = self.pick(attach) {
+            let token = self.caller.shared.token.generation();
             let shared = self.streams.iter().rev().find(|stream| {
                 (stream.endpoint, stream.generation) == (connection.id, connection.generation)
                     && stream.require_leader == attach.require_leader
+                    && stream.token == token
                     && stream.load.take(self.watches_per_stream)
             });
             if let Some(stream) = shared {
@@ -178,10 +183,11 @@ impl HubActor {
         self.last_stream += 1;
         let number = self.last_stream;
         let load = Load::default();
+        // A stream keeps the token it was opened with, for every watch that is ever created on it.
+        let token = Token::clone(&self.caller.shared.token.load());
         let metadata = Metadata {
             require_leader,
-            // A stream keeps the token it was opened with, for every watch that is ever created on it.
-            token: self.caller.shared.token.value(),
+            token: token.value,
             timeout: None,
         };
         let hub = ctx.address().downgrade();
@@ -192,6 +198,7 @@ impl HubActor {
             endpoint: connection.id,
             generation: connection.generation,
             require_leader,
+            token: token.generation,
             load,
             address: address.clone(),
         });

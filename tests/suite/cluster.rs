@@ -1,24 +1,11 @@
 //! The members of a real cluster.
 
-use std::time::Duration;
-
 use actix_etcd::{Client, ErrorKind, Outcome};
 use testbed::{Cluster, Fault};
-use tokio::time::{Instant, sleep};
+
+use crate::wait::until_async;
 
 const NOWHERE: &str = "http://127.0.0.1:9";
-
-/// Waits until a condition holds.
-pub async fn eventually(what: &str, condition: impl AsyncFn() -> bool) {
-    let started = Instant::now();
-    while !condition().await {
-        assert!(
-            started.elapsed() < Duration::from_secs(30),
-            "not so: {what}"
-        );
-        sleep(Duration::from_millis(20)).await;
-    }
-}
 
 async fn client(cluster: &Cluster) -> Client {
     Client::connect(cluster.endpoints()).await.unwrap()
@@ -74,7 +61,7 @@ async fn a_learner_is_promoted_when_it_has_caught_up() {
     etcd.cluster().remove(absent.member.id).await.unwrap();
     let learner = cluster.add_learner().await;
     let id = cluster.member(learner).id();
-    eventually("the learner is promoted", async || {
+    until_async("the learner is promoted", async || {
         etcd.cluster().promote(id).await.is_ok()
     })
     .await;
@@ -91,7 +78,7 @@ async fn a_member_alone_lists_what_it_knows_and_not_what_is_agreed() {
     cluster.isolate_with(0, Fault::Freeze);
     cluster.member(1).freeze();
     cluster.member(2).freeze();
-    eventually("it lists alone", async || {
+    until_async("it lists alone", async || {
         etcd.cluster().list_serializable().await.is_ok()
     })
     .await;

@@ -12,6 +12,7 @@
 
 mod auth;
 mod auth_admin;
+mod auth_watch;
 mod bad_input;
 mod balance;
 mod classification;

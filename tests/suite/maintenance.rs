@@ -8,7 +8,7 @@ use actix_etcd::{
 };
 use testbed::Cluster;
 
-use crate::cluster::eventually;
+use crate::wait::until_async;
 
 async fn client(cluster: &Cluster) -> Client {
     Client::connect(cluster.endpoints()).await.unwrap()
@@ -136,7 +136,7 @@ async fn members_with_the_same_data_have_the_same_hash() {
     let revision = etcd.put("k", "v").await.unwrap().header.revision;
     let mut found = Vec::new();
     for endpoint in cluster.endpoints() {
-        eventually("the member has the revision", async || {
+        until_async("the member has the revision", async || {
             let hashed = etcd.maintenance().hash_kv(revision).at(&endpoint).await;
             hashed.is_ok()
         })
@@ -180,7 +180,7 @@ async fn a_downgrade_is_validated_enabled_and_cancelled() {
     }
     let target = format!("{major}.{}.0", minor - 1);
     let maintenance = etcd.maintenance();
-    eventually("the cluster version is known", async || {
+    until_async("the cluster version is known", async || {
         maintenance.downgrade_validate(&target).await.is_ok()
     })
     .await;

@@ -195,7 +195,7 @@ async fn a_snapshot_that_is_given_up_leaves_no_file() {
     let saving = etcd.maintenance().snapshot_to(&path).into_future();
     let late = tokio::time::timeout(Duration::from_millis(300), saving).await;
     assert!(late.is_err());
-    crate::cluster::eventually("the part is removed", async || folder.files().is_empty()).await;
+    crate::wait::until_async("the part is removed", async || folder.files().is_empty()).await;
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use actix_etcd::{Client, ErrorKind, Outcome, TlsOptions};
 use serde_json::json;
 use testbed::{Authority, Certificate, Cluster, Tls, encode};
 
-use crate::cluster::eventually;
+use crate::wait::until_async;
 
 async fn cluster(tls: Tls) -> Cluster {
     Cluster::builder().tls(tls).start().await
@@ -207,7 +207,7 @@ async fn certificates_are_read_again_when_they_change() {
     // A file that cannot be read leaves the last good ones in force.
     fs::remove_file(&key).unwrap();
     cluster.member(0).client_link().reset_now();
-    eventually("it is connected again", async || {
+    until_async("it is connected again", async || {
         etcd.put("k", "w").await.is_ok()
     })
     .await;
