@@ -2,10 +2,6 @@
 // The parts are joined by the request path; until it stands, some are only used by tests.
 #![allow(dead_code, unused_imports)]
 
-// Tests beside the code share helpers with those outside of the crate.
-#[cfg(test)]
-extern crate self as actix_etcd;
-
 mod api;
 mod auth;
 mod balancer;

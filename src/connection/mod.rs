@@ -154,12 +154,6 @@ impl Connection {
         self.term.mark()
     }
 
-    /// Makes its actor panic.
-    #[cfg(test)]
-    pub(crate) fn crash(&self) {
-        self.tell(crate::supervisor::Crash);
-    }
-
     fn tell<M>(&self, message: M)
     where
         M: Message + Send + 'static,

@@ -157,7 +157,7 @@ impl WatchActor {
             |_| {},
             |_| Self {
                 id,
-                cursor: Cursor::new(start.start_revision),
+                cursor: Cursor::new(start.from_revision),
                 spec: start.spec,
                 known: start.known.map(Box::new),
                 feed: Feed::new(start.queue),
@@ -402,7 +402,7 @@ impl WatchActor {
         let known = known.clone();
         let range = Range {
             key: self.spec.key.clone(),
-            range_end: self.spec.range_end.clone(),
+            end: self.spec.range_end.clone(),
             revision: 0,
             keys_only: false,
         };

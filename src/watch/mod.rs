@@ -47,19 +47,16 @@ pub(crate) mod reread;
 pub(crate) mod resync;
 pub(crate) mod stream;
 
-#[cfg(test)]
-mod crash_tests;
-#[cfg(test)]
-#[path = "../../tests/suite/watch_record.rs"]
-#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-mod watch_record;
-
 use actor::WatchActor;
 use queue::Queue;
 use resync::Known;
 
 /// What a watch asks for, from its first stream to its last.
 #[derive(Debug, Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an option of its own"
+)]
 pub(crate) struct Spec {
     pub(crate) key: Bytes,
     pub(crate) range_end: Bytes,
@@ -95,7 +92,7 @@ impl Spec {
 #[rtype(result = "(u64, Addr<WatchActor>)")]
 pub(crate) struct Start {
     pub(crate) spec: Spec,
-    pub(crate) start_revision: i64,
+    pub(crate) from_revision: i64,
     /// The keys of the range before the watch, where they are remembered for a resync.
     pub(crate) known: Option<Known>,
     pub(crate) queue: Arc<Queue>,

@@ -23,7 +23,7 @@ const RANGE: Rpc = Rpc {
 #[derive(Debug, Clone)]
 pub(crate) struct Range {
     pub(crate) key: Bytes,
-    pub(crate) range_end: Bytes,
+    pub(crate) end: Bytes,
     /// 0: the newest.
     pub(crate) revision: i64,
     pub(crate) keys_only: bool,
@@ -38,7 +38,7 @@ pub(crate) async fn read(
 ) -> Result<i64, Error> {
     let mut request = RangeRequest {
         key: range.key,
-        range_end: range.range_end,
+        range_end: range.end,
         revision: range.revision,
         keys_only: range.keys_only,
         limit: PAGE,

@@ -34,6 +34,7 @@ mod wait;
 mod watch;
 mod watch_chaos;
 mod watch_compaction;
+mod watch_crash;
 mod watch_failover;
 mod watch_record;
 mod watch_scripted;

@@ -222,7 +222,10 @@ pub async fn watchers(cluster: &Cluster, wanted: f64) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    if timeout(SOON, wait).await.is_err() {
-        panic!("wanted {wanted} watchers, there are {:?}", figures().await);
-    }
+    let reached = timeout(SOON, wait).await.is_ok();
+    assert!(
+        reached,
+        "wanted {wanted} watchers, there are {:?}",
+        figures().await
+    );
 }

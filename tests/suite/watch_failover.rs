@@ -148,8 +148,8 @@ async fn a_stream_that_is_cut_twice_in_a_long_replay_loses_nothing() {
         }
         records.extend(told);
     }
-    let lost = |record: &&Record| matches!(record, Record::Disconnected);
-    assert_eq!(records.iter().filter(lost).count(), 2);
+    let breaks = |record: &&Record| matches!(record, Record::Disconnected);
+    assert_eq!(records.iter().filter(breaks).count(), 2);
     let history = truth(&cluster).await;
     validators::all(&Request::prefix("k/", 1), &records, &history).unwrap();
     etcd.shutdown().await;

@@ -95,7 +95,6 @@ impl Watch {
         }
     }
 
-    #[cfg(test)]
     pub(crate) fn actor(&self) -> &Addr<WatchActor> {
         &self.link.actor
     }

@@ -1,9 +1,6 @@
 //! How a watch is asked for.
 
-use std::{
-    future::{Future, IntoFuture},
-    time::Duration,
-};
+use std::{future::IntoFuture, time::Duration};
 
 use actix::Recipient;
 use bytes::Bytes;
@@ -36,6 +33,10 @@ const BUFFER: usize = 8192;
 /// Fails if the server refuses the watch, or no member creates it within the client's `request_timeout`.
 #[derive(Debug, Clone)]
 #[must_use = "a watch is opened when this is awaited"]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an option of its own"
+)]
 pub struct OpenWatch {
     client: Client,
     span: Span,
@@ -164,17 +165,12 @@ impl OpenWatch {
 
     /// Opens the watch and sends its items to an actor, the next one when the last was handled. It ends with the actor,
     /// with the client, or by the handle.
-    pub fn send_to(
-        self,
-        recipient: Recipient<WatchItem>,
-    ) -> impl Future<Output = Result<WatchHandle>> + Send {
-        async move {
-            let client = self.client.clone();
-            let watch = self.await?;
-            let handle = watch.handle();
-            client.watches().do_send(Pump { watch, recipient });
-            Ok(handle)
-        }
+    pub async fn send_to(self, recipient: Recipient<WatchItem>) -> Result<WatchHandle> {
+        let client = self.client.clone();
+        let watch = self.await?;
+        let handle = watch.handle();
+        client.watches().do_send(Pump { watch, recipient });
+        Ok(handle)
     }
 
     fn spec(&self) -> Result<Spec> {
@@ -230,7 +226,7 @@ impl OpenWatch {
         let (opened, told) = oneshot::channel();
         let start = Start {
             spec,
-            start_revision,
+            from_revision: start_revision,
             known,
             queue: queue.clone(),
             opened,
@@ -254,7 +250,7 @@ impl OpenWatch {
         }
         let range = Range {
             key: spec.key.clone(),
-            range_end: spec.range_end.clone(),
+            end: spec.range_end.clone(),
             revision: (self.start_revision - 1).max(0),
             keys_only: true,
         };
