@@ -130,7 +130,10 @@ impl Caller {
     }
 
     /// A connection for a stream or another use that is not a call of ours.
-    pub(crate) async fn ready_connection(&self, deadline: Instant) -> Result<Arc<Connection>, Error> {
+    pub(crate) async fn ready_connection(
+        &self,
+        deadline: Instant,
+    ) -> Result<Arc<Connection>, Error> {
         loop {
             if let Some(connection) = self.pick(false, None) {
                 return Ok(connection);

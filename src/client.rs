@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use actix::Recipient;
+use actix::{Addr, Recipient};
 use http::HeaderValue;
 use tokio::{
     sync::oneshot,
@@ -26,6 +26,7 @@ use crate::{
         actor::{ClusterId, Shared},
     },
     error::{Error, ErrorKind, Outcome},
+    lease::{self, keeper::KeeperActor},
     options::{ClientBuilder, parse_endpoints},
     retry::{actor::RetryActor, budget::RetryBudget},
     runtime::{Runtime, shut_down},
@@ -42,8 +43,14 @@ pub struct Client {
     inner: Arc<Inner>,
 }
 
+/// How long an ending client waits for the leases it was asked to revoke.
+const END_LEASES: lease::Shutdown = lease::Shutdown {
+    patience: Duration::from_secs(3),
+};
+
 struct Inner {
-    caller: Caller,
+    caller: Arc<Caller>,
+    leases: Addr<KeeperActor>,
     request_timeout: Duration,
     shutdown_grace: Duration,
     runtime: Mutex<Option<Runtime>>,
@@ -99,7 +106,7 @@ impl Client {
                 (balancer, retries)
             })
             .await?;
-        let caller = Caller {
+        let caller = Arc::new(Caller {
             ready,
             shared,
             policy: options.policy,
@@ -107,10 +114,13 @@ impl Client {
             budget: RetryBudget::new(options.budget, std::time::Instant::now()),
             balancer,
             retries,
-        };
+        });
+        let lessee = caller.clone();
+        let leases = runtime.call(move || KeeperActor::start(lessee)).await?;
         Ok(Self {
             inner: Arc::new(Inner {
                 caller,
+                leases,
                 request_timeout: options.request_timeout,
                 shutdown_grace: options.shutdown_grace,
                 runtime: Mutex::new(Some(runtime)),
@@ -120,6 +130,10 @@ impl Client {
 
     pub(crate) fn caller(&self) -> &Caller {
         &self.inner.caller
+    }
+
+    pub(crate) fn lease_keeper(&self) -> &Addr<KeeperActor> {
+        &self.inner.leases
     }
 
     pub(crate) fn request_timeout(&self) -> Duration {
@@ -190,10 +204,12 @@ impl Client {
     }
 
     /// Ends the client for all its clones: requests in flight may finish for a moment (`shutdown_grace`), connections
-    /// are closed, actors and the thread end. Later requests fail with [`ErrorKind::Shutdown`].
+    /// are closed, actors and the thread end. Leases that are to be revoked when dropped are revoked first, for at most
+    /// three seconds; the others end with their time. Later requests fail with [`ErrorKind::Shutdown`].
     pub async fn shutdown(self) {
         let runtime = self.inner.take_runtime();
         let shutdown = self.inner.shutdown_message();
+        let _ = self.inner.leases.send(END_LEASES).await;
         // An error means that the balancer has ended already.
         let _ = self.inner.caller.balancer.send(shutdown).await;
         if let Some(runtime) = runtime {
@@ -221,8 +237,10 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(runtime) = self.take_runtime() {
             let balancer = self.caller.balancer.clone();
+            let leases = self.leases.clone();
             let shutdown = self.shutdown_message();
             runtime.finish(async move {
+                let _ = leases.send(END_LEASES).await;
                 let _ = balancer.send(shutdown).await;
             });
         }

@@ -9,7 +9,7 @@ mod call;
 mod client;
 mod connection;
 pub mod error;
-mod lease;
+pub mod lease;
 mod options;
 pub mod proto;
 pub mod retry;
@@ -28,5 +28,6 @@ pub use balancer::{
 pub use client::Client;
 pub use connection::ConnectivityState;
 pub use error::{Code, Error, ErrorKind, Outcome, Result};
+pub use lease::Lease;
 pub use options::ClientBuilder;
 pub use transport::{AnswerBody, Endpoint, GrpcService};

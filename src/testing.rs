@@ -1,6 +1,9 @@
 //! For this crate's own tests of what a crash costs. Not part of the API.
 
-use crate::{balancer::CrashConnection, client::Client, error::Result, supervisor, transport::Endpoint};
+use crate::{
+    balancer::CrashConnection, client::Client, error::Result, lease::CrashLease, supervisor,
+    transport::Endpoint,
+};
 
 /// How many actors of this crate live in this process.
 pub fn live_actors() -> usize {
@@ -22,4 +25,14 @@ pub fn crash_connection(client: &Client, endpoint: &str) -> Result<()> {
     let endpoint = Endpoint::parse(endpoint)?;
     client.caller().balancer.do_send(CrashConnection(endpoint));
     Ok(())
+}
+
+/// Makes the actor of a kept lease panic.
+pub fn crash_lease(client: &Client, lease: i64) {
+    client.lease_keeper().do_send(CrashLease(lease));
+}
+
+/// Makes the actor that owns the keepalive streams panic.
+pub fn crash_lease_keeper(client: &Client) {
+    client.lease_keeper().do_send(supervisor::Crash);
 }

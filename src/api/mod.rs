@@ -6,6 +6,7 @@
 
 mod bytes;
 pub mod kv;
+pub mod lease;
 mod span;
 
 pub use self::bytes::IntoBytes;

@@ -12,8 +12,8 @@ use tokio::{
 };
 
 use super::{
-    AwaitReady, BalancePolicy, ConnectivityChange, CrashConnection, MemberView, ReadySet, Shutdown, Subscribe,
-    SubscribeRecipient, UpdateEndpoints,
+    AwaitReady, BalancePolicy, ConnectivityChange, CrashConnection, MemberView, ReadySet, Shutdown,
+    Subscribe, SubscribeRecipient, UpdateEndpoints,
     demand::{Demand, demands},
 };
 use crate::{
@@ -256,7 +256,11 @@ impl Handler<CrashConnection> for BalancerActor {
     type Result = ();
 
     fn handle(&mut self, CrashConnection(endpoint): CrashConnection, _: &mut Context<Self>) {
-        for member in self.members.iter().filter(|member| member.view.endpoint == endpoint) {
+        for member in self
+            .members
+            .iter()
+            .filter(|member| member.view.endpoint == endpoint)
+        {
             member.actor.do_send(Crash);
         }
     }

@@ -170,9 +170,12 @@ impl Channel {
         mut request: Request<()>,
     ) -> Result<(ResponseFuture, h2::SendStream<Bytes>), Error> {
         let path = request.uri().path_and_query().cloned();
-        *request.uri_mut() = self.address(path.unwrap_or_else(|| PathAndQuery::from_static("/")))?;
+        *request.uri_mut() =
+            self.address(path.unwrap_or_else(|| PathAndQuery::from_static("/")))?;
         *request.version_mut() = Version::HTTP_2;
-        request.headers_mut().insert(http::header::USER_AGENT, USER_AGENT);
+        request
+            .headers_mut()
+            .insert(http::header::USER_AGENT, USER_AGENT);
         self.send_head(request)
     }
 
@@ -293,6 +296,15 @@ impl<Q: Message> StreamSender<Q> {
     /// Queues a message; h2 writes it as the member's flow control allows.
     pub(crate) fn send(&mut self, message: &Q) -> Result<(), Error> {
         let body = grpc::encode(message)?;
+        let stream = self.request.stream_id().as_u32();
+        self.request
+            .send_data(body, false)
+            .map_err(|error| self.channel.broken(error, stream, true))
+    }
+
+    /// Queues messages in one piece: one frame where they fit, instead of one each.
+    pub(crate) fn send_all(&mut self, messages: &[Q]) -> Result<(), Error> {
+        let body = grpc::encode_all(messages)?;
         let stream = self.request.stream_id().as_u32();
         self.request
             .send_data(body, false)

@@ -10,7 +10,13 @@ use testbed::{Cluster, Greeting, STATUS, ScriptedServer};
 
 #[tokio::test]
 async fn endpoints_that_do_not_parse_are_refused_at_once() {
-    for bad in ["", "ftp://a", "http://a:99999", "http://a:1/path", "unix://"] {
+    for bad in [
+        "",
+        "ftp://a",
+        "http://a:99999",
+        "http://a:1/path",
+        "unix://",
+    ] {
         let error = Client::connect([bad]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidEndpoint, "{bad}");
         assert!(error.to_string().contains(bad), "{error}");
@@ -30,7 +36,11 @@ async fn options_that_cannot_work_are_refused_at_once() {
         let error = bad.connect_lazy().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     }
-    let outside = builder().on_current_arbiter().connect_lazy().await.unwrap_err();
+    let outside = builder()
+        .on_current_arbiter()
+        .connect_lazy()
+        .await
+        .unwrap_err();
     assert_eq!(outside.kind(), ErrorKind::InvalidArgument);
     assert!(outside.to_string().contains("actix"), "{outside}");
 }
@@ -48,7 +58,10 @@ async fn requests_that_cannot_work_are_never_sent() {
     ];
     for result in empty {
         let error = result.unwrap_err();
-        assert_eq!((error.kind(), error.outcome()), (ErrorKind::EmptyKey, Outcome::NotSent));
+        assert_eq!(
+            (error.kind(), error.outcome()),
+            (ErrorKind::EmptyKey, Outcome::NotSent)
+        );
     }
     let invalid = [
         etcd.get("a").prefix().from_key().await.map(drop),
@@ -56,7 +69,11 @@ async fn requests_that_cannot_work_are_never_sent() {
         etcd.delete("a").prefix().range("b").await.map(drop),
         etcd.get("a").limit(-1).await.map(drop),
         etcd.get("a").revision(-1).await.map(drop),
-        etcd.get("a").min_mod_revision(5).max_mod_revision(4).await.map(drop),
+        etcd.get("a")
+            .min_mod_revision(5)
+            .max_mod_revision(4)
+            .await
+            .map(drop),
         etcd.get("a").count_only().keys_only().await.map(drop),
         etcd.put("a", "v").ignore_value().await.map(drop),
         etcd.put("a", "v").lease(1).ignore_lease().await.map(drop),
@@ -65,9 +82,15 @@ async fn requests_that_cannot_work_are_never_sent() {
     ];
     for result in invalid {
         let error = result.unwrap_err();
-        assert_eq!((error.kind(), error.outcome()), (ErrorKind::InvalidArgument, Outcome::NotSent));
+        assert_eq!(
+            (error.kind(), error.outcome()),
+            (ErrorKind::InvalidArgument, Outcome::NotSent)
+        );
     }
-    let sent = server.all_calls().into_iter().filter(|call| call.path.contains("KV"));
+    let sent = server
+        .all_calls()
+        .into_iter()
+        .filter(|call| call.path.contains("KV"));
     assert_eq!(sent.count(), 0);
 }
 
@@ -77,26 +100,45 @@ async fn a_request_above_the_servers_limit_is_explained() {
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let error = etcd.put("k", vec![0; 3 << 20]).await.unwrap_err();
     assert_eq!(error.outcome(), Outcome::Rejected, "{error:?}");
-    assert!(matches!(error.kind(), ErrorKind::RequestTooLarge | ErrorKind::Other), "{error:?}");
+    assert!(
+        matches!(error.kind(), ErrorKind::RequestTooLarge | ErrorKind::Other),
+        "{error:?}"
+    );
     assert!(error.to_string().contains("large"), "{error}");
 }
 
 #[tokio::test]
 async fn a_port_that_speaks_no_http2_is_explained_within_the_deadline() {
     let server = ScriptedServer::start().await;
-    let builder = || Client::builder([server.endpoint()]).request_timeout(Duration::from_millis(600));
+    let builder =
+        || Client::builder([server.endpoint()]).request_timeout(Duration::from_millis(600));
     for (greeting, words) in [
-        (Greeting::Garbage("HTTP/1.1 400 Bad Request\r\n\r\n".into()), "HTTP/2"),
-        (Greeting::Garbage(bytes::Bytes::from_static(&[0x15, 3, 1, 0, 2, 2, 70, 0, 0, 0, 0])), "HTTP/2"),
+        (
+            Greeting::Garbage("HTTP/1.1 400 Bad Request\r\n\r\n".into()),
+            "HTTP/2",
+        ),
+        (
+            Greeting::Garbage(bytes::Bytes::from_static(&[
+                0x15, 3, 1, 0, 2, 2, 70, 0, 0, 0, 0,
+            ])),
+            "HTTP/2",
+        ),
         (Greeting::Close, &server.endpoint()),
     ] {
         server.set_greeting(greeting);
         let error = builder().connect().await.unwrap_err();
-        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotSent));
+        assert_eq!(
+            (error.kind(), error.outcome()),
+            (ErrorKind::Unavailable, Outcome::NotSent)
+        );
         assert!(error.to_string().contains(words), "{error}");
     }
     server.set_greeting(Greeting::Silence);
-    let silent = builder().connect_timeout(Duration::from_millis(200)).connect().await.unwrap_err();
+    let silent = builder()
+        .connect_timeout(Duration::from_millis(200))
+        .connect()
+        .await
+        .unwrap_err();
     assert!(silent.to_string().contains("no answer within"), "{silent}");
 }
 

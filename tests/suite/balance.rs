@@ -3,14 +3,18 @@
 use std::time::Duration;
 
 use actix_etcd::{
-    BalancePolicy, Candidates, Client, ClientBuilder, ConnectivityState, LeaderFirst, Pinned, PowerOfTwo,
+    BalancePolicy, Candidates, Client, ClientBuilder, ConnectivityState, LeaderFirst, Pinned,
+    PowerOfTwo,
 };
 use testbed::{Cluster, Fault};
 
 async fn until(what: &str, condition: impl AsyncFn() -> bool) {
     let limit = tokio::time::Instant::now() + Duration::from_secs(20);
     while !condition().await {
-        assert!(tokio::time::Instant::now() < limit, "waited in vain: {what}");
+        assert!(
+            tokio::time::Instant::now() < limit,
+            "waited in vain: {what}"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -22,19 +26,31 @@ async fn all_ready(builder: ClientBuilder, members: usize) -> Client {
 }
 
 fn ready(client: &Client) -> usize {
-    client.connectivity().iter().filter(|member| member.state == ConnectivityState::Ready).count()
+    client
+        .connectivity()
+        .iter()
+        .filter(|member| member.state == ConnectivityState::Ready)
+        .count()
 }
 
 /// How many requests each member got for that many calls.
 async fn spread(cluster: &Cluster, client: &Client, calls: usize) -> Vec<u64> {
     let opened = || -> Vec<u64> {
-        cluster.members().iter().map(|member| member.client_link().streams_opened()).collect()
+        cluster
+            .members()
+            .iter()
+            .map(|member| member.client_link().streams_opened())
+            .collect()
     };
     let before = opened();
     for _ in 0..calls {
         client.get("k").await.unwrap();
     }
-    opened().iter().zip(before).map(|(after, before)| after - before).collect()
+    opened()
+        .iter()
+        .zip(before)
+        .map(|(after, before)| after - before)
+        .collect()
 }
 
 #[tokio::test]
@@ -44,7 +60,10 @@ async fn round_robin_is_exactly_even() {
     assert_eq!(spread(&cluster, &client, 300).await, [100, 100, 100]);
     let uneven = spread(&cluster, &client, 100).await;
     assert_eq!(uneven.iter().sum::<u64>(), 100);
-    assert!(uneven.iter().all(|calls| (33..=34).contains(calls)), "{uneven:?}");
+    assert!(
+        uneven.iter().all(|calls| (33..=34).contains(calls)),
+        "{uneven:?}"
+    );
 
     cluster.member(1).client_link().set(Fault::Refuse);
     until("a member is out", async || ready(&client) == 2).await;
@@ -57,11 +76,22 @@ async fn round_robin_is_exactly_even() {
 #[tokio::test]
 async fn a_pinned_cold_client_keeps_one_connection_and_moves_when_it_fails() {
     let cluster = Cluster::start(3).await;
-    let client = Client::builder(cluster.endpoints()).balance(Pinned::cold()).connect().await.unwrap();
+    let client = Client::builder(cluster.endpoints())
+        .balance(Pinned::cold())
+        .connect()
+        .await
+        .unwrap();
     let open = || -> Vec<usize> {
-        cluster.members().iter().map(|member| member.client_link().connections()).collect()
+        cluster
+            .members()
+            .iter()
+            .map(|member| member.client_link().connections())
+            .collect()
     };
-    until("one connection is left", async || open().iter().sum::<usize>() == 1).await;
+    until("one connection is left", async || {
+        open().iter().sum::<usize>() == 1
+    })
+    .await;
     let first = open().iter().position(|count| *count == 1).unwrap();
     let calls = spread(&cluster, &client, 50).await;
     assert_eq!(calls[first], 50, "{calls:?}");
@@ -80,9 +110,16 @@ async fn a_pinned_cold_client_keeps_one_connection_and_moves_when_it_fails() {
 #[tokio::test]
 async fn a_pinned_warm_client_keeps_the_others_ready() {
     let cluster = Cluster::start(3).await;
-    let client = all_ready(Client::builder(cluster.endpoints()).balance(Pinned::warm()), 3).await;
+    let client = all_ready(
+        Client::builder(cluster.endpoints()).balance(Pinned::warm()),
+        3,
+    )
+    .await;
     let calls = spread(&cluster, &client, 60).await;
-    let pinned = calls.iter().position(|calls| *calls == 60).expect("all calls go to one member");
+    let pinned = calls
+        .iter()
+        .position(|calls| *calls == 60)
+        .expect("all calls go to one member");
     cluster.member(pinned).client_link().set(Fault::Refuse);
     until("the pinned one is out", async || ready(&client) == 2).await;
     let calls = spread(&cluster, &client, 60).await;
@@ -92,9 +129,20 @@ async fn a_pinned_warm_client_keeps_the_others_ready() {
 #[tokio::test]
 async fn power_of_two_leaves_a_slow_member_alone() {
     let cluster = Cluster::start(3).await;
-    let client = all_ready(Client::builder(cluster.endpoints()).balance(PowerOfTwo::new()), 3).await;
-    cluster.member(2).client_link().set(Fault::Delay(Duration::from_millis(30)));
-    let before: Vec<u64> = cluster.members().iter().map(|m| m.client_link().streams_opened()).collect();
+    let client = all_ready(
+        Client::builder(cluster.endpoints()).balance(PowerOfTwo::new()),
+        3,
+    )
+    .await;
+    cluster
+        .member(2)
+        .client_link()
+        .set(Fault::Delay(Duration::from_millis(30)));
+    let before: Vec<u64> = cluster
+        .members()
+        .iter()
+        .map(|m| m.client_link().streams_opened())
+        .collect();
     let callers: Vec<_> = (0..16)
         .map(|_| {
             let client = client.clone();
@@ -120,14 +168,22 @@ async fn power_of_two_leaves_a_slow_member_alone() {
 #[tokio::test]
 async fn leader_first_follows_the_leader() {
     let cluster = Cluster::start(3).await;
-    let client = all_ready(Client::builder(cluster.endpoints()).balance(LeaderFirst::new()), 3).await;
+    let client = all_ready(
+        Client::builder(cluster.endpoints()).balance(LeaderFirst::new()),
+        3,
+    )
+    .await;
     let leader = cluster.leader().await;
     assert_eq!(spread(&cluster, &client, 40).await[leader], 40);
     let next = (leader + 1) % 3;
     cluster.move_leader(next).await;
     let known = client.clone();
     until("the new leader is known", async || {
-        let leaders: Vec<bool> = known.connectivity().iter().map(|m| m.is_leader == Some(true)).collect();
+        let leaders: Vec<bool> = known
+            .connectivity()
+            .iter()
+            .map(|m| m.is_leader == Some(true))
+            .collect();
         leaders[next] && !leaders[leader]
     })
     .await;
@@ -140,7 +196,11 @@ async fn a_policy_of_the_users_own_is_asked() {
     struct Last;
     impl BalancePolicy for Last {
         fn pick(&self, candidates: &Candidates<'_>) -> usize {
-            assert!(candidates.iter().all(|candidate| candidate.endpoint().starts_with("http://")));
+            assert!(
+                candidates
+                    .iter()
+                    .all(|candidate| candidate.endpoint().starts_with("http://"))
+            );
             candidates.len() - 1
         }
     }

@@ -23,9 +23,15 @@ fn it_works_from_every_kind_of_runtime() {
     let cluster = helper.block_on(Cluster::start(1));
     let endpoints = cluster.endpoints();
 
-    let current = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let current = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     current.block_on(use_it(endpoints.clone(), false));
-    let multi = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let multi = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     multi.block_on(use_it(endpoints.clone(), false));
     actix_rt::System::new().block_on(use_it(endpoints.clone(), false));
     actix_rt::System::new().block_on(use_it(endpoints, true));
@@ -35,12 +41,17 @@ fn it_works_from_every_kind_of_runtime() {
 fn one_client_serves_several_threads_and_runtimes_at_once() {
     let helper = tokio::runtime::Runtime::new().unwrap();
     let cluster = helper.block_on(Cluster::start(1));
-    let etcd = helper.block_on(Client::connect(cluster.endpoints())).unwrap();
+    let etcd = helper
+        .block_on(Client::connect(cluster.endpoints()))
+        .unwrap();
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let etcd = etcd.clone();
             scope.spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .unwrap();
                 runtime.block_on(async {
                     for n in 0..50 {
                         etcd.put(format!("t/{thread}/{n}"), "x").await.unwrap();
@@ -49,7 +60,8 @@ fn one_client_serves_several_threads_and_runtimes_at_once() {
             });
         }
     });
-    let count = helper.block_on(async { etcd.get("t/").prefix().count_only().await.unwrap().count });
+    let count =
+        helper.block_on(async { etcd.get("t/").prefix().count_only().await.unwrap().count });
     assert_eq!(count, 200);
 }
 
@@ -64,7 +76,9 @@ async fn unix_sockets_and_bare_addresses_are_reached() {
         loop {
             let (mut client, _) = listener.accept().await.unwrap();
             let mut server = tokio::net::TcpStream::connect(&bridged).await.unwrap();
-            tokio::spawn(async move { tokio::io::copy_bidirectional(&mut client, &mut server).await });
+            tokio::spawn(
+                async move { tokio::io::copy_bidirectional(&mut client, &mut server).await },
+            );
         }
     });
     use_it(vec![format!("unix://{}", socket.display())], false).await;
@@ -85,7 +99,9 @@ async fn ipv6_is_reached() {
         loop {
             let (mut client, _) = listener.accept().await.unwrap();
             let mut server = tokio::net::TcpStream::connect(&target).await.unwrap();
-            tokio::spawn(async move { tokio::io::copy_bidirectional(&mut client, &mut server).await });
+            tokio::spawn(
+                async move { tokio::io::copy_bidirectional(&mut client, &mut server).await },
+            );
         }
     });
     use_it(vec![format!("http://{address}")], false).await;
@@ -99,7 +115,11 @@ async fn a_call_started_while_all_members_are_down_succeeds_when_they_return() {
     for member in cluster.members() {
         member.kill();
     }
-    while etcd.connectivity().iter().any(|member| member.state == ConnectivityState::Ready) {
+    while etcd
+        .connectivity()
+        .iter()
+        .any(|member| member.state == ConnectivityState::Ready)
+    {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let waiting = tokio::spawn(etcd.get("k").timeout(Duration::from_secs(30)).into_future());
@@ -111,9 +131,18 @@ async fn a_call_started_while_all_members_are_down_succeeds_when_they_return() {
 async fn a_lazy_client_waits_for_its_first_member() {
     let cluster = Cluster::start(1).await;
     cluster.member(0).client_link().set(Fault::Refuse);
-    let etcd = Client::builder(cluster.endpoints()).connect_lazy().await.unwrap();
-    let short = etcd.wait_ready(Duration::from_millis(100)).await.unwrap_err();
-    assert!(short.to_string().contains(&cluster.endpoints()[0]), "{short}");
+    let etcd = Client::builder(cluster.endpoints())
+        .connect_lazy()
+        .await
+        .unwrap();
+    let short = etcd
+        .wait_ready(Duration::from_millis(100))
+        .await
+        .unwrap_err();
+    assert!(
+        short.to_string().contains(&cluster.endpoints()[0]),
+        "{short}"
+    );
     let waiting = tokio::spawn(etcd.get("k").timeout(Duration::from_secs(20)).into_future());
     cluster.member(0).client_link().heal();
     waiting.await.unwrap().unwrap();

@@ -19,7 +19,11 @@ async fn single() -> (Cluster, Client) {
 }
 
 fn keys(found: &GetResponse) -> Vec<&str> {
-    found.kvs.iter().map(|kv| std::str::from_utf8(&kv.key).unwrap()).collect()
+    found
+        .kvs
+        .iter()
+        .map(|kv| std::str::from_utf8(&kv.key).unwrap())
+        .collect()
 }
 
 #[tokio::test]
@@ -33,36 +37,108 @@ async fn every_option_of_get_reaches_the_server() {
     let changed = etcd.put("p/b", "2").await.unwrap().header.revision;
 
     assert_eq!(keys(&etcd.get("p/a").await.unwrap()), ["p/a"]);
-    assert_eq!(keys(&etcd.get("p/").prefix().await.unwrap()), ["p/a", "p/b", "p/c"]);
-    assert_eq!(keys(&etcd.get("").prefix().await.unwrap()), ["p/a", "p/b", "p/c", "q"]);
-    assert_eq!(keys(&etcd.get("p/a").range("p/c").await.unwrap()), ["p/a", "p/b"]);
-    assert_eq!(keys(&etcd.get("p/b").from_key().await.unwrap()), ["p/b", "p/c", "q"]);
+    assert_eq!(
+        keys(&etcd.get("p/").prefix().await.unwrap()),
+        ["p/a", "p/b", "p/c"]
+    );
+    assert_eq!(
+        keys(&etcd.get("").prefix().await.unwrap()),
+        ["p/a", "p/b", "p/c", "q"]
+    );
+    assert_eq!(
+        keys(&etcd.get("p/a").range("p/c").await.unwrap()),
+        ["p/a", "p/b"]
+    );
+    assert_eq!(
+        keys(&etcd.get("p/b").from_key().await.unwrap()),
+        ["p/b", "p/c", "q"]
+    );
 
     let limited = etcd.get("p/").prefix().limit(2).await.unwrap();
-    assert_eq!((keys(&limited), limited.more, limited.count), (vec!["p/a", "p/b"], true, 3));
-    let old = etcd.get("p/").prefix().revision(revisions[0]).await.unwrap();
+    assert_eq!(
+        (keys(&limited), limited.more, limited.count),
+        (vec!["p/a", "p/b"], true, 3)
+    );
+    let old = etcd
+        .get("p/")
+        .prefix()
+        .revision(revisions[0])
+        .await
+        .unwrap();
     assert_eq!(keys(&old), ["p/b"]);
 
     let range = || get("p/").prefix().on(&etcd);
-    assert_eq!(keys(&range().sort_by_key().descending().await.unwrap()), ["p/c", "p/b", "p/a"]);
-    assert_eq!(keys(&range().descending().await.unwrap()), ["p/c", "p/b", "p/a"]);
-    assert_eq!(keys(&range().sort_by_value().await.unwrap()), ["p/c", "p/b", "p/a"]);
-    assert_eq!(keys(&range().sort_by_value().descending().await.unwrap()), ["p/a", "p/b", "p/c"]);
-    assert_eq!(keys(&range().sort_by_create_revision().await.unwrap()), ["p/b", "p/a", "p/c"]);
-    assert_eq!(keys(&range().sort_by_mod_revision().await.unwrap()), ["p/a", "p/c", "p/b"]);
-    assert_eq!(keys(&range().sort_by_version().descending().limit(1).await.unwrap()), ["p/b"]);
+    assert_eq!(
+        keys(&range().sort_by_key().descending().await.unwrap()),
+        ["p/c", "p/b", "p/a"]
+    );
+    assert_eq!(
+        keys(&range().descending().await.unwrap()),
+        ["p/c", "p/b", "p/a"]
+    );
+    assert_eq!(
+        keys(&range().sort_by_value().await.unwrap()),
+        ["p/c", "p/b", "p/a"]
+    );
+    assert_eq!(
+        keys(&range().sort_by_value().descending().await.unwrap()),
+        ["p/a", "p/b", "p/c"]
+    );
+    assert_eq!(
+        keys(&range().sort_by_create_revision().await.unwrap()),
+        ["p/b", "p/a", "p/c"]
+    );
+    assert_eq!(
+        keys(&range().sort_by_mod_revision().await.unwrap()),
+        ["p/a", "p/c", "p/b"]
+    );
+    assert_eq!(
+        keys(
+            &range()
+                .sort_by_version()
+                .descending()
+                .limit(1)
+                .await
+                .unwrap()
+        ),
+        ["p/b"]
+    );
 
     assert_eq!(keys(&range().first_by_key().await.unwrap()), ["p/a"]);
     assert_eq!(keys(&range().last_by_key().await.unwrap()), ["p/c"]);
-    assert_eq!(keys(&range().first_by_create_revision().await.unwrap()), ["p/b"]);
-    assert_eq!(keys(&range().last_by_create_revision().await.unwrap()), ["p/c"]);
-    assert_eq!(keys(&range().first_by_mod_revision().await.unwrap()), ["p/a"]);
-    assert_eq!(keys(&range().last_by_mod_revision().await.unwrap()), ["p/b"]);
+    assert_eq!(
+        keys(&range().first_by_create_revision().await.unwrap()),
+        ["p/b"]
+    );
+    assert_eq!(
+        keys(&range().last_by_create_revision().await.unwrap()),
+        ["p/c"]
+    );
+    assert_eq!(
+        keys(&range().first_by_mod_revision().await.unwrap()),
+        ["p/a"]
+    );
+    assert_eq!(
+        keys(&range().last_by_mod_revision().await.unwrap()),
+        ["p/b"]
+    );
 
-    assert_eq!(keys(&range().min_mod_revision(changed).await.unwrap()), ["p/b"]);
-    assert_eq!(keys(&range().max_mod_revision(revisions[1]).await.unwrap()), ["p/a"]);
-    assert_eq!(keys(&range().min_create_revision(revisions[2]).await.unwrap()), ["p/c"]);
-    assert_eq!(keys(&range().max_create_revision(revisions[0]).await.unwrap()), ["p/b"]);
+    assert_eq!(
+        keys(&range().min_mod_revision(changed).await.unwrap()),
+        ["p/b"]
+    );
+    assert_eq!(
+        keys(&range().max_mod_revision(revisions[1]).await.unwrap()),
+        ["p/a"]
+    );
+    assert_eq!(
+        keys(&range().min_create_revision(revisions[2]).await.unwrap()),
+        ["p/c"]
+    );
+    assert_eq!(
+        keys(&range().max_create_revision(revisions[0]).await.unwrap()),
+        ["p/b"]
+    );
 
     let bare = range().keys_only().await.unwrap();
     assert!(bare.kvs.iter().all(|kv| kv.value.is_empty()) && bare.kvs.len() == 3);
@@ -74,10 +150,20 @@ async fn every_option_of_get_reaches_the_server() {
 #[tokio::test]
 async fn every_option_of_put_and_delete_reaches_the_server() {
     let (cluster, etcd) = single().await;
-    cluster.api(0, "/v3/lease/grant", json!({"ID": 77, "TTL": 600})).await.unwrap();
+    cluster
+        .api(0, "/v3/lease/grant", json!({"ID": 77, "TTL": 600}))
+        .await
+        .unwrap();
 
     assert_eq!(etcd.put("k", "1").prev_kv().await.unwrap().prev_kv, None);
-    let before = etcd.put("k", "2").lease(77).prev_kv().await.unwrap().prev_kv.unwrap();
+    let before = etcd
+        .put("k", "2")
+        .lease(77)
+        .prev_kv()
+        .await
+        .unwrap()
+        .prev_kv
+        .unwrap();
     assert_eq!((before.value, before.lease), (Bytes::from("1"), 0));
     etcd.put("k", "3").ignore_lease().await.unwrap();
     let kept = etcd.get("k").await.unwrap().kvs.remove(0);
@@ -100,7 +186,10 @@ async fn every_option_of_put_and_delete_reaches_the_server() {
 #[tokio::test]
 async fn transactions_compare_every_target_with_every_operator() {
     let (cluster, etcd) = single().await;
-    cluster.api(0, "/v3/lease/grant", json!({"ID": 7, "TTL": 600})).await.unwrap();
+    cluster
+        .api(0, "/v3/lease/grant", json!({"ID": 7, "TTL": 600}))
+        .await
+        .unwrap();
     etcd.put("k", "b").await.unwrap();
     let revision = etcd.put("k", "b").lease(7).await.unwrap().header.revision;
     let holds = async |condition| etcd.txn().when([condition]).await.unwrap().succeeded;
@@ -141,12 +230,20 @@ async fn transactions_nest_and_answer_in_order() {
         .when([version("a").eq(0), version("b").eq(0)])
         .then([put("a", "1")])
         .then([get("a")])
-        .then([txn().when([version("a").eq(1)]).then([delete("a").prev_kv()]).otherwise([put("wrong", "x")])])
+        .then([txn()
+            .when([version("a").eq(1)])
+            .then([delete("a").prev_kv()])
+            .otherwise([put("wrong", "x")])])
         .otherwise([get("a")])
         .await
         .unwrap();
     assert!(done.succeeded);
-    let [OpResponse::Put(_), OpResponse::Get(read), OpResponse::Txn(nested)] = &done.responses[..] else {
+    let [
+        OpResponse::Put(_),
+        OpResponse::Get(read),
+        OpResponse::Txn(nested),
+    ] = &done.responses[..]
+    else {
         panic!("{done:?}")
     };
     assert_eq!(read.first().unwrap().value, "1");
@@ -156,7 +253,13 @@ async fn transactions_nest_and_answer_in_order() {
     };
     assert_eq!((nested.succeeded, deleted.deleted), (true, 1));
 
-    let missed = etcd.txn().when([version("a").eq(9)]).then([put("a", "1")]).otherwise([get("a")]).await.unwrap();
+    let missed = etcd
+        .txn()
+        .when([version("a").eq(9)])
+        .then([put("a", "1")])
+        .otherwise([get("a")])
+        .await
+        .unwrap();
     assert!(!missed.succeeded);
     assert!(matches!(&missed.responses[..], [OpResponse::Get(found)] if found.kvs.is_empty()));
 
@@ -192,7 +295,9 @@ async fn pages_show_one_revision_whatever_is_written_meanwhile() {
     while let Some(page) = StreamExt::next(&mut pages).await {
         seen.extend(page.unwrap().kvs);
         count += 1;
-        etcd.put(format!("page/{:03}", 94 - count), "new").await.unwrap();
+        etcd.put(format!("page/{:03}", 94 - count), "new")
+            .await
+            .unwrap();
         etcd.delete("page/094").await.unwrap();
         etcd.put(format!("page/{count:03}x"), "new").await.unwrap();
     }
@@ -222,12 +327,22 @@ async fn a_range_of_more_than_four_megabytes_is_read_in_one_go() {
         etcd.put(format!("large/{n}"), &large).await.unwrap();
     }
     let all = etcd.get("large/").prefix().await.unwrap();
-    assert_eq!(all.kvs.iter().map(|kv| kv.value.len()).sum::<usize>(), 9 << 20);
+    assert_eq!(
+        all.kvs.iter().map(|kv| kv.value.len()).sum::<usize>(),
+        9 << 20
+    );
 
-    let small = Client::builder(cluster.endpoints()).max_response_size(4 << 20).connect().await.unwrap();
+    let small = Client::builder(cluster.endpoints())
+        .max_response_size(4 << 20)
+        .connect()
+        .await
+        .unwrap();
     let refused = small.get("large/").prefix().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ResponseTooLarge);
-    assert!(small.get("large/0").await.is_ok(), "the connection lives on");
+    assert!(
+        small.get("large/0").await.is_ok(),
+        "the connection lives on"
+    );
 }
 
 #[tokio::test]
@@ -238,6 +353,9 @@ async fn keys_and_values_are_any_bytes() {
     etcd.put(Bytes::from_static(b"\0"), [0u8; 3]).await.unwrap();
     etcd.put(String::from("owned"), "").await.unwrap();
     assert_eq!(etcd.get(&all).await.unwrap().first().unwrap().value, all);
-    assert_eq!(etcd.get([0u8]).await.unwrap().first().unwrap().value, [0, 0, 0][..]);
+    assert_eq!(
+        etcd.get([0u8]).await.unwrap().first().unwrap().value,
+        [0, 0, 0][..]
+    );
     assert_eq!(etcd.get("owned").await.unwrap().first().unwrap().value, "");
 }

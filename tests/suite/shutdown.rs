@@ -10,7 +10,11 @@ fn sockets_to(port: u16) -> usize {
     let remote = format!("0100007F:{port:04X}");
     let table = fs::read_to_string("/proc/net/tcp").unwrap();
     // State 01 is an established connection; the third column is the remote address.
-    table.lines().filter(|line| line.split_whitespace().nth(2) == Some(&remote)).filter(|line| line.contains(" 01 ")).count()
+    table
+        .lines()
+        .filter(|line| line.split_whitespace().nth(2) == Some(&remote))
+        .filter(|line| line.contains(" 01 "))
+        .count()
 }
 
 fn client_threads() -> usize {
@@ -24,7 +28,10 @@ fn client_threads() -> usize {
 async fn until(what: &str, condition: impl Fn() -> bool) {
     let limit = tokio::time::Instant::now() + Duration::from_secs(10);
     while !condition() {
-        assert!(tokio::time::Instant::now() < limit, "waited in vain: {what}");
+        assert!(
+            tokio::time::Instant::now() < limit,
+            "waited in vain: {what}"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -34,7 +41,11 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
 fn a_hundred_clients_leave_no_actor_no_socket_and_no_thread() {
     if std::env::var_os("ALONE").is_none() {
         let alone = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "shutdown::a_hundred_clients_leave_no_actor_no_socket_and_no_thread", "--nocapture"])
+            .args([
+                "--exact",
+                "shutdown::a_hundred_clients_leave_no_actor_no_socket_and_no_thread",
+                "--nocapture",
+            ])
             .env("ALONE", "1")
             .status()
             .unwrap();
@@ -43,14 +54,23 @@ fn a_hundred_clients_leave_no_actor_no_socket_and_no_thread() {
     }
     actix_rt::System::new().block_on(async {
         let server = ScriptedServer::start().await;
-        server.on("/etcdserverpb.KV/Range", |_| Reply::message(&actix_etcd::proto::RangeResponse {
-            header: Some(actix_etcd::proto::ResponseHeader::default()),
-            ..Default::default()
-        }));
+        server.on("/etcdserverpb.KV/Range", |_| {
+            Reply::message(&actix_etcd::proto::RangeResponse {
+                header: Some(actix_etcd::proto::ResponseHeader::default()),
+                ..Default::default()
+            })
+        });
         let port = server.address().port();
         for round in 0..100 {
-            let builder = Client::builder([server.endpoint(), server.endpoint().replace("127.0.0.1", "localhost")]);
-            let builder = if round % 3 == 0 { builder.on_current_arbiter() } else { builder };
+            let builder = Client::builder([
+                server.endpoint(),
+                server.endpoint().replace("127.0.0.1", "localhost"),
+            ]);
+            let builder = if round % 3 == 0 {
+                builder.on_current_arbiter()
+            } else {
+                builder
+            };
             let etcd = builder.connect().await.unwrap();
             etcd.get("k").await.unwrap();
             assert!(live_actors() >= 4 && sockets_to(port) >= 1);
@@ -73,8 +93,18 @@ async fn after_shutdown_every_clone_says_so() {
     let etcd = Client::connect([server.endpoint()]).await.unwrap();
     let clone = etcd.clone();
     etcd.shutdown().await;
-    assert_eq!(clone.get("k").await.unwrap_err().kind(), ErrorKind::Shutdown);
-    assert_eq!(clone.wait_ready(Duration::from_secs(5)).await.unwrap_err().kind(), ErrorKind::Shutdown);
+    assert_eq!(
+        clone.get("k").await.unwrap_err().kind(),
+        ErrorKind::Shutdown
+    );
+    assert_eq!(
+        clone
+            .wait_ready(Duration::from_secs(5))
+            .await
+            .unwrap_err()
+            .kind(),
+        ErrorKind::Shutdown
+    );
     clone.shutdown().await;
 }
 
@@ -90,7 +120,10 @@ async fn requests_in_flight_may_finish_before_the_connection_is_closed() {
     });
     let etcd = Client::connect([server.endpoint()]).await.unwrap();
     let put = tokio::spawn(etcd.put("k", "v").into_future());
-    until("the request is there", || server.count("/etcdserverpb.KV/Put") == 1).await;
+    until("the request is there", || {
+        server.count("/etcdserverpb.KV/Put") == 1
+    })
+    .await;
     etcd.shutdown().await;
     put.await.unwrap().unwrap();
     until("the connection is closed", || server.connections() == 0).await;
@@ -100,9 +133,20 @@ async fn requests_in_flight_may_finish_before_the_connection_is_closed() {
 async fn requests_that_outlast_the_grace_end_with_an_error() {
     let server = ScriptedServer::start().await;
     server.on("/etcdserverpb.KV/Put", |_| Reply::hang());
-    let etcd = Client::builder([server.endpoint()]).shutdown_grace(Duration::from_millis(50)).connect().await.unwrap();
-    let put = tokio::spawn(etcd.put("k", "v").timeout(Duration::from_secs(60)).into_future());
-    until("the request is there", || server.count("/etcdserverpb.KV/Put") == 1).await;
+    let etcd = Client::builder([server.endpoint()])
+        .shutdown_grace(Duration::from_millis(50))
+        .connect()
+        .await
+        .unwrap();
+    let put = tokio::spawn(
+        etcd.put("k", "v")
+            .timeout(Duration::from_secs(60))
+            .into_future(),
+    );
+    until("the request is there", || {
+        server.count("/etcdserverpb.KV/Put") == 1
+    })
+    .await;
     etcd.shutdown().await;
     let error = put.await.unwrap().unwrap_err();
     assert_eq!(error.outcome(), actix_etcd::Outcome::Unknown, "{error:?}");
@@ -110,17 +154,32 @@ async fn requests_that_outlast_the_grace_end_with_an_error() {
 
 #[test]
 fn a_system_that_stops_ends_the_calls_in_flight() {
-    let server = tokio::runtime::Runtime::new().unwrap().block_on(ScriptedServer::start());
+    let server = tokio::runtime::Runtime::new()
+        .unwrap()
+        .block_on(ScriptedServer::start());
     server.on("/etcdserverpb.KV/Put", |_| Reply::hang());
     let system = actix_rt::System::new();
     let etcd = system
-        .block_on(Client::builder([server.endpoint()]).on_current_arbiter().connect())
+        .block_on(
+            Client::builder([server.endpoint()])
+                .on_current_arbiter()
+                .connect(),
+        )
         .unwrap();
     let waiting = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(etcd.put("k", "v").timeout(Duration::from_secs(60)).into_future())
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(
+            etcd.put("k", "v")
+                .timeout(Duration::from_secs(60))
+                .into_future(),
+        )
     });
-    system.block_on(until("the request is there", || server.count("/etcdserverpb.KV/Put") == 1));
+    system.block_on(until("the request is there", || {
+        server.count("/etcdserverpb.KV/Put") == 1
+    }));
     drop(system);
     let error = waiting.join().unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Shutdown, "{error:?}");

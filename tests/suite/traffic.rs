@@ -75,14 +75,23 @@ pub fn longest_gap(writes: &[Write]) -> Duration {
         .map(|write| write.ended)
         .collect();
     successes.sort();
-    successes.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(Duration::MAX)
+    successes
+        .windows(2)
+        .map(|pair| pair[1] - pair[0])
+        .max()
+        .unwrap_or(Duration::MAX)
 }
 
 /// Errors by what they say, for people.
 pub fn failures(writes: &[Write]) -> HashMap<String, usize> {
     let mut counts = HashMap::new();
-    for error in writes.iter().filter_map(|write| write.result.as_ref().err()) {
-        *counts.entry(format!("{:?}/{:?}", error.kind(), error.outcome())).or_default() += 1;
+    for error in writes
+        .iter()
+        .filter_map(|write| write.result.as_ref().err())
+    {
+        *counts
+            .entry(format!("{:?}/{:?}", error.kind(), error.outcome()))
+            .or_default() += 1;
     }
     counts
 }
@@ -92,7 +101,9 @@ pub async fn check_applied_at_most_once(cluster: &Cluster, prefix: &str, writes:
     let mut applied: HashMap<String, usize> = HashMap::new();
     for change in cluster.history(prefix).await {
         if let Some(value) = change.value {
-            *applied.entry(String::from_utf8_lossy(&value).into_owned()).or_default() += 1;
+            *applied
+                .entry(String::from_utf8_lossy(&value).into_owned())
+                .or_default() += 1;
         }
     }
     for write in writes {
@@ -104,7 +115,11 @@ pub async fn check_applied_at_most_once(cluster: &Cluster, prefix: &str, writes:
                 _ => times <= 1,
             },
         };
-        assert!(right, "{} was applied {times} times, and its caller was told {:?}", write.value, write.result);
+        assert!(
+            right,
+            "{} was applied {times} times, and its caller was told {:?}",
+            write.value, write.result
+        );
     }
 }
 

@@ -3,9 +3,9 @@
 use actix_etcd::{
     Client,
     proto::{
-        self, auth_client::AuthClient, cluster_client::ClusterClient, health::health_client::HealthClient,
-        kv_client::KvClient, lease_client::LeaseClient, maintenance_client::MaintenanceClient,
-        v3electionpb, v3lockpb, watch_client::WatchClient,
+        self, auth_client::AuthClient, cluster_client::ClusterClient,
+        health::health_client::HealthClient, kv_client::KvClient, lease_client::LeaseClient,
+        maintenance_client::MaintenanceClient, v3electionpb, v3lockpb, watch_client::WatchClient,
     },
 };
 use testbed::Cluster;
@@ -48,7 +48,15 @@ async fn kv_messages_make_the_round_trip() {
         prev_kv: true,
         ..Default::default()
     };
-    assert_eq!(kv.delete_range(deletion).await.unwrap().into_inner().prev_kvs[0].value, "v");
+    assert_eq!(
+        kv.delete_range(deletion)
+            .await
+            .unwrap()
+            .into_inner()
+            .prev_kvs[0]
+            .value,
+        "v"
+    );
 }
 
 #[tokio::test]
@@ -56,22 +64,48 @@ async fn streams_in_both_directions_make_the_round_trip() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let mut leases = LeaseClient::new(etcd.grpc());
-    let granted = leases.lease_grant(proto::LeaseGrantRequest { ttl: 60, id: 42 }).await.unwrap().into_inner();
+    let granted = leases
+        .lease_grant(proto::LeaseGrantRequest { ttl: 60, id: 42 })
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!((granted.id, granted.ttl), (42, 60));
     let (beats, queue) = tokio::sync::mpsc::channel(4);
     let requests = tokio_stream::wrappers::ReceiverStream::new(queue);
-    let mut answers = leases.lease_keep_alive(requests).await.unwrap().into_inner();
+    let mut answers = leases
+        .lease_keep_alive(requests)
+        .await
+        .unwrap()
+        .into_inner();
     for _ in 0..3 {
-        beats.send(proto::LeaseKeepAliveRequest { id: 42 }).await.unwrap();
+        beats
+            .send(proto::LeaseKeepAliveRequest { id: 42 })
+            .await
+            .unwrap();
         assert_eq!(answers.next().await.unwrap().unwrap().ttl, 60);
     }
     drop(beats);
     assert!(answers.next().await.is_none());
     let asked = proto::LeaseTimeToLiveRequest { id: 42, keys: true };
-    assert_eq!(leases.lease_time_to_live(asked).await.unwrap().into_inner().granted_ttl, 60);
-    let all = leases.lease_leases(proto::LeaseLeasesRequest::default()).await.unwrap().into_inner();
+    assert_eq!(
+        leases
+            .lease_time_to_live(asked)
+            .await
+            .unwrap()
+            .into_inner()
+            .granted_ttl,
+        60
+    );
+    let all = leases
+        .lease_leases(proto::LeaseLeasesRequest::default())
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(all.leases[0].id, 42);
-    leases.lease_revoke(proto::LeaseRevokeRequest { id: 42 }).await.unwrap();
+    leases
+        .lease_revoke(proto::LeaseRevokeRequest { id: 42 })
+        .await
+        .unwrap();
 
     let mut watches = WatchClient::new(etcd.grpc());
     let create = proto::WatchCreateRequest {
@@ -101,25 +135,71 @@ async fn cluster_and_maintenance_messages_make_the_round_trip() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let mut members = ClusterClient::new(etcd.grpc());
-    let list = members.member_list(proto::MemberListRequest { linearizable: true }).await.unwrap().into_inner();
+    let list = members
+        .member_list(proto::MemberListRequest { linearizable: true })
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(list.members[0].id, cluster.member(0).id());
     let mut maintenance = MaintenanceClient::new(etcd.grpc());
-    let status = maintenance.status(proto::StatusRequest::default()).await.unwrap().into_inner();
+    let status = maintenance
+        .status(proto::StatusRequest::default())
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(status.leader, cluster.member(0).id());
     assert!(!status.version.is_empty() && status.raft_index > 0 && status.db_size > 0);
-    assert!(maintenance.alarm(proto::AlarmRequest::default()).await.unwrap().into_inner().alarms.is_empty());
-    maintenance.defragment(proto::DefragmentRequest::default()).await.unwrap();
-    assert_ne!(maintenance.hash(proto::HashRequest::default()).await.unwrap().into_inner().hash, 0);
-    assert_ne!(maintenance.hash_kv(proto::HashKvRequest::default()).await.unwrap().into_inner().hash, 0);
-    let mut snapshot = maintenance.snapshot(proto::SnapshotRequest::default()).await.unwrap().into_inner();
+    assert!(
+        maintenance
+            .alarm(proto::AlarmRequest::default())
+            .await
+            .unwrap()
+            .into_inner()
+            .alarms
+            .is_empty()
+    );
+    maintenance
+        .defragment(proto::DefragmentRequest::default())
+        .await
+        .unwrap();
+    assert_ne!(
+        maintenance
+            .hash(proto::HashRequest::default())
+            .await
+            .unwrap()
+            .into_inner()
+            .hash,
+        0
+    );
+    assert_ne!(
+        maintenance
+            .hash_kv(proto::HashKvRequest::default())
+            .await
+            .unwrap()
+            .into_inner()
+            .hash,
+        0
+    );
+    let mut snapshot = maintenance
+        .snapshot(proto::SnapshotRequest::default())
+        .await
+        .unwrap()
+        .into_inner();
     let mut size = 0;
     while let Some(part) = snapshot.next().await {
         size += part.unwrap().blob.len();
     }
     assert_eq!(size % 512, 32, "a database of whole pages and its checksum");
     let mut health = HealthClient::new(etcd.grpc());
-    let told = health.check(proto::health::HealthCheckRequest::default()).await.unwrap().into_inner();
-    assert_eq!(told.status(), proto::health::health_check_response::ServingStatus::Serving);
+    let told = health
+        .check(proto::health::HealthCheckRequest::default())
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(
+        told.status(),
+        proto::health::health_check_response::ServingStatus::Serving
+    );
 }
 
 #[tokio::test]
@@ -127,7 +207,9 @@ async fn auth_messages_make_the_round_trip() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let mut auth = AuthClient::new(etcd.grpc());
-    auth.role_add(proto::AuthRoleAddRequest { name: "r".into() }).await.unwrap();
+    auth.role_add(proto::AuthRoleAddRequest { name: "r".into() })
+        .await
+        .unwrap();
     let permission = proto::authpb::Permission {
         perm_type: proto::authpb::permission::Type::Readwrite.into(),
         key: "a".into(),
@@ -138,7 +220,11 @@ async fn auth_messages_make_the_round_trip() {
         perm: Some(permission.clone()),
     };
     auth.role_grant_permission(grant).await.unwrap();
-    let role = auth.role_get(proto::AuthRoleGetRequest { role: "r".into() }).await.unwrap().into_inner();
+    let role = auth
+        .role_get(proto::AuthRoleGetRequest { role: "r".into() })
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(role.perm, [permission]);
     let user = proto::AuthUserAddRequest {
         name: "u".into(),
@@ -151,10 +237,28 @@ async fn auth_messages_make_the_round_trip() {
         role: "r".into(),
     };
     auth.user_grant_role(link).await.unwrap();
-    let user = auth.user_get(proto::AuthUserGetRequest { name: "u".into() }).await.unwrap().into_inner();
+    let user = auth
+        .user_get(proto::AuthUserGetRequest { name: "u".into() })
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(user.roles, ["r"]);
-    assert_eq!(auth.user_list(proto::AuthUserListRequest {}).await.unwrap().into_inner().users, ["u"]);
-    assert_eq!(auth.role_list(proto::AuthRoleListRequest {}).await.unwrap().into_inner().roles, ["r"]);
+    assert_eq!(
+        auth.user_list(proto::AuthUserListRequest {})
+            .await
+            .unwrap()
+            .into_inner()
+            .users,
+        ["u"]
+    );
+    assert_eq!(
+        auth.role_list(proto::AuthRoleListRequest {})
+            .await
+            .unwrap()
+            .into_inner()
+            .roles,
+        ["r"]
+    );
 }
 
 #[tokio::test]
@@ -162,7 +266,12 @@ async fn lock_and_election_messages_make_the_round_trip() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let mut leases = LeaseClient::new(etcd.grpc());
-    let lease = leases.lease_grant(proto::LeaseGrantRequest { ttl: 60, id: 0 }).await.unwrap().into_inner().id;
+    let lease = leases
+        .lease_grant(proto::LeaseGrantRequest { ttl: 60, id: 0 })
+        .await
+        .unwrap()
+        .into_inner()
+        .id;
     let mut locks = v3lockpb::lock_client::LockClient::new(etcd.grpc());
     let request = v3lockpb::LockRequest {
         name: "l".into(),
@@ -178,8 +287,26 @@ async fn lock_and_election_messages_make_the_round_trip() {
         lease,
         value: "me".into(),
     };
-    let leader = elections.campaign(campaign).await.unwrap().into_inner().leader;
+    let leader = elections
+        .campaign(campaign)
+        .await
+        .unwrap()
+        .into_inner()
+        .leader;
     let asked = v3electionpb::LeaderRequest { name: "e".into() };
-    assert_eq!(elections.leader(asked).await.unwrap().into_inner().kv.unwrap().value, "me");
-    elections.resign(v3electionpb::ResignRequest { leader }).await.unwrap();
+    assert_eq!(
+        elections
+            .leader(asked)
+            .await
+            .unwrap()
+            .into_inner()
+            .kv
+            .unwrap()
+            .value,
+        "me"
+    );
+    elections
+        .resign(v3electionpb::ResignRequest { leader })
+        .await
+        .unwrap();
 }
