@@ -132,6 +132,13 @@ impl Client {
         &self.inner.caller
     }
 
+    /// Runs a closure on the actors' thread; `false` where it has ended.
+    pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) -> bool {
+        let runtime = self.inner.runtime.lock();
+        let runtime = runtime.unwrap_or_else(PoisonError::into_inner);
+        runtime.as_ref().is_some_and(|runtime| runtime.run(job))
+    }
+
     pub(crate) fn lease_keeper(&self) -> &Addr<KeeperActor> {
         &self.inner.leases
     }

@@ -12,6 +12,7 @@ pub mod error;
 pub mod lease;
 mod options;
 pub mod proto;
+pub mod recipes;
 pub mod retry;
 mod runtime;
 mod supervisor;

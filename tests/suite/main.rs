@@ -11,6 +11,7 @@ mod lease;
 mod lease_faults;
 mod lease_record;
 mod lease_scripted;
+mod session;
 mod shutdown;
 mod storm;
 mod supervision;

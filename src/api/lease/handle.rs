@@ -142,7 +142,11 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if !self.released {
-            let revoke = self.cell.revoke_on_drop() && self.cell.lost().is_none();
+            let may_be_there = matches!(
+                self.cell.lost(),
+                None | Some(LostReason::NeverConfirmed | LostReason::PermissionDenied)
+            );
+            let revoke = self.cell.revoke_on_drop() && may_be_there;
             self.release(revoke);
         }
     }
