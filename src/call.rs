@@ -247,11 +247,9 @@ impl Caller {
             not_before,
             ticket,
         });
-        match timeout_at(deadline.min(due + SUSPICION), given).await {
-            Ok(Ok(())) => {}
-            // The retry actor is gone or late: this call keeps the time itself.
-            Ok(Err(_)) => sleep_until(due.min(deadline)).await,
-            Err(_) => {}
+        if let Ok(Err(_)) = timeout_at(deadline.min(due + SUSPICION), given).await {
+            // The retry actor is gone: this call keeps the time itself.
+            sleep_until(due.min(deadline)).await;
         }
         if Instant::now() >= deadline {
             return Err(trouble.out_of_time());

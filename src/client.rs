@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -25,7 +25,8 @@ use crate::{
         Connection,
         actor::{ClusterId, Shared},
     },
-    error::{Error, ErrorKind, Outcome},
+    endpoints::keep_in_sync,
+    error::Error,
     lease::{self, keeper::KeeperActor},
     options::{ClientBuilder, parse_endpoints},
     retry::{actor::RetryActor, budget::RetryBudget},
@@ -48,9 +49,11 @@ const END_LEASES: lease::Shutdown = lease::Shutdown {
     patience: Duration::from_secs(3),
 };
 
-struct Inner {
+pub(crate) struct Inner {
     caller: Arc<Caller>,
     leases: Addr<KeeperActor>,
+    /// The endpoints the client was made with.
+    seeds: Vec<Endpoint>,
     request_timeout: Duration,
     shutdown_grace: Duration,
     runtime: Mutex<Option<Runtime>>,
@@ -97,6 +100,7 @@ impl Client {
             follow_leader: options.policy.follows_leader(),
         });
         let (policy, actors_share) = (options.policy.clone(), shared.clone());
+        let seeds = endpoints.clone();
         let (balancer, retries) = runtime
             .call(move || {
                 let retries = RetryActor::start();
@@ -117,15 +121,28 @@ impl Client {
         });
         let lessee = caller.clone();
         let leases = runtime.call(move || KeeperActor::start(lessee)).await?;
-        Ok(Self {
-            inner: Arc::new(Inner {
-                caller,
-                leases,
-                request_timeout: options.request_timeout,
-                shutdown_grace: options.shutdown_grace,
-                runtime: Mutex::new(Some(runtime)),
-            }),
-        })
+        let inner = Arc::new(Inner {
+            caller,
+            leases,
+            seeds,
+            request_timeout: options.request_timeout,
+            shutdown_grace: options.shutdown_grace,
+            runtime: Mutex::new(None),
+        });
+        if let Some(interval) = options.auto_sync {
+            let client = Arc::downgrade(&inner);
+            runtime.run(move || drop(actix_rt::spawn(keep_in_sync(client, interval))));
+        }
+        *inner.runtime() = Some(runtime);
+        Ok(Self { inner })
+    }
+
+    pub(crate) fn from_inner(inner: Arc<Inner>) -> Self {
+        Self { inner }
+    }
+
+    pub(crate) fn seeds(&self) -> &[Endpoint] {
+        &self.inner.seeds
     }
 
     pub(crate) fn caller(&self) -> &Caller {
@@ -134,8 +151,7 @@ impl Client {
 
     /// Runs a closure on the actors' thread; `false` where it has ended.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) -> bool {
-        let runtime = self.inner.runtime.lock();
-        let runtime = runtime.unwrap_or_else(PoisonError::into_inner);
+        let runtime = self.inner.runtime();
         runtime.as_ref().is_some_and(|runtime| runtime.run(job))
     }
 
@@ -214,7 +230,7 @@ impl Client {
     /// are closed, actors and the thread end. Leases that are to be revoked when dropped are revoked first, for at most
     /// three seconds; the others end with their time. Later requests fail with [`ErrorKind::Shutdown`].
     pub async fn shutdown(self) {
-        let runtime = self.inner.take_runtime();
+        let runtime = self.inner.runtime().take();
         let shutdown = self.inner.shutdown_message();
         let _ = self.inner.leases.send(END_LEASES).await;
         // An error means that the balancer has ended already.
@@ -226,11 +242,8 @@ impl Client {
 }
 
 impl Inner {
-    fn take_runtime(&self) -> Option<Runtime> {
-        self.runtime
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+    fn runtime(&self) -> MutexGuard<'_, Option<Runtime>> {
+        self.runtime.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn shutdown_message(&self) -> Shutdown {
@@ -242,7 +255,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(runtime) = self.take_runtime() {
+        if let Some(runtime) = self.runtime().take() {
             let balancer = self.caller.balancer.clone();
             let leases = self.leases.clone();
             let shutdown = self.shutdown_message();

@@ -8,6 +8,7 @@ mod balancer;
 mod call;
 mod client;
 mod connection;
+mod endpoints;
 pub mod error;
 pub mod lease;
 mod options;

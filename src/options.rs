@@ -22,6 +22,7 @@ pub struct ClientBuilder {
     pub(crate) retry: Arc<dyn RetryPolicy>,
     pub(crate) budget: BudgetLimits,
     pub(crate) on_current_arbiter: bool,
+    pub(crate) auto_sync: Option<Duration>,
 }
 
 impl ClientBuilder {
@@ -40,6 +41,7 @@ impl ClientBuilder {
             retry: Arc::new(StandardRetry),
             budget: BudgetLimits::default(),
             on_current_arbiter: false,
+            auto_sync: None,
         }
     }
 
@@ -106,6 +108,12 @@ impl ClientBuilder {
         self
     }
 
+    /// Takes the endpoints over from the cluster's member list that often; see [`Client::sync`]. Default: never.
+    pub fn auto_sync(mut self, interval: impl Into<Option<Duration>>) -> Self {
+        self.auto_sync = interval.into();
+        self
+    }
+
     /// Starts the client and waits until a member is ready.
     ///
     /// Fails with [`ErrorKind::Unavailable`], naming each endpoint and what is wrong with it, if none is within the
@@ -145,6 +153,9 @@ impl ClientBuilder {
             ("connect_timeout", self.dial.connect_timeout),
             ("ping_timeout", self.dial.ping_timeout),
         ];
+        if self.auto_sync.is_some_and(|interval| interval.is_zero()) {
+            return Err(Error::invalid("`auto_sync` is zero"));
+        }
         for (name, time) in times {
             if time.is_zero() {
                 return Err(Error::invalid(format!("`{name}` is zero")));

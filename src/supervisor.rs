@@ -55,7 +55,7 @@ macro_rules! crashes {
         impl actix::Handler<$crate::supervisor::Crash> for $actor {
             type Result = ();
 
-            #[expect(clippy::panic, reason = "the message exists to cause one")]
+            #[allow(clippy::panic, reason = "the message exists to cause one")]
             fn handle(&mut self, _: $crate::supervisor::Crash, _: &mut Self::Context) {
                 panic!("asked to crash");
             }

@@ -219,7 +219,7 @@ impl Handler<ConnectivityChanged> for BalancerActor {
             if change.state == ConnectivityState::Ready {
                 self.retries.do_send(MemberReady);
             }
-            self.subscribers.retain(|subscriber| subscriber.connected());
+            self.subscribers.retain(Recipient::connected);
             for subscriber in &self.subscribers {
                 subscriber.do_send(change.clone());
             }

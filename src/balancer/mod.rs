@@ -90,6 +90,10 @@ impl ReadySetCell {
         self.0.load()
     }
 
+    pub(crate) fn load_full(&self) -> Arc<ReadySet> {
+        self.0.load_full()
+    }
+
     pub(crate) fn publish(&self, set: ReadySet) {
         self.0.store(Arc::new(set));
     }

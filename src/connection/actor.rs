@@ -145,8 +145,7 @@ impl ConnectionActor {
                 }
                 self.retry = Some(ctx.notify_later(RetryDial, delay));
             }
-            Next::Use => self.announce(),
-            Next::Close => self.announce(),
+            Next::Use | Next::Close => self.announce(),
         }
     }
 
@@ -159,7 +158,7 @@ impl ConnectionActor {
         match &error {
             None => tracing::debug!(endpoint = %self.endpoint, %state, "connectivity"),
             Some(error) => {
-                tracing::debug!(endpoint = %self.endpoint, %state, %error, "connectivity")
+                tracing::debug!(endpoint = %self.endpoint, %state, %error, "connectivity");
             }
         }
         self.tell_balancer(ConnectivityChanged {

@@ -95,9 +95,15 @@ pub(crate) fn strip_rpc_prefix(message: &str) -> &str {
     rest
 }
 
+/// The server's gRPC library refuses what is far above etcd's limit before etcd sees it; the sizes follow.
+const GRPC_TOO_LARGE: &str = "grpc: received message larger than max";
+
 /// The kind a message stands for, with or without the prefixes etcd puts before it.
 pub(crate) fn kind_of_message(message: &str) -> Option<ErrorKind> {
     let bare = strip_rpc_prefix(message);
+    if bare.starts_with(GRPC_TOO_LARGE) {
+        return Some(ErrorKind::RequestTooLarge);
+    }
     let found = |matches: &dyn Fn(&str) -> bool| {
         MESSAGES
             .iter()

@@ -272,3 +272,11 @@ fn every_kind_has_words_for_people() {
         );
     }
 }
+
+#[test]
+fn a_request_that_the_servers_grpc_library_refused_is_too_large() {
+    let words = "grpc: received message larger than max (3145736 vs. 2097152)";
+    let error = Error::from_status(Code::ResourceExhausted, words);
+    assert_eq!(error.kind(), ErrorKind::RequestTooLarge);
+    assert_eq!(error.outcome(), Outcome::Rejected);
+}

@@ -92,9 +92,9 @@ mod tests {
         wheel.set(1, start + ms(101));
         wheel.set(2, start + ms(40));
         assert_eq!(wheel.next(), Some(start + ms(40)));
-        assert_eq!(wheel.expired(start + ms(39)), []);
+        assert_eq!(wheel.expired(start + ms(39)), [0_i64; 0]);
         assert_eq!(wheel.expired(start + ms(41)), [2]);
-        assert_eq!(wheel.expired(start + ms(119)), []);
+        assert_eq!(wheel.expired(start + ms(119)), [0_i64; 0]);
         assert_eq!(wheel.expired(start + ms(120)), [1]);
         assert_eq!(wheel.next(), None);
     }
@@ -105,10 +105,10 @@ mod tests {
         let mut wheel = Wheel::new(start);
         wheel.set(1, start + ms(40));
         wheel.set(1, start + ms(400));
-        assert_eq!(wheel.expired(start + ms(300)), []);
+        assert_eq!(wheel.expired(start + ms(300)), [0_i64; 0]);
         wheel.set(1, start + ms(320));
         assert_eq!(wheel.expired(start + ms(320)), [1]);
-        assert_eq!(wheel.expired(start + ms(500)), [], "woken once");
+        assert_eq!(wheel.expired(start + ms(500)), [0_i64; 0], "woken once");
     }
 
     #[test]
@@ -127,7 +127,7 @@ mod tests {
         let mut wheel = Wheel::new(start);
         wheel.set(1, start + ms(20));
         wheel.clear(1);
-        assert_eq!(wheel.expired(start + ms(100)), []);
+        assert_eq!(wheel.expired(start + ms(100)), [0_i64; 0]);
     }
 
     #[test]

@@ -8,20 +8,11 @@ use actix_etcd::{
 };
 use testbed::{Cluster, Fault};
 
-async fn until(what: &str, condition: impl AsyncFn() -> bool) {
-    let limit = tokio::time::Instant::now() + Duration::from_secs(20);
-    while !condition().await {
-        assert!(
-            tokio::time::Instant::now() < limit,
-            "waited in vain: {what}"
-        );
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
+use crate::wait::until;
 
 async fn all_ready(builder: ClientBuilder, members: usize) -> Client {
     let client = builder.connect().await.unwrap();
-    until("all members are ready", async || ready(&client) == members).await;
+    until("all members are ready", || ready(&client) == members).await;
     client
 }
 
@@ -33,31 +24,56 @@ fn ready(client: &Client) -> usize {
         .count()
 }
 
-/// How many requests each member got for that many calls.
+/// How many reads each member got for that many calls, by its own count: the proxies also see probes.
 async fn spread(cluster: &Cluster, client: &Client, calls: usize) -> Vec<u64> {
-    let opened = || -> Vec<u64> {
-        cluster
-            .members()
-            .iter()
-            .map(|member| member.client_link().streams_opened())
-            .collect()
-    };
-    let before = opened();
+    let before = reads(cluster).await;
     for _ in 0..calls {
         client.get("k").await.unwrap();
     }
-    opened()
+    let after = reads(cluster).await;
+    after
         .iter()
         .zip(before)
         .map(|(after, before)| after - before)
         .collect()
 }
 
+async fn reads(cluster: &Cluster) -> Vec<u64> {
+    let mut reads = Vec::new();
+    for member in cluster.members() {
+        let count = member
+            .metric(r#"grpc_server_started_total{grpc_method="Range"}"#)
+            .await;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a count"
+        )]
+        reads.push(count.unwrap_or(0.0) as u64);
+    }
+    reads
+}
+
 #[tokio::test]
 async fn round_robin_is_exactly_even() {
     let cluster = Cluster::start(3).await;
     let client = all_ready(Client::builder(cluster.endpoints()), 3).await;
+    let through_proxies = |cluster: &Cluster| -> Vec<u64> {
+        cluster
+            .members()
+            .iter()
+            .map(|member| member.client_link().streams_opened())
+            .collect()
+    };
+    let before = through_proxies(&cluster);
     assert_eq!(spread(&cluster, &client, 300).await, [100, 100, 100]);
+    let seen = through_proxies(&cluster);
+    assert!(
+        seen.iter()
+            .zip(before)
+            .all(|(after, before)| after - before >= 100),
+        "{seen:?}"
+    );
     let uneven = spread(&cluster, &client, 100).await;
     assert_eq!(uneven.iter().sum::<u64>(), 100);
     assert!(
@@ -66,10 +82,10 @@ async fn round_robin_is_exactly_even() {
     );
 
     cluster.member(1).client_link().set(Fault::Refuse);
-    until("a member is out", async || ready(&client) == 2).await;
+    until("a member is out", || ready(&client) == 2).await;
     assert_eq!(spread(&cluster, &client, 100).await, [50, 0, 50]);
     cluster.member(1).client_link().heal();
-    until("it is back", async || ready(&client) == 3).await;
+    until("it is back", || ready(&client) == 3).await;
     assert_eq!(spread(&cluster, &client, 30).await, [10, 10, 10]);
 }
 
@@ -88,7 +104,7 @@ async fn a_pinned_cold_client_keeps_one_connection_and_moves_when_it_fails() {
             .map(|member| member.client_link().connections())
             .collect()
     };
-    until("one connection is left", async || {
+    until("one connection is left", || {
         open().iter().sum::<usize>() == 1
     })
     .await;
@@ -100,7 +116,7 @@ async fn a_pinned_cold_client_keeps_one_connection_and_moves_when_it_fails() {
     for _ in 0..20 {
         client.get("k").await.unwrap();
     }
-    until("one other connection is left", async || {
+    until("one other connection is left", || {
         let open = open();
         open[first] == 0 && open.iter().sum::<usize>() == 1
     })
@@ -121,7 +137,7 @@ async fn a_pinned_warm_client_keeps_the_others_ready() {
         .position(|calls| *calls == 60)
         .expect("all calls go to one member");
     cluster.member(pinned).client_link().set(Fault::Refuse);
-    until("the pinned one is out", async || ready(&client) == 2).await;
+    until("the pinned one is out", || ready(&client) == 2).await;
     let calls = spread(&cluster, &client, 60).await;
     assert!(calls.contains(&60) && calls[pinned] == 0, "{calls:?}");
 }
@@ -138,11 +154,7 @@ async fn power_of_two_leaves_a_slow_member_alone() {
         .member(2)
         .client_link()
         .set(Fault::Delay(Duration::from_millis(30)));
-    let before: Vec<u64> = cluster
-        .members()
-        .iter()
-        .map(|m| m.client_link().streams_opened())
-        .collect();
+    let before = reads(&cluster).await;
     let callers: Vec<_> = (0..16)
         .map(|_| {
             let client = client.clone();
@@ -156,11 +168,11 @@ async fn power_of_two_leaves_a_slow_member_alone() {
     for caller in callers {
         caller.await.unwrap();
     }
-    let calls: Vec<u64> = cluster
-        .members()
+    let after = reads(&cluster).await;
+    let calls: Vec<u64> = after
         .iter()
         .zip(before)
-        .map(|(member, before)| member.client_link().streams_opened() - before)
+        .map(|(after, before)| after - before)
         .collect();
     assert!(calls[2] < calls[0] && calls[2] < calls[1], "{calls:?}");
 }
@@ -178,7 +190,7 @@ async fn leader_first_follows_the_leader() {
     let next = (leader + 1) % 3;
     cluster.move_leader(next).await;
     let known = client.clone();
-    until("the new leader is known", async || {
+    until("the new leader is known", || {
         let leaders: Vec<bool> = known
             .connectivity()
             .iter()

@@ -118,7 +118,6 @@ async fn a_write_refused_for_a_passing_reason_is_sent_again() {
     for text in [
         "etcdserver: no leader",
         "etcdserver: too many requests",
-        "etcdserver: rpc not supported for learner",
         "raft proposal dropped",
     ] {
         let (result, sent) = told(move |call| {
@@ -132,6 +131,22 @@ async fn a_write_refused_for_a_passing_reason_is_sent_again() {
         result.unwrap_or_else(|error| panic!("{text}: {error}"));
         assert_eq!(sent, 3, "{text}");
     }
+}
+
+#[tokio::test]
+async fn a_learner_sends_the_write_to_another_member() {
+    let (learner, voter) = (ScriptedServer::start().await, ScriptedServer::start().await);
+    learner.on(PUT, |_| {
+        Reply::status(9, "etcdserver: rpc not supported for learner")
+    });
+    voter.on(PUT, |_| done());
+    let client = Client::connect([learner.endpoint(), voter.endpoint()])
+        .await
+        .unwrap();
+    for _ in 0..10 {
+        client.put("k", "v").await.unwrap();
+    }
+    assert_eq!(voter.count(PUT), 10);
 }
 
 #[tokio::test]

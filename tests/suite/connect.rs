@@ -5,6 +5,8 @@ use std::time::Duration;
 use actix_etcd::{Client, ConnectivityState};
 use testbed::{Cluster, Fault};
 
+use crate::wait::until;
+
 /// One use of a client, the same from everywhere.
 async fn use_it(endpoints: Vec<String>, on_arbiter: bool) {
     let mut builder = Client::builder(endpoints);
@@ -115,13 +117,12 @@ async fn a_call_started_while_all_members_are_down_succeeds_when_they_return() {
     for member in cluster.members() {
         member.kill();
     }
-    while etcd
-        .connectivity()
-        .iter()
-        .any(|member| member.state == ConnectivityState::Ready)
-    {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let none_ready = || {
+        etcd.connectivity()
+            .iter()
+            .all(|member| member.state != ConnectivityState::Ready)
+    };
+    until("the client knows that all are down", none_ready).await;
     let waiting = tokio::spawn(etcd.get("k").timeout(Duration::from_secs(30)).into_future());
     cluster.start_all().await;
     assert_eq!(waiting.await.unwrap().unwrap().first().unwrap().value, "v");

@@ -6,16 +6,7 @@ use actix_etcd::{Client, ConnectivityState, ErrorKind};
 use testbed::{Cluster, Reply, ScriptedServer};
 use tokio_stream::StreamExt;
 
-async fn until(what: &str, condition: impl Fn() -> bool) {
-    let limit = tokio::time::Instant::now() + Duration::from_secs(20);
-    while !condition() {
-        assert!(
-            tokio::time::Instant::now() < limit,
-            "waited in vain: {what}"
-        );
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
+use crate::wait::until;
 
 #[tokio::test]
 async fn removed_endpoints_drain_and_new_ones_are_used() {
@@ -103,4 +94,61 @@ async fn a_member_of_another_cluster_is_refused_with_the_reason() {
     for _ in 0..20 {
         assert_eq!(etcd.get("k").await.unwrap().first().unwrap().value, "ours");
     }
+}
+
+#[tokio::test]
+async fn sync_adopts_what_serves_and_leaves_out_what_does_not() {
+    let cluster = Cluster::start(3).await;
+    let seed = cluster.endpoints().remove(0);
+    let etcd = Client::connect([seed.clone()]).await.unwrap();
+    let learner = cluster.add_learner().await;
+    cluster.member(2).client_link().set(testbed::Fault::Refuse);
+    let mut adopted = etcd.sync().await.unwrap();
+    adopted.sort();
+    let mut serving = vec![
+        cluster.endpoints()[0].clone(),
+        cluster.endpoints()[1].clone(),
+    ];
+    serving.sort();
+    assert_eq!(
+        adopted, serving,
+        "neither the learner {learner} nor the member that does not answer"
+    );
+
+    cluster.member(2).client_link().heal();
+    assert_eq!(etcd.sync().await.unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn the_given_endpoints_stay_as_a_fallback() {
+    let cluster = Cluster::start(3).await;
+    let endpoints = cluster.endpoints();
+    let etcd = Client::builder([endpoints[0].clone()])
+        .auto_sync(Duration::from_millis(200))
+        .request_timeout(Duration::from_millis(400))
+        .connect()
+        .await
+        .unwrap();
+    until("all members are known", || etcd.endpoints().len() == 3).await;
+    cluster.remove_member(0).await;
+    until("the removed member is left out", || {
+        etcd.endpoints().len() == 2
+    })
+    .await;
+    for index in [1, 2] {
+        cluster
+            .member(index)
+            .client_link()
+            .set(testbed::Fault::Refuse);
+    }
+    until("the seed is tried again", || {
+        etcd.endpoints().contains(&endpoints[0])
+    })
+    .await;
+    cluster.heal();
+    until("the members are back", || etcd.endpoints().len() == 2).await;
+    etcd.put("k", "v")
+        .timeout(Duration::from_secs(5))
+        .await
+        .unwrap();
 }

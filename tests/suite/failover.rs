@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use actix_etcd::Client;
-use testbed::{Cluster, Fault, Member};
+use actix_etcd::{Client, ConnectivityState, ErrorKind, Outcome};
+use testbed::{Chaos, ChaosKind, Cluster, Fault, Member};
 
-use crate::traffic::{Readers, Writers, check_applied_at_most_once, failures, longest_gap};
+use crate::{
+    traffic::{Readers, Writers, check_applied_at_most_once, failures, longest_gap},
+    wait::hold,
+};
 
 const PREFIX: &str = "failover/";
 
@@ -18,16 +21,15 @@ where
     let cluster = Cluster::start(3).await;
     let client = Client::connect(cluster.endpoints()).await.unwrap();
     client.put("read", "me").await.unwrap();
-    let mut writes = Vec::new();
     for member in cluster.members() {
         let leads = cluster.leader().await == member.index();
         let writers = Writers::start(&client, 4, &format!("{PREFIX}{}/", member.index()));
         let readers = Readers::start(&client, 2, "read");
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        writers.until_written(20).await;
         begin(&cluster, &member).await;
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        hold(Duration::from_secs(3)).await;
         end(&cluster, &member).await;
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        writers.until_written(20).await;
         let round = writers.finish().await;
         let unread = readers.finish().await;
         println!(
@@ -39,7 +41,6 @@ where
         );
         assert!(unread.is_empty(), "a read failed: {}", unread[0]);
         check_applied_at_most_once(&cluster, &format!("{PREFIX}{}/", member.index()), &round).await;
-        writes.extend(round);
         cluster.wait_healthy().await;
     }
     client.shutdown().await;
@@ -83,4 +84,110 @@ async fn a_member_cut_off_from_its_peers_costs_no_read_and_doubles_no_write() {
         async |cluster, _| cluster.heal(),
     )
     .await;
+}
+
+#[tokio::test]
+async fn connections_that_are_reset_again_and_again_cost_no_read_and_double_no_write() {
+    survive(
+        "reset",
+        async |_, member| {
+            for _ in 0..8 {
+                member.client_link().reset_now();
+                hold(Duration::from_millis(300)).await;
+            }
+        },
+        async |_, member| member.client_link().heal(),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn an_outage_of_all_members_ends_calls_by_deadline_or_as_unknown_only() {
+    let cluster = Cluster::start(3).await;
+    let client = Client::builder(cluster.endpoints())
+        .request_timeout(Duration::from_secs(1))
+        .connect()
+        .await
+        .unwrap();
+    let writers = Writers::start(&client, 4, PREFIX);
+    writers.until_written(20).await;
+    for member in cluster.members() {
+        member.kill();
+    }
+    hold(Duration::from_millis(2500)).await;
+    cluster.start_all().await;
+    writers.until_written(20).await;
+    let writes = writers.finish().await;
+    println!(
+        "all down: longest gap {:?}, {:?}",
+        longest_gap(&writes),
+        failures(&writes)
+    );
+    for error in writes
+        .iter()
+        .filter_map(|write| write.result.as_ref().err())
+    {
+        let by_deadline = matches!(
+            error.kind(),
+            ErrorKind::Unavailable | ErrorKind::DeadlineExceeded
+        );
+        assert!(
+            by_deadline || error.outcome() == Outcome::Unknown,
+            "{error:?}"
+        );
+    }
+    check_applied_at_most_once(&cluster, PREFIX, &writes).await;
+}
+
+#[tokio::test]
+async fn a_serializable_read_uses_a_member_without_leader() {
+    let cluster = Cluster::start(3).await;
+    let client = Client::connect(cluster.endpoints()).await.unwrap();
+    client.put("k", "v").await.unwrap();
+    cluster.member(0).kill();
+    cluster.member(1).kill();
+    let short = Duration::from_secs(3);
+    let linearizable = client.get("k").timeout(short).await.unwrap_err();
+    assert!(
+        matches!(
+            linearizable.kind(),
+            ErrorKind::Unavailable | ErrorKind::DeadlineExceeded
+        ),
+        "{linearizable:?}"
+    );
+    let found = client.get("k").serializable().await.unwrap();
+    assert_eq!(found.first().unwrap().value, "v");
+    let left = &client.connectivity()[2];
+    assert_eq!(left.state, ConnectivityState::NoLeader);
+}
+
+#[tokio::test]
+async fn random_faults_double_no_write_and_lose_no_read() {
+    let cluster = Cluster::start(3).await;
+    let client = Client::connect(cluster.endpoints()).await.unwrap();
+    client.put("read", "me").await.unwrap();
+    let chaos = Chaos::from_env("failover");
+    let writers = Writers::start(&client, 4, PREFIX);
+    let readers = Readers::start(&client, 2, "read");
+    chaos.run(&cluster, &ChaosKind::ALL).await;
+    client
+        .put("the", "end")
+        .timeout(Duration::from_secs(20))
+        .await
+        .unwrap();
+    let writes = writers.finish().await;
+    let unread = readers.finish().await;
+    println!(
+        "{} writes, longest gap {:?}, {:?}",
+        writes.len(),
+        longest_gap(&writes),
+        failures(&writes)
+    );
+    check_applied_at_most_once(&cluster, PREFIX, &writes).await;
+    assert!(
+        unread.is_empty(),
+        "a read failed: {} (of {})",
+        unread[0],
+        unread.len()
+    );
 }

@@ -225,14 +225,16 @@ async fn transactions_compare_every_target_with_every_operator() {
 #[tokio::test]
 async fn transactions_nest_and_answer_in_order() {
     let (_cluster, etcd) = single().await;
+    etcd.put("b", "old").await.unwrap();
     let done = etcd
         .txn()
-        .when([version("a").eq(0), version("b").eq(0)])
+        .when([version("a").eq(0), version("b").eq(1)])
         .then([put("a", "1")])
         .then([get("a")])
         .then([txn()
-            .when([version("a").eq(1)])
-            .then([delete("a").prev_kv()])
+            // Every condition is about what was there before the transaction.
+            .when([version("a").eq(0)])
+            .then([delete("b").prev_kv()])
             .otherwise([put("wrong", "x")])])
         .otherwise([get("a")])
         .await
@@ -261,7 +263,7 @@ async fn transactions_nest_and_answer_in_order() {
         .await
         .unwrap();
     assert!(!missed.succeeded);
-    assert!(matches!(&missed.responses[..], [OpResponse::Get(found)] if found.kvs.is_empty()));
+    assert!(matches!(&missed.responses[..], [OpResponse::Get(found)] if found.count == 1));
 
     let many = (0..200).map(|n| put(format!("many/{n}"), "x"));
     let refused = etcd.txn().then(many).await.unwrap_err();

@@ -5,6 +5,8 @@ use std::{fs, time::Duration};
 use actix_etcd::{Client, ErrorKind, testing::live_actors};
 use testbed::{Reply, ScriptedServer};
 
+use crate::wait::until;
+
 /// The sockets and the threads named after the client in this process.
 fn sockets_to(port: u16) -> usize {
     let remote = format!("0100007F:{port:04X}");
@@ -23,17 +25,6 @@ fn client_threads() -> usize {
         .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok())
         .filter(|name| name.trim() == "actix-etcd")
         .count()
-}
-
-async fn until(what: &str, condition: impl Fn() -> bool) {
-    let limit = tokio::time::Instant::now() + Duration::from_secs(10);
-    while !condition() {
-        assert!(
-            tokio::time::Instant::now() < limit,
-            "waited in vain: {what}"
-        );
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 /// Other tests run beside this one and have actors of their own: it runs in a process of its own.

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -13,11 +13,12 @@ use actix_etcd::{Client, Error, Outcome};
 use testbed::Cluster;
 use tokio::task::JoinHandle;
 
+use crate::wait::until;
+
 /// One write and what its caller was told.
 #[derive(Debug)]
 pub struct Write {
     pub value: String,
-    pub started: Instant,
     pub ended: Instant,
     pub result: Result<(), Error>,
 }
@@ -25,25 +26,26 @@ pub struct Write {
 /// Writers of unique values under one prefix.
 pub struct Writers {
     stop: Arc<AtomicBool>,
+    succeeded: Arc<AtomicUsize>,
     tasks: Vec<JoinHandle<Vec<Write>>>,
 }
 
 impl Writers {
     pub fn start(client: &Client, count: usize, prefix: &str) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
+        let succeeded = Arc::new(AtomicUsize::new(0));
         let tasks = (0..count)
             .map(|writer| {
-                let (client, stop) = (client.clone(), stop.clone());
+                let (client, stop, succeeded) = (client.clone(), stop.clone(), succeeded.clone());
                 let key = format!("{prefix}{writer}");
                 tokio::spawn(async move {
                     let mut writes = Vec::new();
                     while !stop.load(Ordering::Relaxed) {
                         let value = format!("{writer}/{}", writes.len());
-                        let started = Instant::now();
                         let result = client.put(&key, &value).await.map(drop);
+                        succeeded.fetch_add(usize::from(result.is_ok()), Ordering::Relaxed);
                         writes.push(Write {
                             value,
-                            started,
                             ended: Instant::now(),
                             result,
                         });
@@ -54,7 +56,18 @@ impl Writers {
                 })
             })
             .collect();
-        Self { stop, tasks }
+        Self {
+            stop,
+            succeeded,
+            tasks,
+        }
+    }
+
+    /// Waits until that many more writes have succeeded.
+    pub async fn until_written(&self, more: usize) {
+        let wanted = self.succeeded.load(Ordering::Relaxed) + more;
+        let written = || self.succeeded.load(Ordering::Relaxed) >= wanted;
+        until("writes succeed", written).await;
     }
 
     pub async fn finish(self) -> Vec<Write> {

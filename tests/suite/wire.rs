@@ -72,18 +72,24 @@ async fn streams_in_both_directions_make_the_round_trip() {
     assert_eq!((granted.id, granted.ttl), (42, 60));
     let (beats, queue) = tokio::sync::mpsc::channel(4);
     let requests = tokio_stream::wrappers::ReceiverStream::new(queue);
+    // etcd answers a stream's head together with its first message.
+    beats
+        .send(proto::LeaseKeepAliveRequest { id: 42 })
+        .await
+        .unwrap();
     let mut answers = leases
         .lease_keep_alive(requests)
         .await
         .unwrap()
         .into_inner();
     for _ in 0..3 {
+        assert_eq!(answers.next().await.unwrap().unwrap().ttl, 60);
         beats
             .send(proto::LeaseKeepAliveRequest { id: 42 })
             .await
             .unwrap();
-        assert_eq!(answers.next().await.unwrap().unwrap().ttl, 60);
     }
+    assert_eq!(answers.next().await.unwrap().unwrap().ttl, 60);
     drop(beats);
     assert!(answers.next().await.is_none());
     let asked = proto::LeaseTimeToLiveRequest { id: 42, keys: true };

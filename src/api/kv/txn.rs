@@ -176,19 +176,19 @@ fn op_response(op: proto::ResponseOp, whole: &ResponseHeader) -> Result<OpRespon
     use response_op::Response;
     match op.response {
         Some(Response::ResponseRange(mut answer)) => {
-            answer.header = Some(whole.clone());
+            answer.header = Some(*whole);
             Ok(OpResponse::Get(answer.try_into()?))
         }
         Some(Response::ResponsePut(mut answer)) => {
-            answer.header = Some(whole.clone());
+            answer.header = Some(*whole);
             Ok(OpResponse::Put(answer.try_into()?))
         }
         Some(Response::ResponseDeleteRange(mut answer)) => {
-            answer.header = Some(whole.clone());
+            answer.header = Some(*whole);
             Ok(OpResponse::Delete(answer.try_into()?))
         }
         Some(Response::ResponseTxn(mut answer)) => {
-            answer.header = Some(whole.clone());
+            answer.header = Some(*whole);
             Ok(OpResponse::Txn(answer.try_into()?))
         }
         None => Err(Error::new(

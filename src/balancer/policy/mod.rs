@@ -101,7 +101,7 @@ impl Candidate<'_> {
         seen.is_some_and(|seen| seen.leader != 0 && seen.leader == seen.member)
     }
 
-    fn id(&self) -> EndpointId {
+    fn id(self) -> EndpointId {
         self.0.id
     }
 }

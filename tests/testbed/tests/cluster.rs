@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use testbed::{Cluster, encode, number};
+use testbed::{Cluster, Direction, encode, number};
 
 async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
@@ -78,6 +78,26 @@ async fn a_member_cut_off_loses_its_leader_but_still_answers_its_clients() {
     assert_eq!(cluster.leader().await, leader, "the others keep theirs");
     cluster.heal();
     cluster.wait_healthy().await;
+}
+
+#[tokio::test]
+async fn a_link_between_peers_carries_what_its_own_member_dialled() {
+    let cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await;
+    let follower = (leader + 1) % 3;
+    // etcd sends entries to a follower over the connection that the follower dialled.
+    let dialled = cluster.peer_link(follower, leader);
+    let other = cluster.peer_link(leader, follower);
+    let before = (
+        dialled.bytes(Direction::ToClient),
+        other.bytes(Direction::ToServer),
+    );
+    let put = json!({"key": encode("k"), "value": encode(vec![b'v'; 500_000])});
+    cluster.api(leader, "/v3/kv/put", put).await.unwrap();
+    // The other follower may have been the first.
+    let arrived = async || dialled.bytes(Direction::ToClient) - before.0 >= 500_000;
+    eventually("sending the entry", arrived).await;
+    assert!(other.bytes(Direction::ToServer) - before.1 < 100_000);
 }
 
 #[tokio::test]
