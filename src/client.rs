@@ -27,6 +27,7 @@ use crate::{
     },
     endpoints::keep_in_sync,
     error::Error,
+    lease::{self, keeper::KeeperActor},
     options::{ClientBuilder, parse_endpoints},
     retry::{actor::RetryActor, budget::RetryBudget},
     runtime::{Runtime, shut_down},
@@ -44,9 +45,15 @@ pub struct Client {
     inner: Arc<Inner>,
 }
 
+/// How long an ending client waits for the leases it was asked to revoke.
+const END_LEASES: lease::Shutdown = lease::Shutdown {
+    patience: Duration::from_secs(3),
+};
+
 pub(crate) struct Inner {
     caller: Arc<Caller>,
     watches: Addr<HubActor>,
+    leases: Addr<KeeperActor>,
     /// The endpoints the client was made with.
     seeds: Vec<Endpoint>,
     request_timeout: Duration,
@@ -140,13 +147,20 @@ impl Client {
             })
             .await?;
         let caller = Arc::new(caller);
-        let (watching, per_stream) = (caller.clone(), options.watches_per_stream);
-        let watches = runtime
-            .call(move || HubActor::start(watching, per_stream))
+        let (watching, keeping) = (caller.clone(), caller.clone());
+        let per_stream = options.watches_per_stream;
+        let (watches, leases) = runtime
+            .call(move || {
+                (
+                    HubActor::start(watching, per_stream),
+                    KeeperActor::start(keeping),
+                )
+            })
             .await?;
         let inner = Arc::new(Inner {
             caller,
             watches,
+            leases,
             seeds,
             request_timeout: options.request_timeout,
             shutdown_grace: options.shutdown_grace,
@@ -174,6 +188,16 @@ impl Client {
 
     pub(crate) fn watches(&self) -> &Addr<HubActor> {
         &self.inner.watches
+    }
+
+    /// Runs a closure on the actors' thread; `false` where it has ended.
+    pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) -> bool {
+        let runtime = self.inner.runtime();
+        runtime.as_ref().is_some_and(|runtime| runtime.run(job))
+    }
+
+    pub(crate) fn lease_keeper(&self) -> &Addr<KeeperActor> {
+        &self.inner.leases
     }
 
     pub(crate) fn request_timeout(&self) -> Duration {
@@ -250,12 +274,14 @@ impl Client {
     }
 
     /// Ends the client for all its clones: requests in flight may finish for a moment (`shutdown_grace`), connections
-    /// are closed, actors and the thread end. Later requests fail with [`ErrorKind::Shutdown`].
+    /// are closed, actors and the thread end. Leases that are to be revoked when dropped are revoked first, for at most
+    /// three seconds; the others end with their time. Later requests fail with [`ErrorKind::Shutdown`].
     pub async fn shutdown(self) {
         let runtime = self.inner.runtime().take();
         let shutdown = self.inner.shutdown_message();
         // An error means that the actor has ended already.
         let _ = self.inner.watches.send(watch::Shutdown).await;
+        let _ = self.inner.leases.send(END_LEASES).await;
         let _ = self.inner.caller.balancer.send(shutdown).await;
         self.inner.caller.tokens.close();
         if let Some(runtime) = runtime {
@@ -280,10 +306,11 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime().take() {
             let balancer = self.caller.balancer.clone();
-            let watches = self.watches.clone();
+            let (watches, leases) = (self.watches.clone(), self.leases.clone());
             let shutdown = self.shutdown_message();
             runtime.finish(async move {
                 let _ = watches.send(watch::Shutdown).await;
+                let _ = leases.send(END_LEASES).await;
                 let _ = balancer.send(shutdown).await;
             });
         }

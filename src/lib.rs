@@ -10,9 +10,10 @@ mod client;
 mod connection;
 mod endpoints;
 pub mod error;
-mod lease;
+pub mod lease;
 mod options;
 pub mod proto;
+pub mod recipes;
 pub mod retry;
 mod runtime;
 mod supervisor;
@@ -34,6 +35,7 @@ pub use balancer::{
 pub use client::Client;
 pub use connection::ConnectivityState;
 pub use error::{Code, Error, ErrorKind, Outcome, Result};
+pub use lease::Lease;
 pub use options::ClientBuilder;
 #[cfg(feature = "tls")]
 pub use transport::TlsOptions;

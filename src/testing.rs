@@ -1,8 +1,8 @@
 //! For this crate's own tests of what a crash costs. Not part of the API.
 
 use crate::{
-    api::watch::Watch, balancer::CrashConnection, client::Client, error::Result, supervisor,
-    transport::Endpoint, watch::hub::CrashStreams,
+    api::watch::Watch, balancer::CrashConnection, client::Client, error::Result, lease::CrashLease,
+    supervisor, transport::Endpoint, watch::hub::CrashStreams,
 };
 
 /// How many actors of this crate live in this process.
@@ -41,4 +41,14 @@ pub fn crash_watch_streams(client: &Client) {
 /// Makes the actor panic that gives watches their streams.
 pub fn crash_watch_hub(client: &Client) {
     client.watches().do_send(supervisor::Crash);
+}
+
+/// Makes the actor of a kept lease panic.
+pub fn crash_lease(client: &Client, lease: i64) {
+    client.lease_keeper().do_send(CrashLease(lease));
+}
+
+/// Makes the actor that owns the keepalive streams panic.
+pub fn crash_lease_keeper(client: &Client) {
+    client.lease_keeper().do_send(supervisor::Crash);
 }

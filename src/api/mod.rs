@@ -11,6 +11,7 @@ pub mod cluster;
 pub mod election;
 pub mod health;
 pub mod kv;
+pub mod lease;
 pub mod locks;
 pub mod maintenance;
 pub mod roles;

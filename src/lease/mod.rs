@@ -1,8 +1,140 @@
 //! Leases: kept alive as long as the cluster lets them, and told about honestly.
 //!
-//! - [`deadline`]: when to ask for a lease again, when it is at risk, and when it is lost.
+//! ```no_run
+//! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
+//! use std::time::Duration;
+//!
+//! let lease = etcd.lease(Duration::from_secs(5)).keep_alive().revoke_on_drop().await?;
+//! etcd.put("service/a", "10.0.0.1").lease(&lease).await?;
+//! let reason = lease.lost().await;
+//! println!("not registered any more: {reason:?}");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # How it works
+//! One `LeaseActor` a lease owns the deadline and decides with it. It can be told
+//! `KeepAliveDue`, `Acked`, `StreamBroken`, `Denied` and `End`; what it finds out goes to the lease's owner through the
+//! cell they share.
+//!
+//! One `KeeperActor` a client owns what leases share: the clock that wakes them, and one keepalive stream a connection.
+//! It can be told `Keep`, `Release`, `RenewOnce` and `Shutdown`, and hears `Answered` and `StreamEnded` from the tasks
+//! that read its streams.
+//!
+//! Ten thousand leases must not mean ten thousand timers, nor a message in each direction for each of them. So an idle
+//! lease holds no timer: the keeper has one, on a wheel of all due times. And as both sides live on one thread, a
+//! lease says when it is due and what to send by writing it into a lane, from where the keeper takes it in
+//! batches. A keepalive costs two messages: due, and acked.
 
-// The actor that drives this decision is not in the tree yet.
-#![allow(dead_code)]
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
+use actix::Message;
+use tokio::sync::oneshot;
+
+use crate::error::Error;
+
+pub(crate) mod actor;
+pub(crate) mod cell;
 pub(crate) mod deadline;
+pub(crate) mod events;
+pub(crate) mod keeper;
+pub(crate) mod lane;
+pub(crate) mod route;
+pub(crate) mod streams;
+pub(crate) mod wheel;
+
+pub use crate::api::lease::{
+    Grant, KeepAliveOnce, KeepAliveOnceResponse, Lease, Leases, LeasesResponse, Revoke,
+    RevokeResponse, TimeToLive, TimeToLiveResponse, grant, keep_alive_once, leases, revoke,
+    time_to_live,
+};
+pub use deadline::LostReason;
+pub use events::{LeaseEvent, LeaseEvents, LeaseNews};
+
+use cell::LeaseCell;
+use deadline::Deadline;
+
+/// Keep a lease alive until told otherwise.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Keep {
+    pub(crate) cell: Arc<LeaseCell>,
+    pub(crate) deadline: Deadline,
+}
+
+/// The lease's handle is gone: keep it no more, and revoke it where that was asked.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Release {
+    pub(crate) cell: Arc<LeaseCell>,
+    pub(crate) revoke: bool,
+}
+
+/// Send one keepalive for a lease that need not be kept; the answer is its TTL, or nothing if the stream broke.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct RenewOnce {
+    pub(crate) lease: i64,
+    /// Not by the member that was asked last.
+    pub(crate) elsewhere: bool,
+    pub(crate) answer: oneshot::Sender<Result<i64, Error>>,
+}
+
+/// Keep nothing any more, revoke what is to be revoked, wait for it at most that long, and end.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Shutdown {
+    pub(crate) patience: Duration,
+}
+
+/// Makes the actor of a lease panic. For tests of what its crash costs.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct CrashLease(pub(crate) i64);
+
+/// Answers arrived on a stream: lease and TTL.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Answered {
+    pub(crate) stream: u64,
+    pub(crate) answers: Vec<(i64, i64)>,
+}
+
+/// A stream ended, or its connection is not to be used any more.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct StreamEnded {
+    pub(crate) stream: u64,
+    pub(crate) error: Option<Error>,
+}
+
+/// The time a lease asked to be woken at has come.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct KeepAliveDue;
+
+/// A keepalive sent at that time was answered.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Acked {
+    pub(crate) ttl: i64,
+    pub(crate) sent_at: Instant,
+}
+
+/// The keepalive in flight will not be answered.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct StreamBroken;
+
+/// The server refused the keepalive to this user.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Denied;
+
+/// Keep the lease no more; with a reason, its owner is told that it is lost.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct End(pub(crate) Option<LostReason>);

@@ -321,6 +321,14 @@ impl<Q: Message> StreamSender<Q> {
             .map_err(|error| self.channel.cut(error))
     }
 
+    /// Queues messages in one piece: one frame where they fit, instead of one each.
+    pub(crate) fn send_all(&mut self, messages: &[Q]) -> Result<(), Error> {
+        let body = grpc::encode_all(messages)?;
+        self.request
+            .send_data(body, false)
+            .map_err(|error| self.channel.cut(error))
+    }
+
     /// Says that nothing more will come: the member ends the stream in its own time.
     pub(crate) fn finish(mut self) {
         // A stream that is already gone needs no end.

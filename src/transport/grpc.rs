@@ -47,6 +47,23 @@ pub(crate) fn encode(message: &impl Message) -> Result<Bytes, Error> {
     Ok(buffer.freeze())
 }
 
+/// Messages with their prefixes, one after the other.
+pub(crate) fn encode_all<M: Message>(messages: &[M]) -> Result<Bytes, Error> {
+    let length: usize = messages
+        .iter()
+        .map(|message| PREFIX + message.encoded_len())
+        .sum();
+    let mut buffer = BytesMut::with_capacity(length);
+    for message in messages {
+        let claimed = u32::try_from(message.encoded_len())
+            .map_err(|_| Error::invalid("a message is limited to 4 GiB"))?;
+        buffer.put_u8(0);
+        buffer.put_u32(claimed);
+        message.encode_raw(&mut buffer);
+    }
+    Ok(buffer.freeze())
+}
+
 pub(crate) fn decode<M: Message + Default>(message: Bytes) -> Result<M, Error> {
     M::decode(message).map_err(|error| {
         Error::new(

@@ -25,6 +25,7 @@ mod gateway;
 mod guardian;
 mod health;
 mod history;
+pub mod lease_validators;
 mod link;
 mod member;
 mod membership;

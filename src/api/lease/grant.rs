@@ -1,0 +1,127 @@
+//! Granting a lease.
+
+use std::{sync::Arc, time::Duration};
+
+use super::handle::Lease;
+use crate::{
+    api::request,
+    call::Rpc,
+    client::Client,
+    error::{Error, ErrorKind, Outcome, Result},
+    lease::{actor::now, cell::LeaseCell, deadline::Deadline},
+    proto::{LeaseGrantRequest, LeaseGrantResponse},
+    retry::RpcClass,
+    transport::grpc,
+};
+
+/// Grants a lease.
+#[derive(Debug, Clone)]
+#[must_use = "a request is sent when it is awaited"]
+pub struct Grant<C = ()> {
+    ttl: Duration,
+    id: Option<i64>,
+    options: KeepOptions,
+    timeout: Option<Duration>,
+    client: C,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct KeepOptions {
+    keep: bool,
+    revoke_on_drop: bool,
+    give_up_after: Option<Duration>,
+}
+
+request!(Grant { ttl, id, options } -> Lease);
+
+/// A request that grants a lease. Its time to live is counted in whole seconds, rounded up; etcd raises what is shorter
+/// than one and a half election time-outs.
+pub fn grant(ttl: Duration) -> Grant {
+    Grant {
+        ttl,
+        id: None,
+        options: KeepOptions::default(),
+        timeout: None,
+        client: (),
+    }
+}
+
+impl<C> Grant<C> {
+    /// The lease's id. Fails with [`ErrorKind::LeaseExists`] if there is such a lease; and unlike a grant under an id
+    /// of the client's own it is not tried again when its outcome is unknown. Default: a random one.
+    pub fn id(mut self, id: i64) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// Keeps it alive until its handle is dropped.
+    pub fn keep_alive(mut self) -> Self {
+        self.options.keep = true;
+        self
+    }
+
+    /// How long past its deadline a kept lease is asked for when nobody answers, before it counts as lost.
+    /// Default: twice its time to live.
+    pub fn give_up_after(mut self, after: Duration) -> Self {
+        self.options.give_up_after = Some(after);
+        self
+    }
+
+    /// Revokes it when its handle is dropped or the client shut down. Default: it ends with its time.
+    pub fn revoke_on_drop(mut self) -> Self {
+        self.options.revoke_on_drop = true;
+        self
+    }
+
+    async fn perform(self, client: &Client, timeout: Duration) -> Result<Lease> {
+        let ttl = whole_seconds(self.ttl)?;
+        let (id, class) = match self.id {
+            Some(id) if id <= 0 => {
+                return Err(Error::invalid("a lease's id is a positive number"));
+            }
+            Some(id) => (id, RpcClass::Mutation),
+            None => (fastrand::i64(1..), RpcClass::Grant),
+        };
+        let rpc = Rpc {
+            path: "/etcdserverpb.Lease/LeaseGrant",
+            class,
+            leaderless: false,
+        };
+        let asked_at = now();
+        let body = grpc::encode(&LeaseGrantRequest { ttl, id })?;
+        let answer: LeaseGrantResponse = client.caller().unary(rpc, body, timeout).await?;
+        if !answer.error.is_empty() {
+            return Err(Error::new(
+                ErrorKind::Other,
+                Outcome::Rejected,
+                answer.error,
+            ));
+        }
+        // Granted by an attempt whose answer was lost: etcd never grants less than asked for.
+        let ttl = if answer.ttl > 0 { answer.ttl } else { ttl };
+        let mut deadline = Deadline::granted(ttl, asked_at, now(), fastrand::f64());
+        if let Some(after) = self.options.give_up_after {
+            deadline = deadline.give_up_after(after);
+        }
+        let cell = Arc::new(LeaseCell::new(id, deadline.ttl(), deadline.deadline()));
+        if self.options.revoke_on_drop {
+            cell.set_revoke_on_drop();
+        }
+        let mut lease = Lease::new(client.clone(), cell, deadline);
+        if self.options.keep {
+            lease.keep_alive();
+        }
+        Ok(lease)
+    }
+}
+
+fn whole_seconds(ttl: Duration) -> Result<i64> {
+    let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
+    match i64::try_from(seconds) {
+        Ok(0) => Err(Error::invalid(
+            "a lease's time to live is at least a second",
+        )),
+        Ok(seconds) => Ok(seconds),
+        Err(_) => Err(Error::invalid("the lease's time to live is too long")),
+    }
+}

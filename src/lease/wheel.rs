@@ -1,0 +1,140 @@
+//! When each lease is to be woken: one timer for all of them.
+//!
+//! Times are rounded up to a tick, so that leases due at about the same time are served together. Setting a lease
+//! again does not look for its old place: what is found there later is out of date and skipped.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::{Duration, Instant},
+};
+
+/// Short against the shortest wait for an answer (300 ms), long enough to make batches.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Due times of leases, by their ids.
+#[derive(Debug)]
+pub(crate) struct Wheel {
+    origin: Instant,
+    slots: BTreeMap<u64, Vec<i64>>,
+    due: HashMap<i64, u64>,
+}
+
+impl Wheel {
+    pub(crate) fn new(origin: Instant) -> Self {
+        Self {
+            origin,
+            slots: BTreeMap::new(),
+            due: HashMap::new(),
+        }
+    }
+
+    /// Wakes a lease at that time, and at no other.
+    pub(crate) fn set(&mut self, lease: i64, at: Instant) {
+        let tick = self.tick(at);
+        if self.due.insert(lease, tick) != Some(tick) {
+            self.slots.entry(tick).or_default().push(lease);
+        }
+    }
+
+    /// Wakes a lease no more.
+    pub(crate) fn clear(&mut self, lease: i64) {
+        self.due.remove(&lease);
+    }
+
+    /// When there is something to do next. May be too early, never too late.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        let (tick, _) = self.slots.first_key_value()?;
+        let ticks = u32::try_from(*tick).unwrap_or(u32::MAX);
+        Some(self.origin + TICK * ticks)
+    }
+
+    /// Takes the leases whose time has come.
+    pub(crate) fn expired(&mut self, now: Instant) -> Vec<i64> {
+        let mut leases = Vec::new();
+        while let Some(slot) = self.slots.first_entry() {
+            let tick = *slot.key();
+            let ticks = u32::try_from(tick).unwrap_or(u32::MAX);
+            if self.origin + TICK * ticks > now {
+                break;
+            }
+            for lease in slot.remove() {
+                if self.due.get(&lease) == Some(&tick) {
+                    self.due.remove(&lease);
+                    leases.push(lease);
+                }
+            }
+        }
+        leases
+    }
+
+    fn tick(&self, at: Instant) -> u64 {
+        let since = at.saturating_duration_since(self.origin).as_millis();
+        let ticks = since.div_ceil(TICK.as_millis());
+        // A tick that does not fit is years away: the lease is woken then and waits on.
+        u64::try_from(ticks)
+            .unwrap_or(u64::MAX)
+            .min(u64::from(u32::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn leases_are_woken_at_their_time_and_never_before() {
+        let start = Instant::now();
+        let mut wheel = Wheel::new(start);
+        wheel.set(1, start + ms(101));
+        wheel.set(2, start + ms(40));
+        assert_eq!(wheel.next(), Some(start + ms(40)));
+        assert_eq!(wheel.expired(start + ms(39)), [0_i64; 0]);
+        assert_eq!(wheel.expired(start + ms(41)), [2]);
+        assert_eq!(wheel.expired(start + ms(119)), [0_i64; 0]);
+        assert_eq!(wheel.expired(start + ms(120)), [1]);
+        assert_eq!(wheel.next(), None);
+    }
+
+    #[test]
+    fn only_the_last_time_counts() {
+        let start = Instant::now();
+        let mut wheel = Wheel::new(start);
+        wheel.set(1, start + ms(40));
+        wheel.set(1, start + ms(400));
+        assert_eq!(wheel.expired(start + ms(300)), [0_i64; 0]);
+        wheel.set(1, start + ms(320));
+        assert_eq!(wheel.expired(start + ms(320)), [1]);
+        assert_eq!(wheel.expired(start + ms(500)), [0_i64; 0], "woken once");
+    }
+
+    #[test]
+    fn a_lease_is_woken_once_however_often_the_same_time_was_said() {
+        let start = Instant::now();
+        let mut wheel = Wheel::new(start);
+        for at in [100, 300, 100, 100] {
+            wheel.set(1, start + ms(at));
+        }
+        assert_eq!(wheel.expired(start + ms(400)), [1]);
+    }
+
+    #[test]
+    fn a_cleared_lease_is_not_woken() {
+        let start = Instant::now();
+        let mut wheel = Wheel::new(start);
+        wheel.set(1, start + ms(20));
+        wheel.clear(1);
+        assert_eq!(wheel.expired(start + ms(100)), [0_i64; 0]);
+    }
+
+    #[test]
+    fn a_time_far_away_fits() {
+        let start = Instant::now();
+        let mut wheel = Wheel::new(start);
+        wheel.set(1, start + Duration::from_secs(946_080_000));
+        assert!(wheel.next().unwrap() > start + Duration::from_secs(80_000_000));
+    }
+}

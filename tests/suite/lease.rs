@@ -1,0 +1,360 @@
+//! Leases on a real cluster: granted, kept, asked for, revoked, dropped.
+
+use std::time::{Duration, Instant};
+
+use actix::{Actor, Context, Handler};
+use actix_etcd::{
+    Client, ErrorKind,
+    lease::{LeaseEvent, LeaseNews, LostReason},
+};
+use testbed::Cluster;
+use tokio_stream::StreamExt;
+
+use crate::lease_record::Recorder;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+async fn cluster_and_client(members: usize) -> (Cluster, Client) {
+    let cluster = Cluster::start(members).await;
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    (cluster, etcd)
+}
+
+/// Waits until the server does not have a lease, and tells how long that took.
+async fn gone(etcd: &Client, lease: i64, within: Duration) -> Duration {
+    let start = Instant::now();
+    while etcd.time_to_live(lease).await.unwrap().remaining.is_some() {
+        assert!(start.elapsed() < within, "lease {lease} is still there");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    start.elapsed()
+}
+
+#[tokio::test]
+async fn a_lease_is_granted_asked_for_listed_renewed_and_revoked() {
+    let (_cluster, etcd) = cluster_and_client(1).await;
+    let lease = etcd.lease(Duration::from_millis(9_500)).await.unwrap();
+    assert!(lease.id() > 0);
+    assert_eq!(lease.ttl(), 10 * SECOND, "rounded up");
+    assert!(lease.remaining() > 9 * SECOND && lease.remaining() <= 10 * SECOND);
+    etcd.put("a", "1").lease(&lease).await.unwrap();
+    etcd.put("b", "2").lease(&lease).await.unwrap();
+    assert_eq!(lease.keys().await.unwrap(), ["a", "b"]);
+    let left = lease.time_to_live().await.unwrap();
+    assert_eq!(left.granted, 10 * SECOND);
+    assert!(left.remaining.unwrap() >= 8 * SECOND && left.keys.is_empty());
+    assert_eq!(etcd.leases().await.unwrap().leases, [lease.id()]);
+    let renewed = etcd.keep_alive_once(&lease).await.unwrap();
+    assert_eq!((renewed.lease, renewed.ttl), (lease.id(), 10 * SECOND));
+    let id = lease.id();
+    lease.revoke().await.unwrap();
+    assert_eq!(etcd.get("a").await.unwrap().count, 0);
+    assert_eq!(etcd.time_to_live(id).await.unwrap().remaining, None);
+    let again = etcd.revoke(id).await.unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::LeaseNotFound);
+    let once = etcd.keep_alive_once(id).await.unwrap_err();
+    assert_eq!(once.kind(), ErrorKind::LeaseNotFound);
+}
+
+#[tokio::test]
+async fn an_id_of_the_user_is_taken_once() {
+    let (_cluster, etcd) = cluster_and_client(1).await;
+    let lease = etcd.lease(10 * SECOND).id(4711).await.unwrap();
+    assert_eq!(lease.id(), 4711);
+    let again = etcd.lease(10 * SECOND).id(4711).await.unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::LeaseExists);
+    for bad in [0, -1] {
+        let error = etcd.lease(SECOND).id(bad).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    }
+    let error = etcd.lease(Duration::ZERO).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+#[tokio::test]
+async fn a_kept_lease_outlives_its_ttl_and_a_dropped_one_does_not() {
+    let (cluster, etcd) = cluster_and_client(1).await;
+    let lease = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
+    let recorder = Recorder::start(&lease, Some(&cluster));
+    let mut events = lease.events();
+    for _ in 0..8 {
+        let event = events.next().await;
+        assert!(
+            matches!(event, Some(LeaseEvent::Renewed { deadline }) if deadline > Instant::now()),
+            "{event:?}"
+        );
+    }
+    let record = recorder.check_alive();
+    assert!(record.probes.len() > 10);
+    drop(recorder);
+    let id = lease.id();
+    drop(lease);
+    assert_eq!(events.next().await, None, "nothing is told any more");
+    gone(&etcd, id, 5 * SECOND).await;
+}
+
+#[tokio::test]
+async fn a_lease_that_is_not_kept_ends_with_its_time() {
+    let (_cluster, etcd) = cluster_and_client(1).await;
+    let lease = etcd.lease(2 * SECOND).await.unwrap();
+    gone(&etcd, lease.id(), 5 * SECOND).await;
+    assert_eq!(lease.remaining(), Duration::ZERO);
+}
+
+#[tokio::test]
+async fn keeping_can_begin_later() {
+    let (_cluster, etcd) = cluster_and_client(1).await;
+    let mut lease = etcd.lease(2 * SECOND).await.unwrap();
+    tokio::time::sleep(SECOND).await;
+    lease.keep_alive();
+    let mut events = lease.events();
+    for _ in 0..4 {
+        assert!(matches!(
+            events.next().await,
+            Some(LeaseEvent::Renewed { .. })
+        ));
+    }
+    assert!(lease.time_to_live().await.unwrap().remaining.is_some());
+}
+
+#[tokio::test]
+async fn revoke_on_drop_revokes_at_once_and_detach_leaves_alone() {
+    let (_cluster, etcd) = cluster_and_client(1).await;
+    let lease = etcd
+        .lease(60 * SECOND)
+        .keep_alive()
+        .revoke_on_drop()
+        .await
+        .unwrap();
+    let id = lease.id();
+    drop(lease);
+    gone(&etcd, id, 5 * SECOND).await;
+    let not_kept = etcd.lease(60 * SECOND).revoke_on_drop().await.unwrap();
+    let id = not_kept.id();
+    drop(not_kept);
+    gone(&etcd, id, 5 * SECOND).await;
+    let detached = etcd
+        .lease(2 * SECOND)
+        .keep_alive()
+        .revoke_on_drop()
+        .await
+        .unwrap()
+        .detach();
+    assert!(
+        etcd.time_to_live(detached)
+            .await
+            .unwrap()
+            .remaining
+            .is_some()
+    );
+    assert!(
+        gone(&etcd, detached, 5 * SECOND).await > SECOND / 2,
+        "by its time"
+    );
+}
+
+#[tokio::test]
+async fn the_last_handle_of_a_client_still_revokes() {
+    let (cluster, etcd) = cluster_and_client(1).await;
+    let other = Client::connect(cluster.endpoints()).await.unwrap();
+    let lease = etcd
+        .lease(60 * SECOND)
+        .keep_alive()
+        .revoke_on_drop()
+        .await
+        .unwrap();
+    let id = lease.id();
+    drop(etcd);
+    assert!(other.time_to_live(id).await.unwrap().remaining.is_some());
+    drop(lease);
+    gone(&other, id, 5 * SECOND).await;
+}
+
+#[tokio::test]
+async fn shutdown_revokes_what_was_asked_to_be_and_tells_all() {
+    let (cluster, etcd) = cluster_and_client(1).await;
+    let other = Client::connect(cluster.endpoints()).await.unwrap();
+    let mut doomed = Vec::new();
+    for _ in 0..100 {
+        doomed.push(
+            etcd.lease(60 * SECOND)
+                .keep_alive()
+                .revoke_on_drop()
+                .await
+                .unwrap(),
+        );
+    }
+    let spared = etcd.lease(60 * SECOND).keep_alive().await.unwrap();
+    etcd.shutdown().await;
+    assert_eq!(other.leases().await.unwrap().leases, [spared.id()]);
+    assert_eq!(spared.lost().await, LostReason::Shutdown);
+    assert_eq!(doomed[99].lost().await, LostReason::Shutdown);
+}
+
+#[tokio::test]
+async fn shutdown_is_bounded_when_nobody_answers() {
+    let (cluster, etcd) = cluster_and_client(1).await;
+    let _lease = etcd
+        .lease(60 * SECOND)
+        .keep_alive()
+        .revoke_on_drop()
+        .await
+        .unwrap();
+    cluster.member(0).freeze();
+    let start = Instant::now();
+    etcd.shutdown().await;
+    assert!(start.elapsed() < 6 * SECOND, "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_lease_revoked_by_someone_is_told_as_such() {
+    let (cluster, etcd) = cluster_and_client(1).await;
+    let lease = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
+    let recorder = Recorder::start(&lease, Some(&cluster));
+    recorder.revoking();
+    etcd.revoke(&lease).await.unwrap();
+    let start = Instant::now();
+    assert_eq!(lease.lost().await, LostReason::Revoked);
+    assert!(start.elapsed() < 2 * SECOND);
+    assert_eq!(lease.remaining(), Duration::ZERO);
+    assert_eq!(
+        lease.events().next().await,
+        Some(LeaseEvent::Lost(LostReason::Revoked))
+    );
+    recorder.check();
+}
+
+#[tokio::test]
+async fn a_lease_that_expired_is_told_so_only_after_its_deadline() {
+    let (cluster, etcd) = cluster_and_client(3).await;
+    let lease = etcd
+        .lease(2 * SECOND)
+        .keep_alive()
+        .give_up_after(60 * SECOND)
+        .await
+        .unwrap();
+    let recorder = Recorder::start(&lease, Some(&cluster));
+    for member in cluster.members() {
+        member.client_link().set(testbed::Fault::Freeze);
+    }
+    let mut events = lease.events();
+    loop {
+        let event = events.next().await.unwrap();
+        if let LeaseEvent::AtRisk { deadline } = event {
+            assert!(deadline <= Instant::now());
+            break;
+        }
+    }
+    tokio::time::sleep(3 * SECOND).await;
+    cluster.heal();
+    assert_eq!(lease.lost().await, LostReason::Expired);
+    recorder.check();
+}
+
+#[tokio::test]
+async fn an_outage_of_all_members_is_lived_through_if_etcd_kept_the_lease() {
+    let (cluster, etcd) = cluster_and_client(3).await;
+    let lease = etcd.lease(4 * SECOND).keep_alive().await.unwrap();
+    let recorder = Recorder::start(&lease, Some(&cluster));
+    for member in cluster.members() {
+        member.kill();
+    }
+    tokio::time::sleep(6 * SECOND).await;
+    cluster.start_all().await;
+    let mut events = lease.events();
+    while !matches!(events.next().await.unwrap(), LeaseEvent::Renewed { .. }) {}
+    let record = recorder.check_alive();
+    let at_risk = |told: &testbed::lease_validators::Told| {
+        matches!(told, testbed::lease_validators::Told::AtRisk { .. })
+    };
+    assert!(
+        record.told.iter().any(|(_, told)| at_risk(told)),
+        "{:#?}",
+        record.told
+    );
+    assert!(lease.time_to_live().await.unwrap().remaining.is_some());
+}
+
+#[tokio::test]
+async fn a_lease_nobody_confirms_is_given_up_when_it_was_said() {
+    let (cluster, etcd) = cluster_and_client(1).await;
+    let lease = etcd
+        .lease(2 * SECOND)
+        .keep_alive()
+        .give_up_after(SECOND)
+        .await
+        .unwrap();
+    cluster.member(0).freeze();
+    let deadline = lease.deadline();
+    assert_eq!(lease.lost().await, LostReason::NeverConfirmed);
+    let late = Instant::now().saturating_duration_since(deadline);
+    assert!(late >= SECOND && late < 4 * SECOND, "{late:?}");
+}
+
+#[tokio::test]
+async fn an_application_that_blocks_its_thread_keeps_its_lease() {
+    let (cluster, etcd) = cluster_and_client(1).await;
+    let lease = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
+    let recorder = Recorder::start(&lease, None);
+    #[expect(clippy::disallowed_methods, reason = "blocking is what is tested")]
+    std::thread::sleep(6 * SECOND);
+    assert!(lease.remaining() > Duration::ZERO);
+    assert!(lease.time_to_live().await.unwrap().remaining.is_some());
+    recorder.check_alive();
+    drop(cluster);
+}
+
+#[tokio::test]
+async fn a_thousand_leases_share_one_stream_a_connection() {
+    let (cluster, etcd) = cluster_and_client(3).await;
+    let mut leases = Vec::new();
+    for _ in 0..1_000 {
+        leases.push(etcd.lease(6 * SECOND).keep_alive().await.unwrap());
+    }
+    let all: Vec<_> = leases.iter().map(actix_etcd::Lease::events).collect();
+    for mut events in all {
+        assert!(matches!(
+            events.next().await,
+            Some(LeaseEvent::Renewed { .. })
+        ));
+    }
+    for member in cluster.members() {
+        let name = "grpc_server_started_total{grpc_method=\"LeaseKeepAlive\"}";
+        let streams = member.metric(name).await.unwrap_or(0.0);
+        assert!(streams <= 1.0, "{streams} on member {}", member.index());
+    }
+    assert_eq!(etcd.leases().await.unwrap().leases.len(), 1_000);
+}
+
+struct Listener(tokio::sync::mpsc::UnboundedSender<LeaseNews>);
+
+impl Actor for Listener {
+    type Context = Context<Self>;
+}
+
+impl Handler<LeaseNews> for Listener {
+    type Result = ();
+
+    fn handle(&mut self, news: LeaseNews, _: &mut Context<Self>) {
+        let _ = self.0.send(news);
+    }
+}
+
+#[actix::test]
+async fn an_actor_is_sent_the_same() {
+    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (heard, mut hears) = tokio::sync::mpsc::unbounded_channel();
+    let listener = Listener(heard).start();
+    let lease = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
+    lease.send_to(listener.clone().recipient());
+    let news = hears.recv().await.unwrap();
+    assert_eq!(news.lease, lease.id());
+    assert!(matches!(news.event, LeaseEvent::Renewed { .. }));
+    etcd.revoke(&lease).await.unwrap();
+    loop {
+        match hears.recv().await.unwrap().event {
+            LeaseEvent::Lost(reason) => break assert_eq!(reason, LostReason::Revoked),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Records what the owner of a lease was told and what the servers say of it, for the validators.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use actix_etcd::lease::{Lease, LeaseEvent, LostReason};
+use serde_json::json;
+use testbed::{
+    Cluster,
+    lease_validators::{LeaseRecord, Lost, Probe, Told},
+    number,
+};
+use tokio::task::JoinHandle;
+use tokio_stream::StreamExt;
+
+/// Records until it is finished.
+pub struct Recorder {
+    start: Instant,
+    record: Arc<Mutex<LeaseRecord>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Recorder {
+    /// Listens to a lease, and asks every member of the cluster for it, past the proxies.
+    pub fn start(lease: &Lease, cluster: Option<&Cluster>) -> Self {
+        let start = Instant::now();
+        let since = move |at: Instant| at.saturating_duration_since(start);
+        let record = Arc::new(Mutex::new(LeaseRecord {
+            told: vec![(
+                Duration::ZERO,
+                Told::Renewed {
+                    deadline: since(lease.deadline()),
+                },
+            )],
+            slack: Duration::from_millis(300),
+            ..LeaseRecord::default()
+        }));
+        let (told, mut events) = (record.clone(), lease.events());
+        let mut tasks = vec![tokio::spawn(async move {
+            while let Some(event) = events.next().await {
+                let event = match event {
+                    LeaseEvent::Renewed { deadline } => Told::Renewed {
+                        deadline: since(deadline),
+                    },
+                    LeaseEvent::AtRisk { deadline } => Told::AtRisk {
+                        deadline: since(deadline),
+                    },
+                    LeaseEvent::Lost(reason) => Told::Lost(match reason {
+                        LostReason::Expired => Lost::Expired,
+                        LostReason::Revoked => Lost::Revoked,
+                        LostReason::NeverConfirmed => Lost::NeverConfirmed,
+                        _ => Lost::Other,
+                    }),
+                    other => panic!("unknown event {other:?}"),
+                };
+                told.lock().unwrap().told.push((start.elapsed(), event));
+            }
+        })];
+        for member in cluster.map(Cluster::members).unwrap_or_default() {
+            let (cluster, probes, id) = (cluster.unwrap().clone(), record.clone(), lease.id());
+            tasks.push(tokio::spawn(async move {
+                loop {
+                    let asked = start.elapsed();
+                    let answer = cluster.api(
+                        member.index(),
+                        "/v3/lease/timetolive",
+                        json!({"ID": id.to_string()}),
+                    );
+                    if let Ok(Ok(answer)) =
+                        tokio::time::timeout(Duration::from_secs(1), answer).await
+                    {
+                        // Zero is left out of JSON: only a lease that is gone has no granted TTL.
+                        let granted: i64 = number(&answer["grantedTTL"]);
+                        let ttl = if granted > 0 {
+                            number::<i64>(&answer["TTL"]).max(1)
+                        } else {
+                            -1
+                        };
+                        probes.lock().unwrap().probes.push(Probe {
+                            asked,
+                            answered: start.elapsed(),
+                            ttl,
+                        });
+                    }
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+            }));
+        }
+        Self {
+            start,
+            record,
+            tasks,
+        }
+    }
+
+    /// The test is about to revoke the lease.
+    pub fn revoking(&self) {
+        self.record.lock().unwrap().revoked = Some(self.start.elapsed());
+    }
+
+    /// What was recorded so far; fails if it breaks a promise.
+    pub fn check(&self) -> LeaseRecord {
+        let record = self.record.lock().unwrap().clone();
+        if let Err(violation) = record.validate() {
+            panic!("{violation}\n{:#?}", record.told);
+        }
+        record
+    }
+
+    /// Fails if the lease was lost, or no server could be asked in the last moments.
+    pub fn check_alive(&self) -> LeaseRecord {
+        let record = self.check();
+        let lost = record
+            .told
+            .iter()
+            .find(|(_, told)| matches!(told, Told::Lost(_)));
+        assert!(lost.is_none(), "{lost:?} in {:#?}", record.told);
+        record
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
