@@ -125,8 +125,9 @@ impl Caller {
             if failure.error.kind() == ErrorKind::NoLeader {
                 connection.doubt();
             }
-            let trouble = trouble.get_or_insert_with(|| Trouble::new(rpc, self.member_count()));
-            let next = trouble.failed(&*self.retry_policy, &connection, failure, started);
+            let members = self.member_count();
+            let trouble = trouble.get_or_insert_with(|| Trouble::new(rpc, started, members));
+            let next = trouble.failed(&*self.retry_policy, &connection, failure, members);
             match next {
                 Next::Retry(wait) => self.wait(wait, deadline, trouble).await?,
                 Next::Refresh(wait) => {
@@ -281,7 +282,8 @@ impl Caller {
         if due <= now {
             return Ok(());
         }
-        tracing::debug!(wait = ?due - now, attempts = trouble.attempts.made(), "next attempt later");
+        let (pause, made) = (due - now, trouble.attempts.made());
+        tracing::debug!(parent: &trouble.span, wait = ?pause, attempts = made, "next attempt later");
         let (ticket, given) = oneshot::channel();
         self.retries.do_send(ScheduleRetry {
             due,
@@ -318,17 +320,19 @@ impl Caller {
 struct Trouble {
     attempts: Attempts,
     avoided: Vec<EndpointId>,
-    members: usize,
     last: Option<Error>,
+    started: Instant,
+    span: tracing::Span,
 }
 
 impl Trouble {
-    fn new(rpc: Rpc, members: usize) -> Self {
+    fn new(rpc: Rpc, started: Instant, members: usize) -> Self {
         Self {
             attempts: Attempts::new(rpc.path, rpc.class, members),
             avoided: Vec::new(),
-            members,
             last: None,
+            started,
+            span: tracing::debug_span!("call", rpc = rpc.path),
         }
     }
 
@@ -337,9 +341,10 @@ impl Trouble {
         policy: &dyn RetryPolicy,
         connection: &Connection,
         failure: Failure,
-        started: Instant,
+        members: usize,
     ) -> Next {
         let Failure { error, pushback } = failure;
+        let _inside = self.span.enter();
         tracing::debug!(endpoint = %connection.endpoint, %error, "attempt failed");
         let failed = Failed {
             kind: error.kind(),
@@ -347,12 +352,13 @@ impl Trouble {
             outcome: error.outcome(),
             member: Some(connection.id.0),
             pushback: pushback.map(|value| Pushback::parse(value.as_bytes())),
-            elapsed: started.elapsed(),
+            elapsed: self.started.elapsed(),
         };
         self.last = Some(error);
+        self.attempts.set_members(members);
         let next = self.attempts.failed(policy, &failed, &mut fastrand::f64);
         self.avoided.push(connection.id);
-        if !matches!(next, Next::Retry(Duration::ZERO)) || self.avoided.len() >= self.members {
+        if !matches!(next, Next::Retry(Duration::ZERO)) || self.avoided.len() >= members {
             self.avoided.clear();
         }
         next

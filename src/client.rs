@@ -8,17 +8,14 @@ use std::{
 
 use actix::{Addr, Recipient};
 use http::HeaderValue;
-use tokio::{
-    sync::oneshot,
-    time::{Instant, timeout},
-};
+use tokio::time::Instant;
 use tokio_stream::{Stream, StreamExt, wrappers::BroadcastStream};
 
 use crate::{
     auth::{Login, TokenCell, Tokens, actor::AuthActor, header_value},
     balancer::{
-        AwaitReady, ConnectivityChange, EndpointStatus, ReadySetCell, Shutdown, Subscribe,
-        SubscribeRecipient, UpdateEndpoints, actor::BalancerActor,
+        ConnectivityChange, EndpointStatus, ReadySetCell, Shutdown, Subscribe, SubscribeRecipient,
+        UpdateEndpoints, actor::BalancerActor,
     },
     call::Caller,
     connection::{

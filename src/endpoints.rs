@@ -4,10 +4,7 @@
 //! its member has answered with the right cluster id, an empty list is never adopted, and the endpoints the
 //! client was given stay as a fallback.
 
-use std::{
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{sync::Weak, time::Duration};
 
 use tokio::time::{Instant, sleep};
 

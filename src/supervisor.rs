@@ -14,10 +14,7 @@ use std::{
     time::Duration,
 };
 
-use actix::{
-    Actor, Addr, AsyncContext, Context, Message, Supervised, dev::AsyncContextParts,
-    dev::ContextFut,
-};
+use actix::{Actor, Addr, AsyncContext, Context, Message, Supervised, dev::ContextFut};
 use tokio::time::{Instant, Sleep, sleep};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(10);

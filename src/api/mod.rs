@@ -32,7 +32,7 @@ pub use self::{
     versions::MemberVersion,
 };
 
-use std::{future::Future, pin::Pin, time::Duration};
+use std::{future::Future, pin::Pin};
 
 use crate::{
     error::{Error, ErrorKind, Outcome},

@@ -6,10 +6,7 @@ use actix::{
     Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message, MessageResult, Recipient,
     ResponseFuture, Supervised,
 };
-use tokio::{
-    sync::{broadcast, oneshot},
-    time::Instant,
-};
+use tokio::{sync::broadcast, time::Instant};
 
 use super::{
     AwaitReady, BalancePolicy, ConnectivityChange, CrashConnection, MemberView, ReadySet, Shutdown,
@@ -246,6 +243,7 @@ impl Handler<ActorFailed> for BalancerActor {
     fn handle(&mut self, failed: ActorFailed, _: &mut Context<Self>) {
         tracing::warn!(
             actor = failed.actor,
+            reason = failed.reason,
             failures = failed.failures,
             "restarted after a crash"
         );

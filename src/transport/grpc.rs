@@ -12,7 +12,10 @@ use h2::RecvStream;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use prost::Message;
 
-use crate::error::{Error, ErrorKind, Outcome};
+use crate::{
+    error::{Error, ErrorKind, Outcome},
+    retry::pushback::PUSHBACK_KEY,
+};
 
 const PREFIX: usize = 5;
 /// A buffer for a large message grows as it arrives: a length is only a claim until its bytes are here.
@@ -241,7 +244,7 @@ fn status_of(headers: &HeaderMap) -> Option<Result<(), Failure>> {
     let status = tonic::Status::from_header_map(headers)?;
     Some(Err(Failure {
         error: Error::from_status(status.code(), status.message()),
-        pushback: headers.get("grpc-retry-pushback-ms").cloned(),
+        pushback: headers.get(PUSHBACK_KEY).cloned(),
     }))
 }
 

@@ -6,7 +6,6 @@
 use std::{
     future::poll_fn,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
 };
 
