@@ -17,7 +17,7 @@ impl Program {
         let build = |package: &str, protoc: Option<&Path>| {
             let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
             cargo
-                .args(["build", "--release", "--locked", "--package", package])
+                .args(["build", "--release", "--package", package])
                 .current_dir(&folder)
                 .env("CARGO_TARGET_DIR", &target)
                 .stdout(Stdio::null());

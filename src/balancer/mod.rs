@@ -67,6 +67,15 @@ impl ReadySet {
             .collect()
     }
 
+    /// Whether another member has said anything since then.
+    pub(crate) fn heard_others(&self, except: EndpointId, since: Instant) -> bool {
+        self.ready
+            .iter()
+            .chain(&self.leaderless)
+            .filter(|connection| connection.id != except)
+            .any(|connection| connection.channel.wire().last_heard() > since)
+    }
+
     /// Each endpoint and its last failure, for an error that says where to look.
     pub(crate) fn complaints(&self) -> String {
         let each: Vec<String> = self

@@ -36,6 +36,9 @@ const PROBE_AGAIN_AT_MOST: Duration = Duration::from_millis(200);
 /// Between two looks at a member that carries streams or is watched for its leader.
 const SLOW_PROBE: Duration = Duration::from_secs(3);
 
+/// A member that came back is looked at once more after this, before any call had to be slow.
+const SECOND_LOOK: Duration = Duration::from_millis(600);
+
 /// What all connections of a client share.
 pub(crate) struct Shared {
     pub(crate) dial: DialOptions,
@@ -206,8 +209,10 @@ impl ConnectionActor {
         live.probing = true;
         let channel = live.connection.channel.clone();
         let generation = live.connection.generation;
+        let (id, ready) = (self.id, self.shared.ready.clone());
         Some(async move {
-            let answer = probe::ask(&channel, &metadata).await;
+            let others_answer = |since| ready.load().heard_others(id, since);
+            let answer = probe::ask(&channel, &metadata, others_answer).await;
             Probed { generation, answer }
         })
     }
@@ -317,6 +322,7 @@ impl ConnectionActor {
         ctx: &mut Context<Self>,
     ) {
         let actor = ctx.address().downgrade();
+        let came_back = self.error.is_some();
         let mut progress = Progress::default();
         let (verdict, sighting) = match contact.answer {
             Answer::Seen(seen) => {
@@ -367,6 +373,11 @@ impl ConnectionActor {
             return;
         }
         self.apply(next, ctx);
+        if came_back {
+            // It may not have heard yet what it missed: the others are asked, and then it is looked at again.
+            self.tell_balancer(Suspected { id: self.id });
+            ctx.notify_later(Probe, SECOND_LOOK);
+        }
         self.probe_again(verdict, ctx);
     }
 }

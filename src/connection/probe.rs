@@ -162,8 +162,13 @@ fn maybe_tls(error: Error) -> Error {
     }
 }
 
-/// Probes an established connection. Silence is judged by the socket, not by the answer alone.
-pub(crate) async fn ask(channel: &Channel, metadata: &Metadata) -> Answer {
+/// Probes an established connection. Silence is judged by the socket, not by the answer alone, and quickly only where
+/// `others_answer` since then: a machine on which nobody answers is slow as a whole.
+pub(crate) async fn ask(
+    channel: &Channel,
+    metadata: &Metadata,
+    others_answer: impl Fn(Instant) -> bool,
+) -> Answer {
     let asked = Instant::now();
     let mut question = std::pin::pin!(status(channel, metadata));
     let mut limit = asked + SILENCE;
@@ -176,7 +181,9 @@ pub(crate) async fn ask(channel: &Channel, metadata: &Metadata) -> Answer {
         let now = Instant::now();
         if now > limit + OWN_STALL {
             limit = now + SILENCE / 2;
-        } else if channel.wire().last_heard() > asked && now < asked + SLOWNESS {
+        } else if now < asked + SLOWNESS
+            && (channel.wire().last_heard() > asked || !others_answer(asked))
+        {
             limit = (now + SILENCE).min(asked + SLOWNESS);
         } else {
             return Answer::Silent;
