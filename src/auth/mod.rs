@@ -23,6 +23,7 @@ use tokio::{
 use crate::{
     error::{Error, ErrorKind, Outcome},
     runtime::shut_down,
+    supervisor::Crash,
 };
 
 pub(crate) mod actor;
@@ -130,6 +131,13 @@ impl Tokens {
                 .map(|()| true),
             // Who logs in by certificate has no token: the rights changed while the request was under way.
             None => Ok(refused.value.is_none() && why == ErrorKind::AuthOldRevision),
+        }
+    }
+
+    /// Makes the actor panic, for tests of what that costs.
+    pub(crate) fn crash(&self) {
+        if let Some(actor) = &self.actor {
+            actor.do_send(Crash);
         }
     }
 
