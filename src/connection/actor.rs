@@ -210,11 +210,15 @@ impl ConnectionActor {
     fn dial(&mut self, generation: u64, ctx: &mut Context<Self>) {
         let actor = ctx.address().downgrade();
         let told = actor.clone();
+        let token = self.shared.token.generation();
         let (endpoint, shared, metadata) =
             (self.endpoint.clone(), self.shared.clone(), self.metadata());
         actix_rt::spawn(async move {
             let ended = move |reason| tell(&actor, ConnectionLost { generation, reason });
             let result = probe::first_contact(&endpoint, &shared.dial, &metadata, ended).await;
+            if result.as_ref().is_ok_and(|contact| contact.token_ignored) {
+                shared.token.give_up(token);
+            }
             tell(&told, Dialled { generation, result });
         });
     }

@@ -10,7 +10,7 @@ use std::{
 
 use actix_etcd::{Client, Credentials, ErrorKind, Outcome, proto, testing};
 use serde_json::json;
-use testbed::{Cluster, Reply, ScriptedServer, Tokens};
+use testbed::{Call, Cluster, Reply, STATUS, ScriptedServer, StatusResponse, Tokens};
 use tokio::time::{Instant, sleep};
 
 use crate::wait::until;
@@ -246,6 +246,41 @@ async fn a_client_that_may_follow_logs_in_once_at_the_cluster_that_took_the_plac
         assert_ne!(found.header.cluster_id, known);
     }
     assert!(logins(&second).await - before <= 1.0);
+}
+
+/// etcd's simple tokens name an index. A member of another cluster that has not got there yet waits for it.
+#[tokio::test]
+async fn a_token_that_a_member_neither_takes_nor_refuses_is_replaced() {
+    let before = ScriptedServer::start().await;
+    before.on(AUTHENTICATE, |_| token("old"));
+    before.on(PUT, |_| written());
+    let etcd = Client::builder([before.endpoint()])
+        .auth("ann", "word")
+        .connect()
+        .await
+        .unwrap();
+    let after = ScriptedServer::start().await;
+    let answer = |call: Call, good: Reply| match call.metadata.get("token") {
+        None => Reply::status(3, "etcdserver: user name is empty"),
+        Some(token) if token == "old" => Reply::hang(),
+        Some(_) => good,
+    };
+    after.on(STATUS, move |call| {
+        answer(call, Reply::message(&StatusResponse::healthy()))
+    });
+    after.on(PUT, move |call| answer(call, written()));
+    after.on(AUTHENTICATE, |_| token("new"));
+    etcd.set_endpoints([after.endpoint()]).await.unwrap();
+    let puts: Vec<_> = (0..16)
+        .map(|n| {
+            let etcd = etcd.clone();
+            tokio::spawn(async move { etcd.put(format!("k{n}"), "v").await })
+        })
+        .collect();
+    for put in puts {
+        put.await.unwrap().unwrap();
+    }
+    assert_eq!(after.count(AUTHENTICATE), 1);
 }
 
 #[tokio::test]
