@@ -104,7 +104,7 @@ impl Client {
             dial: options.dial,
             token: token.clone(),
             ready: ready.clone(),
-            cluster: ClusterId::default(),
+            cluster: ClusterId::new(options.follow_cluster),
             follow_leader: options.policy.follows_leader(),
         });
         let budget = RetryBudget::new(options.budget, std::time::Instant::now());
@@ -243,6 +243,12 @@ impl Client {
     pub(crate) async fn log_in(&self, patience: Duration) -> Result<(), Error> {
         let deadline = Instant::now() + patience;
         self.caller().tokens.current(deadline).await.map(drop)
+    }
+
+    /// The id of the cluster; `None` while no member has told it. It changes only where the client was allowed to follow
+    /// its endpoints to another cluster ([`ClientBuilder::follow_cluster_change`]).
+    pub fn cluster_id(&self) -> Option<u64> {
+        Some(self.caller().shared.cluster.get()).filter(|id| *id != 0)
     }
 
     /// The endpoints in use, in their normal form.

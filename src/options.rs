@@ -31,6 +31,7 @@ pub struct ClientBuilder {
     pub(crate) auto_sync: Option<Duration>,
     pub(crate) watches_per_stream: usize,
     pub(crate) login: Login,
+    pub(crate) follow_cluster: bool,
     tls_invalid: Option<Error>,
     pub(crate) min_cluster_version: Option<String>,
 }
@@ -55,6 +56,7 @@ impl ClientBuilder {
             auto_sync: None,
             watches_per_stream: 256,
             login: Login::Anonymous,
+            follow_cluster: false,
             tls_invalid: None,
             min_cluster_version: None,
         }
@@ -155,6 +157,15 @@ impl ClientBuilder {
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         self.logging_in(Login::Provided(Provider::new(give)))
+    }
+
+    /// Goes on where the endpoints lead to another cluster all of a sudden, say one that was restored from a backup
+    /// under the same names: the client logs in there, [`Client::cluster_id`] tells it, and watches end with the
+    /// reason, as their revisions mean nothing there. Default: members of another cluster are refused with
+    /// [`ErrorKind::ClusterChanged`].
+    pub fn follow_cluster_change(mut self) -> Self {
+        self.follow_cluster = true;
+        self
     }
 
     /// Makes `connect` fail with [`ErrorKind::OldCluster`] if a member runs an older etcd than this, such as `3.5`.

@@ -20,6 +20,11 @@ pub fn crash_retry(client: &Client) {
     client.caller().retries.do_send(supervisor::Crash);
 }
 
+/// Makes the auth actor panic.
+pub fn crash_auth(client: &Client) {
+    client.caller().tokens.crash();
+}
+
 /// Makes the connection actor of an endpoint panic.
 pub fn crash_connection(client: &Client, endpoint: &str) -> Result<()> {
     let endpoint = Endpoint::parse(endpoint)?;

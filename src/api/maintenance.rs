@@ -12,6 +12,10 @@
 //! # }
 //! ```
 
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
 use super::{
     MemberRequest, Request,
     admin::{Done, done},
@@ -41,6 +45,8 @@ answers!(
 );
 done!(proto::DefragmentResponse, proto::MoveLeaderResponse);
 
+/// Between two rounds of asking who leads.
+const LEADER_SOUGHT: Duration = Duration::from_millis(50);
 const ALARM: &str = "/etcdserverpb.Maintenance/Alarm";
 const DOWNGRADE: &str = "/etcdserverpb.Maintenance/Downgrade";
 pub(super) const STATUS: Rpc = own("/etcdserverpb.Maintenance/Status", RpcClass::Read);
@@ -144,23 +150,29 @@ impl Maintenance {
         let rpc = agreed("/etcdserverpb.Maintenance/MoveLeader", RpcClass::Mutation);
         let body = grpc::encode(&MoveLeaderRequest { target_id: to })?;
         let caller = self.0.caller();
-        let deadline = tokio::time::Instant::now() + self.0.request_timeout();
-        caller.wait_ready(deadline).await?;
-        let candidates = caller.ready.load().ready.clone();
-        let mut failed = None;
-        for connection in candidates {
-            let left = deadline.saturating_duration_since(tokio::time::Instant::now());
-            let asked = caller.at(connection.endpoint.clone())?;
-            match asked
-                .unary::<proto::MoveLeaderResponse>(rpc, body.clone(), left)
-                .await
-            {
-                Ok(answer) => return answer.try_into(),
-                Err(error) if error.kind() == ErrorKind::NotLeader => failed = Some(error),
-                Err(error) => return Err(error),
+        let deadline = Instant::now() + self.0.request_timeout();
+        loop {
+            caller.wait_ready(deadline).await?;
+            let candidates = caller.ready.load().ready.clone();
+            let mut refused = None;
+            for connection in candidates {
+                let left = deadline.saturating_duration_since(Instant::now());
+                let asked = caller.at(connection.endpoint.clone())?;
+                match asked
+                    .unary::<proto::MoveLeaderResponse>(rpc, body.clone(), left)
+                    .await
+                {
+                    Ok(answer) => return answer.try_into(),
+                    Err(error) if error.kind() == ErrorKind::NotLeader => refused = Some(error),
+                    Err(error) => return Err(error),
+                }
+            }
+            // In the middle of an election nobody leads; or the leader is not ready, or not an endpoint.
+            match refused {
+                Some(error) if Instant::now() + LEADER_SOUGHT >= deadline => return Err(error),
+                _ => sleep(LEADER_SOUGHT).await,
             }
         }
-        Err(failed.unwrap_or_else(crate::runtime::shut_down))
     }
 
     /// Asks whether the cluster could be downgraded to this version (since etcd 3.5).

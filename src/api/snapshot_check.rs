@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     fn snapshot(pages: usize) -> Vec<u8> {
-        let mut bytes: Vec<u8> = (0..pages * 512).map(|n| (n % 251) as u8).collect();
+        let mut bytes: Vec<u8> = (0..=250).cycle().take(pages * 512).collect();
         let hash = Sha256::digest(&bytes);
         bytes.extend_from_slice(&hash);
         bytes

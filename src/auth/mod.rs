@@ -10,9 +10,15 @@
 //!
 //! What the actor decides is pure code: [`flight`].
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
-use actix::{Addr, Message};
+use actix::{Addr, Message, WeakAddr};
 use arc_swap::ArcSwap;
 use http::HeaderValue;
 use tokio::{
@@ -23,6 +29,7 @@ use tokio::{
 use crate::{
     error::{Error, ErrorKind, Outcome},
     runtime::shut_down,
+    supervisor::Crash,
 };
 
 pub(crate) mod actor;
@@ -44,11 +51,16 @@ pub(crate) struct Token {
 
 /// The token in use, read by every call without a lock.
 #[derive(Default)]
-pub(crate) struct TokenCell(ArcSwap<Token>);
+pub(crate) struct TokenCell {
+    token: ArcSwap<Token>,
+    /// Up to this generation, tokens are of no use: calls wait for the next one.
+    useless: AtomicU64,
+    renewer: OnceLock<WeakAddr<AuthActor>>,
+}
 
 impl TokenCell {
     pub(crate) fn load(&self) -> arc_swap::Guard<Arc<Token>> {
-        self.0.load()
+        self.token.load()
     }
 
     pub(crate) fn value(&self) -> Option<HeaderValue> {
@@ -62,7 +74,33 @@ impl TokenCell {
     /// Puts the next token in the place of the last. Only one may do so at a time.
     pub(crate) fn replace(&self, value: Option<HeaderValue>) {
         let generation = self.generation() + 1;
-        self.0.store(Arc::new(Token { value, generation }));
+        self.token.store(Arc::new(Token { value, generation }));
+    }
+
+    /// Takes a token out of use that a member leaves without an answer, where another one can be had. etcd's simple
+    /// tokens name an index, and a member of another cluster waits until it has got there itself: it would never
+    /// refuse the token, nor answer. Called on the actors' thread only.
+    pub(crate) fn give_up(&self, generation: u64) {
+        let Some(renewer) = self.renewer.get().and_then(WeakAddr::upgrade) else {
+            return;
+        };
+        if generation == 0 || generation != self.generation() {
+            return;
+        }
+        tracing::warn!(
+            generation,
+            "a member does not answer to the token; another one is asked for"
+        );
+        self.replace(None);
+        let refused = self.generation();
+        self.useless.store(refused, Ordering::Release);
+        // Who waits for the new token asks by itself.
+        let (renewed, _) = oneshot::channel();
+        renewer.do_send(RenewToken { refused, renewed });
+    }
+
+    fn is_useless(&self, generation: u64) -> bool {
+        generation <= self.useless.load(Ordering::Acquire)
     }
 }
 
@@ -99,6 +137,8 @@ impl Tokens {
     }
 
     pub(crate) fn renewed_by(cell: Arc<TokenCell>, actor: Addr<AuthActor>) -> Self {
+        // A cell has one renewer for its whole life.
+        let _ = cell.renewer.set(actor.downgrade());
         Self {
             cell,
             actor: Some(actor),
@@ -110,7 +150,9 @@ impl Tokens {
         loop {
             let token = Token::clone(&self.cell.load());
             match &self.actor {
-                Some(actor) if token.generation == 0 => renew(actor, 0, deadline).await?,
+                Some(actor) if self.cell.is_useless(token.generation) => {
+                    renew(actor, token.generation, deadline).await?;
+                }
                 _ => return Ok(token),
             }
         }
@@ -130,6 +172,13 @@ impl Tokens {
                 .map(|()| true),
             // Who logs in by certificate has no token: the rights changed while the request was under way.
             None => Ok(refused.value.is_none() && why == ErrorKind::AuthOldRevision),
+        }
+    }
+
+    /// Makes the actor panic, for tests of what that costs.
+    pub(crate) fn crash(&self) {
+        if let Some(actor) = &self.actor {
+            actor.do_send(Crash);
         }
     }
 

@@ -51,12 +51,23 @@ pub(crate) struct Shared {
 
 /// The cluster the client belongs to: that of the first member that told it.
 #[derive(Debug, Default)]
-pub(crate) struct ClusterId(AtomicU64);
+pub(crate) struct ClusterId {
+    id: AtomicU64,
+    /// Whether another cluster in its place is followed, not refused.
+    follow: bool,
+}
 
 impl ClusterId {
+    pub(crate) fn new(follow: bool) -> Self {
+        Self {
+            id: AtomicU64::new(0),
+            follow,
+        }
+    }
+
     /// Zero while unknown.
     pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.id.load(Ordering::Relaxed)
     }
 
     /// Whether an answer from that cluster is one of ours.
@@ -64,7 +75,18 @@ impl ClusterId {
         if cluster == 0 || self.get() == cluster {
             return true;
         }
-        self.0
+        if self.follow {
+            let before = self.id.swap(cluster, Ordering::Relaxed);
+            if before != 0 && before != cluster {
+                tracing::warn!(
+                    before = format_args!("{before:x}"),
+                    now = format_args!("{cluster:x}"),
+                    "the endpoints lead to another cluster; it is followed"
+                );
+            }
+            return true;
+        }
+        self.id
             .compare_exchange(0, cluster, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok()
     }
@@ -191,11 +213,15 @@ impl ConnectionActor {
     fn dial(&mut self, generation: u64, ctx: &mut Context<Self>) {
         let actor = ctx.address().downgrade();
         let told = actor.clone();
+        let token = self.shared.token.generation();
         let (endpoint, shared, metadata) =
             (self.endpoint.clone(), self.shared.clone(), self.metadata());
         actix_rt::spawn(async move {
             let ended = move |reason| tell(&actor, ConnectionLost { generation, reason });
             let result = probe::first_contact(&endpoint, &shared.dial, &metadata, ended).await;
+            if result.as_ref().is_ok_and(|contact| contact.token_ignored) {
+                shared.token.give_up(token);
+            }
             tell(&told, Dialled { generation, result });
         });
     }

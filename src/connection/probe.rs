@@ -51,6 +51,8 @@ pub(crate) struct FirstContact {
     pub(crate) channel: Channel,
     pub(crate) driver: DriverTask,
     pub(crate) answer: Answer,
+    /// Whether it answered only when it was asked without the token.
+    pub(crate) token_ignored: bool,
 }
 
 /// The task that drives a connection; dropping it ends the connection at once.
@@ -97,7 +99,8 @@ pub(crate) async fn first_contact(
     let attempt = async {
         let dialled = dial(endpoint, options).await?;
         let driver = DriverTask::spawn(dialled.driver, ended);
-        match status(&dialled.channel, metadata).await {
+        let (answer, token_ignored) = introduce(&dialled.channel, metadata).await;
+        match answer {
             Answer::Broken(error) if endpoint.is_tls() => Err(options
                 .tls
                 .explain(not_etcd(error))
@@ -109,6 +112,7 @@ pub(crate) async fn first_contact(
                     channel: dialled.channel,
                     driver,
                     answer,
+                    token_ignored,
                 })
             }
         }
@@ -122,6 +126,29 @@ pub(crate) async fn first_contact(
                     .with_endpoint(endpoint.name()),
             )
         })
+}
+
+/// The first question, and whether only the one without the token was answered: a member of another cluster may keep
+/// a token that it does not know waiting for ever.
+async fn introduce(channel: &Channel, metadata: &Metadata) -> (Answer, bool) {
+    let mut asked = std::pin::pin!(status(channel, metadata));
+    if metadata.token.is_none() {
+        return (asked.await, false);
+    }
+    tokio::select! {
+        biased;
+        answer = &mut asked => return (answer, false),
+        () = sleep_until(Instant::now() + SILENCE) => {}
+    }
+    let anonymous = Metadata {
+        token: None,
+        ..metadata.clone()
+    };
+    tokio::select! {
+        biased;
+        answer = &mut asked => (answer, false),
+        answer = status(channel, &anonymous) => (answer, true),
+    }
 }
 
 /// What breaks before the first answer is mostly a port that speaks something else.

@@ -5,8 +5,14 @@ use crate::error::{Error, ErrorKind, Outcome};
 
 /// Nothing: this build does not encrypt.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Tls;
+pub(crate) struct Tls {
+    _nothing: (),
+}
 
+#[expect(
+    clippy::unused_self,
+    reason = "the same methods as those of the real one"
+)]
 impl Tls {
     pub(crate) fn allows_plain(&self) -> bool {
         false

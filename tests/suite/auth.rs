@@ -2,16 +2,18 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use actix_etcd::{Client, Credentials, ErrorKind, Outcome, proto};
+use actix_etcd::{Client, Credentials, ErrorKind, Outcome, proto, testing};
 use serde_json::json;
-use testbed::{Cluster, Reply, ScriptedServer, Tokens};
+use testbed::{Call, Cluster, Reply, STATUS, ScriptedServer, StatusResponse, Tokens};
 use tokio::time::{Instant, sleep};
+
+use crate::wait::until;
 
 const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 const PUT: &str = "/etcdserverpb.KV/Put";
@@ -212,6 +214,150 @@ async fn a_provider_that_fails_is_told_as_such() {
         .unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::CredentialsUnavailable);
     assert!(refused.to_string().contains("the vault is sealed"));
+}
+
+/// Endpoints whose names now point to another cluster, which knows none of the tokens.
+#[tokio::test]
+async fn a_client_that_may_follow_logs_in_once_at_the_cluster_that_took_the_place_of_its_own() {
+    let first = Cluster::start(1).await;
+    first.enable_auth("root", "secret").await;
+    let second = Cluster::start(1).await;
+    second.enable_auth("root", "secret").await;
+    let etcd = Client::builder(first.endpoints())
+        .auth("root", "secret")
+        .follow_cluster_change()
+        .connect()
+        .await
+        .unwrap();
+    let known = etcd.put("k", "v").await.unwrap().header.cluster_id;
+    assert_eq!(etcd.cluster_id(), Some(known));
+    let before = logins(&second).await;
+    etcd.set_endpoints(second.endpoints()).await.unwrap();
+    let calls: Vec<_> = (0..32)
+        .map(|_| {
+            let etcd = etcd.clone();
+            tokio::spawn(async move { etcd.get("k").await })
+        })
+        .collect();
+    for call in calls {
+        let found = call.await.unwrap().unwrap();
+        assert!(found.kvs.is_empty());
+        assert_eq!(etcd.cluster_id(), Some(found.header.cluster_id));
+        assert_ne!(found.header.cluster_id, known);
+    }
+    assert!(logins(&second).await - before <= 1.0);
+}
+
+/// etcd's simple tokens name an index. A member of another cluster that has not got there yet waits for it.
+#[tokio::test]
+async fn a_token_that_a_member_neither_takes_nor_refuses_is_replaced() {
+    let before = ScriptedServer::start().await;
+    before.on(AUTHENTICATE, |_| token("old"));
+    before.on(PUT, |_| written());
+    let etcd = Client::builder([before.endpoint()])
+        .auth("ann", "word")
+        .connect()
+        .await
+        .unwrap();
+    let after = ScriptedServer::start().await;
+    let answer = |call: Call, good: Reply| match call.metadata.get("token") {
+        None => Reply::status(3, "etcdserver: user name is empty"),
+        Some(token) if token == "old" => Reply::hang(),
+        Some(_) => good,
+    };
+    after.on(STATUS, move |call| {
+        answer(call, Reply::message(&StatusResponse::healthy()))
+    });
+    after.on(PUT, move |call| answer(call, written()));
+    after.on(AUTHENTICATE, |_| token("new"));
+    etcd.set_endpoints([after.endpoint()]).await.unwrap();
+    let puts: Vec<_> = (0..16)
+        .map(|n| {
+            let etcd = etcd.clone();
+            tokio::spawn(async move { etcd.put(format!("k{n}"), "v").await })
+        })
+        .collect();
+    for put in puts {
+        put.await.unwrap().unwrap();
+    }
+    assert_eq!(after.count(AUTHENTICATE), 1);
+}
+
+#[tokio::test]
+async fn a_crash_of_the_auth_actor_costs_no_call() {
+    let server = ScriptedServer::start().await;
+    server.on(AUTHENTICATE, |call| {
+        token(&format!("token-{}", call.nth)).after(Duration::from_millis(100))
+    });
+    server.on(PUT, |call| match call.metadata.get("token") {
+        Some(token) if token == "token-0" => Reply::status(16, "etcdserver: invalid auth token"),
+        _ => written(),
+    });
+    let etcd = Client::builder([server.endpoint()])
+        .auth("ann", "word")
+        .connect()
+        .await
+        .unwrap();
+    let puts: Vec<_> = (0..16)
+        .map(|n| {
+            let etcd = etcd.clone();
+            tokio::spawn(async move { etcd.put(format!("k{n}"), "v").await })
+        })
+        .collect();
+    until("a login is under way", || server.count(AUTHENTICATE) == 2).await;
+    testing::crash_auth(&etcd);
+    for put in puts {
+        put.await.unwrap().unwrap();
+    }
+    assert!(server.count(AUTHENTICATE) <= 4);
+}
+
+/// Everything that is logged, at every level, by every crate on this thread.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn no_log_line_holds_a_password_or_a_token() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _capturing = tracing::subscriber::set_default(subscriber);
+    let system = actix_rt::System::new();
+    system.block_on(async {
+        let server = ScriptedServer::start().await;
+        server.on(AUTHENTICATE, |_| token("sesame-token"));
+        server.on(PUT, |_| written());
+        let etcd = Client::builder([server.endpoint()])
+            .auth("ann", "swordfish")
+            .on_current_arbiter()
+            .connect()
+            .await
+            .unwrap();
+        etcd.put("k", "v").await.unwrap();
+        let _ = etcd.users().add("bob", "swordfish").await;
+        etcd.shutdown().await;
+    });
+    let log = log.0.lock().unwrap().clone();
+    let text = String::from_utf8_lossy(&log);
+    assert!(text.contains("logging in"), "nothing was captured");
+    for secret in ["swordfish", "sesame-token"] {
+        let line = text.lines().find(|line| line.contains(secret));
+        assert_eq!(line, None);
+    }
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ mod bad_input;
 mod balance;
 mod classification;
 mod cluster;
+mod cluster_etcdctl;
 mod cluster_services;
 mod connect;
 mod endpoints;

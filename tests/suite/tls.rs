@@ -54,7 +54,7 @@ async fn an_encrypted_cluster_is_used_like_any_other() {
         .connect()
         .await
         .unwrap();
-    let large = vec![b'v'; 1 << 20];
+    let large = vec![b'v'; 256 << 10];
     for member in cluster.members() {
         etcd.put("k", large.clone()).await.unwrap();
         let found = etcd.get("k").await.unwrap();
