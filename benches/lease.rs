@@ -23,9 +23,14 @@ const GO_MICROS: f64 = 12.2;
 const GO_KIB: f64 = 8.5;
 
 fn main() {
-    let parts: Vec<String> = env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let parts: Vec<String> = env::args()
+        .skip(1)
+        .filter(|arg| !arg.starts_with('-'))
+        .collect();
     let wanted = |part: &str| parts.is_empty() || parts.iter().any(|asked| asked == part);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     let runtime = runtime.expect("a runtime can be built");
     let mut passed = true;
     for (part, run) in [("many", 0), ("blocked", 1), ("faults", 2)] {
@@ -44,7 +49,9 @@ fn main() {
 
 async fn connect(cluster: &Cluster) -> Client {
     // Past the proxies, which are part of this process.
-    Client::connect(cluster.direct_endpoints()).await.expect("a healthy cluster")
+    Client::connect(cluster.direct_endpoints())
+        .await
+        .expect("a healthy cluster")
 }
 
 async fn many() -> bool {
@@ -52,7 +59,11 @@ async fn many() -> bool {
     let seconds: u64 = number("SECONDS", 60);
     let cluster = Cluster::start(3).await;
     let etcd = connect(&cluster).await;
-    let warm = etcd.lease(Duration::from_secs(10)).keep_alive().await.expect("a lease");
+    let warm = etcd
+        .lease(Duration::from_secs(10))
+        .keep_alive()
+        .await
+        .expect("a lease");
     let before = rss_kib();
     let granting = Instant::now();
     let mut tasks = Vec::new();
@@ -64,7 +75,12 @@ async fn many() -> bool {
             let mut leases = Vec::with_capacity(share);
             for _ in 0..share {
                 let grant = etcd.lease(Duration::from_secs(10)).keep_alive();
-                leases.push(grant.timeout(Duration::from_secs(60)).await.expect("a lease"));
+                leases.push(
+                    grant
+                        .timeout(Duration::from_secs(60))
+                        .await
+                        .expect("a lease"),
+                );
             }
             leases
         }));
@@ -80,33 +96,45 @@ async fn many() -> bool {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     let cpu = client_cpu() - cpu;
     let renewed = keepalives(&cluster).await - renewed;
-    let lost = leases.iter().filter(|lease| lease.remaining().is_zero()).count();
+    let lost = leases
+        .iter()
+        .filter(|lease| lease.remaining().is_zero())
+        .count();
     let there = etcd.leases().await.expect("a list").leases.len();
     let micros = cpu.as_secs_f64() * 1e6 / renewed;
     let rate = renewed / seconds as f64;
     let needed = count as f64 * 3.0 / 10.0;
     println!("{:<34}{:>12}{:>12}", "", "actix-etcd", "Go 3.5.30");
-    println!("{:<34}{lost:>12}{:>12}", "lost, of 10,000 (Go: in 20 s)", 9_457);
+    println!(
+        "{:<34}{lost:>12}{:>12}",
+        "lost, of 10,000 (Go: in 20 s)", 9_457
+    );
     println!("{:<34}{grown:>12.2}{GO_KIB:>12.2}", "KiB a lease");
-    println!("{:<34}{micros:>12.2}{GO_MICROS:>12.2}", "µs of CPU a keepalive");
+    println!(
+        "{:<34}{micros:>12.2}{GO_MICROS:>12.2}",
+        "µs of CPU a keepalive"
+    );
     println!("{:<34}{rate:>12.0}", "keepalives a second");
     println!("{:<34}{needed:>12.0}", "needed (TTL/3)");
     println!("{:<34}{:>12.2}", "seconds of CPU", cpu.as_secs_f64());
     drop(warm);
-    lost == 0
-        && there > count
-        && grown <= 3.0
-        && micros <= GO_MICROS / 2.0
-        && rate <= needed * 1.02
+    lost == 0 && there > count && grown <= 3.0 && micros <= GO_MICROS / 2.0 && rate <= needed * 1.02
 }
 
 async fn blocked() -> bool {
     let cluster = Cluster::start(3).await;
     let etcd = connect(&cluster).await;
-    let lease = etcd.lease(Duration::from_secs(5)).keep_alive().await.expect("a lease");
+    let lease = etcd
+        .lease(Duration::from_secs(5))
+        .keep_alive()
+        .await
+        .expect("a lease");
     std::thread::sleep(Duration::from_secs(20));
     let kept = is_there(&etcd, &lease).await && !lease.remaining().is_zero();
-    println!("an application that blocks its thread for 20 s: {}", verdict(kept));
+    println!(
+        "an application that blocks its thread for 20 s: {}",
+        verdict(kept)
+    );
     kept
 }
 
@@ -133,8 +161,14 @@ async fn faults() -> bool {
     println!("a lease of 5 s (Go 3.5.30 loses it in 3 to 4 of 6, etcd-client 0.21 in 4 to 5)");
     for trouble in all {
         let cluster = Cluster::start(3).await;
-        let etcd = Client::connect(cluster.endpoints()).await.expect("a healthy cluster");
-        let lease = etcd.lease(Duration::from_secs(5)).keep_alive().await.expect("a lease");
+        let etcd = Client::connect(cluster.endpoints())
+            .await
+            .expect("a healthy cluster");
+        let lease = etcd
+            .lease(Duration::from_secs(5))
+            .keep_alive()
+            .await
+            .expect("a lease");
         let mut events = lease.events();
         let at_risk = tokio::spawn(async move {
             let mut at_risk = 0;
@@ -151,7 +185,10 @@ async fn faults() -> bool {
         let kept = is_there(&etcd, &lease).await && !lease.remaining().is_zero();
         drop(lease);
         let at_risk = at_risk.await.expect("counting does not panic");
-        println!("  {trouble:<8?} {} (at risk {at_risk} times)", verdict(kept));
+        println!(
+            "  {trouble:<8?} {} (at risk {at_risk} times)",
+            verdict(kept)
+        );
         lived &= kept;
     }
     lived
@@ -186,7 +223,10 @@ async fn work(trouble: Trouble, cluster: &Cluster, index: usize) {
 }
 
 async fn is_there(etcd: &Client, lease: &Lease) -> bool {
-    let left = etcd.time_to_live(lease).timeout(Duration::from_secs(30)).await;
+    let left = etcd
+        .time_to_live(lease)
+        .timeout(Duration::from_secs(30))
+        .await;
     left.is_ok_and(|left| left.remaining.is_some())
 }
 
@@ -213,7 +253,8 @@ fn rss_kib() -> i64 {
     let status = fs::read_to_string("/proc/self/status").expect("Linux");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let text = line.and_then(|line| line.split_whitespace().next());
-    text.and_then(|text| text.parse().ok()).expect("VmRSS in KiB")
+    text.and_then(|text| text.parse().ok())
+        .expect("VmRSS in KiB")
 }
 
 /// The CPU time of the threads of clients so far.
@@ -224,7 +265,10 @@ fn client_cpu() -> Duration {
         let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
         if name.trim() == "actix-etcd" {
             let stat = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
-            let ran = stat.split_whitespace().next().and_then(|text| text.parse::<u64>().ok());
+            let ran = stat
+                .split_whitespace()
+                .next()
+                .and_then(|text| text.parse::<u64>().ok());
             nanos += ran.unwrap_or(0);
         }
     }

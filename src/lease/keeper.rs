@@ -150,22 +150,19 @@ impl KeeperActor {
             let avoid = asked.member.filter(|_| renewal.elsewhere);
             let chosen = route::choose(&candidates, renewal.lease, avoid, now)
                 .and_then(|place| self.stream_on(&connections[place], ctx, now));
-            let asked = match chosen {
-                Some(stream) => {
-                    let stream = &mut self.streams[stream];
-                    stream.add(renewal.lease, now);
-                    Asked {
-                        stream: stream.number,
-                        member: Some(stream.endpoint()),
-                        parked: false,
-                    }
+            let asked = if let Some(stream) = chosen {
+                let stream = &mut self.streams[stream];
+                stream.add(renewal.lease, now);
+                Asked {
+                    stream: stream.number,
+                    member: Some(stream.endpoint()),
+                    parked: false,
                 }
-                None => {
-                    self.parked.push(renewal);
-                    Asked {
-                        parked: true,
-                        ..asked
-                    }
+            } else {
+                self.parked.push(renewal);
+                Asked {
+                    parked: true,
+                    ..asked
                 }
             };
             self.note_asked(renewal.lease, asked);
