@@ -4,6 +4,8 @@
 //! wrong: the connection's, when a call is slow; the balancer, when nobody is ready; the retry actor, when to
 //! try again.
 
+mod member;
+
 use std::{
     pin::Pin,
     sync::{
@@ -17,12 +19,12 @@ use actix::Addr;
 use bytes::Bytes;
 use prost::Message;
 use tokio::{
-    sync::oneshot,
+    sync::{Semaphore, SemaphorePermit, oneshot},
     time::{Instant, Sleep, sleep_until, timeout_at},
 };
 
 use crate::{
-    auth::TokenCell,
+    auth::{Token, Tokens},
     balancer::{AwaitReady, BalancePolicy, Candidates, ReadySetCell, actor::BalancerActor},
     connection::{Connection, EndpointId, Health, Verdict, actor::Shared, verdict::leader_changed},
     error::{Error, ErrorKind, Outcome},
@@ -35,7 +37,7 @@ use crate::{
         pushback::Pushback,
     },
     runtime::shut_down,
-    transport::{channel::Metadata, grpc::Failure},
+    transport::{Endpoint, channel::Metadata, grpc::Failure},
 };
 
 /// A call that waits for longer makes its member suspect.
@@ -60,12 +62,16 @@ pub(crate) trait Answer: Message + Default {
 }
 
 /// What every call needs.
+#[derive(Clone)]
 pub(crate) struct Caller {
     pub(crate) ready: Arc<ReadySetCell>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) policy: Arc<dyn BalancePolicy>,
     pub(crate) retry_policy: Arc<dyn RetryPolicy>,
-    pub(crate) budget: RetryBudget,
+    pub(crate) budget: Arc<RetryBudget>,
+    pub(crate) tokens: Tokens,
+    /// The one member that may answer, where the request names one.
+    pub(crate) only: Option<Endpoint>,
     pub(crate) balancer: Addr<BalancerActor>,
     pub(crate) retries: Addr<RetryActor>,
 }
@@ -82,6 +88,7 @@ impl Caller {
         let deadline = started + timeout;
         let mut trouble: Option<Trouble> = None;
         loop {
+            let token = self.tokens.current(deadline).await?;
             let Some(connection) = self.pick(rpc.leaderless, trouble.as_ref()) else {
                 self.await_ready(rpc.leaderless, deadline, trouble.as_ref())
                     .await?;
@@ -89,7 +96,7 @@ impl Caller {
             };
             let metadata = Metadata {
                 require_leader: !rpc.leaderless,
-                token: self.shared.token.value(),
+                token: token.value.clone(),
                 timeout: Some(match &trouble {
                     None => timeout,
                     Some(_) => deadline.saturating_duration_since(Instant::now()),
@@ -122,10 +129,35 @@ impl Caller {
             let next = trouble.failed(&*self.retry_policy, &connection, failure, started);
             match next {
                 Next::Retry(wait) => self.wait(wait, deadline, trouble).await?,
-                // Without credentials nobody can get a new token.
-                Next::Refresh(_) | Next::Fail => return Err(trouble.verdict()),
+                Next::Refresh(wait) => {
+                    self.renew_token(&token, deadline, trouble).await?;
+                    if !wait.is_zero() {
+                        self.wait(wait, deadline, trouble).await?;
+                    }
+                }
+                Next::Fail => return Err(trouble.verdict()),
                 Next::Done => return Ok(A::default()),
             }
+        }
+    }
+
+    /// Waits for a token in place of the refused one. Without credentials nobody can get one.
+    async fn renew_token(
+        &self,
+        refused: &Token,
+        deadline: Instant,
+        trouble: &mut Trouble,
+    ) -> Result<(), Error> {
+        let why = trouble
+            .last
+            .as_ref()
+            .map_or(ErrorKind::InvalidAuthToken, Error::kind);
+        match self.tokens.renewed(refused, why, deadline).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(trouble.verdict()),
+            Err(error) => Err(error
+                .with_outcome(trouble.attempts.outcome(Outcome::Rejected))
+                .with_attempts(trouble.attempts.made())),
         }
     }
 
@@ -151,10 +183,16 @@ impl Caller {
     }
 
     fn member_count(&self) -> usize {
+        if self.only.is_some() {
+            return 1;
+        }
         self.ready.load().members.len()
     }
 
     fn pick(&self, leaderless: bool, trouble: Option<&Trouble>) -> Option<Arc<Connection>> {
+        if let Some(endpoint) = &self.only {
+            return self.connection_of(endpoint);
+        }
         let set = self.ready.load();
         let usable = if set.ready.is_empty() && leaderless {
             &set.leaderless
@@ -189,6 +227,9 @@ impl Caller {
     ) -> Result<(), Error> {
         if self.ready.load().closed {
             return Err(shut_down());
+        }
+        if let Some(endpoint) = &self.only {
+            return self.await_member(endpoint, deadline).await;
         }
         let (ready, told) = oneshot::channel();
         self.balancer.do_send(AwaitReady { ready, leaderless });
@@ -348,6 +389,10 @@ struct AttemptUnderWay<'a> {
 
 impl AttemptUnderWay<'_> {
     async fn run<A: Answer>(&self, metadata: &Metadata, body: Bytes) -> Result<A, Failure> {
+        let _room = match self.connection.channel.room() {
+            Some(room) => self.await_room(room).await?,
+            None => None,
+        };
         let sent = Instant::now();
         let term = self.connection.term_mark();
         let stream = AtomicU32::new(0);
@@ -365,6 +410,23 @@ impl AttemptUnderWay<'_> {
         let term = term.at(sent);
         // Rare, and large: it must not make every call's future large.
         Box::pin(self.wait_under_suspicion(request, timer, sent, term, &stream)).await
+    }
+
+    /// Waits for a place among the streams that the member allows; nothing is sent meanwhile.
+    async fn await_room<'r>(
+        &self,
+        room: &'r Semaphore,
+    ) -> Result<Option<SemaphorePermit<'r>>, Failure> {
+        let permit = timeout_at(self.deadline, room.acquire()).await;
+        match permit {
+            // The semaphore is never closed: an error cannot happen, and would mean no limit.
+            Ok(permit) if Instant::now() < self.deadline => Ok(permit.ok()),
+            Ok(_) | Err(_) => {
+                let text = "the member takes no more requests at once";
+                let unsent = AtomicU32::new(0);
+                Err(self.given_up(ErrorKind::DeadlineExceeded, text, &unsent))
+            }
+        }
     }
 
     async fn wait_under_suspicion<A: Answer>(
@@ -449,9 +511,9 @@ impl AttemptUnderWay<'_> {
     }
 
     fn given_up(&self, kind: ErrorKind, text: &'static str, stream: &AtomicU32) -> Failure {
-        let stream = stream.load(Ordering::Relaxed);
-        let sent = stream != 0 && self.connection.channel.wire().was_sent(stream);
-        let outcome = if sent {
+        // What h2 has taken may be written at any time, even after it was given up here.
+        let taken = stream.load(Ordering::Relaxed) != 0;
+        let outcome = if taken {
             Outcome::Unknown
         } else {
             Outcome::NotSent

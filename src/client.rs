@@ -15,7 +15,7 @@ use tokio::{
 use tokio_stream::{Stream, StreamExt, wrappers::BroadcastStream};
 
 use crate::{
-    auth::TokenCell,
+    auth::{Login, TokenCell, Tokens, actor::AuthActor, header_value},
     balancer::{
         AwaitReady, ConnectivityChange, EndpointStatus, ReadySetCell, Shutdown, Subscribe,
         SubscribeRecipient, UpdateEndpoints, actor::BalancerActor,
@@ -32,6 +32,7 @@ use crate::{
     retry::{actor::RetryActor, budget::RetryBudget},
     runtime::{Runtime, shut_down},
     transport::Endpoint,
+    watch::{self, hub::HubActor},
 };
 
 /// A client of one etcd cluster.
@@ -52,6 +53,7 @@ const END_LEASES: lease::Shutdown = lease::Shutdown {
 pub(crate) struct Inner {
     caller: Arc<Caller>,
     leases: Addr<KeeperActor>,
+    watches: Addr<HubActor>,
     /// The endpoints the client was made with.
     seeds: Vec<Endpoint>,
     request_timeout: Duration,
@@ -92,37 +94,70 @@ impl Client {
             Runtime::own_thread()?
         };
         let ready = Arc::new(ReadySetCell::default());
+        let token = Arc::new(TokenCell::default());
+        let provider = match options.login {
+            Login::Anonymous => None,
+            Login::Token(value) => {
+                token.replace(Some(header_value(&value)?));
+                None
+            }
+            Login::Provided(provider) => Some(provider),
+        };
         let shared = Arc::new(Shared {
             dial: options.dial,
-            token: Arc::new(TokenCell::default()),
+            token: token.clone(),
             ready: ready.clone(),
             cluster: ClusterId::default(),
             follow_leader: options.policy.follows_leader(),
         });
-        let (policy, actors_share) = (options.policy.clone(), shared.clone());
+        let budget = RetryBudget::new(options.budget, std::time::Instant::now());
+        let (policy, retry_policy) = (options.policy, options.retry);
         let seeds = endpoints.clone();
-        let (balancer, retries) = runtime
+        let patience = options.request_timeout;
+        let caller = runtime
             .call(move || {
                 let retries = RetryActor::start();
-                let balancer =
-                    BalancerActor::start(actors_share, policy, retries.clone().recipient());
+                let balancer = BalancerActor::start(
+                    shared.clone(),
+                    policy.clone(),
+                    retries.clone().recipient(),
+                );
                 balancer.do_send(UpdateEndpoints(endpoints));
-                (balancer, retries)
+                let caller = Caller {
+                    ready,
+                    shared,
+                    policy,
+                    retry_policy,
+                    budget: Arc::new(budget),
+                    // To log in takes no token.
+                    tokens: Tokens::fixed(Arc::default()),
+                    only: None,
+                    balancer,
+                    retries,
+                };
+                let tokens = match provider {
+                    None => Tokens::fixed(token),
+                    Some(provider) => {
+                        let actor =
+                            AuthActor::start(token.clone(), provider, caller.clone(), patience);
+                        Tokens::renewed_by(token, actor)
+                    }
+                };
+                Caller { tokens, ..caller }
             })
             .await?;
-        let caller = Arc::new(Caller {
-            ready,
-            shared,
-            policy: options.policy,
-            retry_policy: options.retry,
-            budget: RetryBudget::new(options.budget, std::time::Instant::now()),
-            balancer,
-            retries,
-        });
-        let lessee = caller.clone();
-        let leases = runtime.call(move || KeeperActor::start(lessee)).await?;
+        let caller = Arc::new(caller);
+        let (watching, per_stream) = (caller.clone(), options.watches_per_stream);
+        let leasing = caller.clone();
+        let (watches, leases) = runtime
+            .call(move || {
+                let watches = HubActor::start(watching, per_stream);
+                (watches, KeeperActor::start(leasing))
+            })
+            .await?;
         let inner = Arc::new(Inner {
             caller,
+            watches,
             leases,
             seeds,
             request_timeout: options.request_timeout,
@@ -157,6 +192,10 @@ impl Client {
 
     pub(crate) fn lease_keeper(&self) -> &Addr<KeeperActor> {
         &self.inner.leases
+    }
+
+    pub(crate) fn watches(&self) -> &Addr<HubActor> {
+        &self.inner.watches
     }
 
     pub(crate) fn request_timeout(&self) -> Duration {
@@ -201,6 +240,12 @@ impl Client {
         self.caller().wait_ready(Instant::now() + patience).await
     }
 
+    /// Logs in, where the client has credentials and has not yet.
+    pub(crate) async fn log_in(&self, patience: Duration) -> Result<(), Error> {
+        let deadline = Instant::now() + patience;
+        self.caller().tokens.current(deadline).await.map(drop)
+    }
+
     /// The endpoints in use, in their normal form.
     pub fn endpoints(&self) -> Vec<String> {
         let set = self.caller().ready.load();
@@ -217,7 +262,7 @@ impl Client {
         endpoints: impl IntoIterator<Item = E>,
     ) -> Result<(), Error> {
         let texts: Vec<String> = endpoints.into_iter().map(Into::into).collect();
-        let endpoints = parse_endpoints(&texts)?;
+        let endpoints = parse_endpoints(&texts, &self.caller().shared.dial.tls)?;
         let told = self
             .caller()
             .balancer
@@ -232,9 +277,11 @@ impl Client {
     pub async fn shutdown(self) {
         let runtime = self.inner.runtime().take();
         let shutdown = self.inner.shutdown_message();
+        // An error means that the actor has ended already.
         let _ = self.inner.leases.send(END_LEASES).await;
-        // An error means that the balancer has ended already.
+        let _ = self.inner.watches.send(watch::Shutdown).await;
         let _ = self.inner.caller.balancer.send(shutdown).await;
+        self.inner.caller.tokens.close();
         if let Some(runtime) = runtime {
             runtime.join().await;
         }
@@ -257,10 +304,11 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime().take() {
             let balancer = self.caller.balancer.clone();
-            let leases = self.leases.clone();
+            let (leases, watches) = (self.leases.clone(), self.watches.clone());
             let shutdown = self.shutdown_message();
             runtime.finish(async move {
                 let _ = leases.send(END_LEASES).await;
+                let _ = watches.send(watch::Shutdown).await;
                 let _ = balancer.send(shutdown).await;
             });
         }

@@ -22,7 +22,12 @@ pub mod testing;
 mod transport;
 mod watch;
 
-pub use api::{IntoBytes, kv};
+pub use api::watch::{Events, OpenWatch, Resynced, Watch, WatchEnd, WatchHandle, WatchItem};
+pub use api::{
+    Answers, Done, IntoBytes, MemberRequest, MemberVersion, Request, SaveSnapshot, Saved,
+    auth as auth_admin, cluster, election, health, kv, locks, maintenance, roles, snapshot, users,
+};
+pub use auth::Credentials;
 pub use balancer::{
     BalancePolicy, Candidate, Candidates, ConnectivityChange, Connects, EndpointStatus,
     LeaderFirst, Pinned, PowerOfTwo, RoundRobin,
@@ -32,4 +37,6 @@ pub use connection::ConnectivityState;
 pub use error::{Code, Error, ErrorKind, Outcome, Result};
 pub use lease::Lease;
 pub use options::ClientBuilder;
+#[cfg(feature = "tls")]
+pub use transport::TlsOptions;
 pub use transport::{AnswerBody, Endpoint, GrpcService};

@@ -1,13 +1,19 @@
 //! Every option of a client.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
+use zeroize::Zeroizing;
+
+#[cfg(feature = "tls")]
+use crate::transport::TlsOptions;
 use crate::{
+    api::versions::Version,
+    auth::{Credentials, Login, Provider},
     balancer::{BalancePolicy, RoundRobin},
     client::Client,
     error::{Error, ErrorKind, Outcome},
     retry::{BudgetLimits, RetryPolicy, StandardRetry},
-    transport::{Endpoint, dial::DialOptions},
+    transport::{Endpoint, dial::DialOptions, tls::Tls},
 };
 
 /// Makes a [`Client`]. Each option says its default.
@@ -23,6 +29,10 @@ pub struct ClientBuilder {
     pub(crate) budget: BudgetLimits,
     pub(crate) on_current_arbiter: bool,
     pub(crate) auto_sync: Option<Duration>,
+    pub(crate) watches_per_stream: usize,
+    pub(crate) login: Login,
+    tls_invalid: Option<Error>,
+    pub(crate) min_cluster_version: Option<String>,
 }
 
 impl ClientBuilder {
@@ -36,12 +46,17 @@ impl ClientBuilder {
                 max_response_size: usize::MAX,
                 ping_interval: Some(Duration::from_secs(10)),
                 ping_timeout: Duration::from_secs(3),
+                tls: Tls::default(),
             },
             policy: Arc::new(RoundRobin::new()),
             retry: Arc::new(StandardRetry),
             budget: BudgetLimits::default(),
             on_current_arbiter: false,
             auto_sync: None,
+            watches_per_stream: 256,
+            login: Login::Anonymous,
+            tls_invalid: None,
+            min_cluster_version: None,
         }
     }
 
@@ -94,6 +109,66 @@ impl ClientBuilder {
         self
     }
 
+    /// How `https://` and `unixs://` endpoints are reached. Default: the system's certificate authorities, no client
+    /// certificate.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, options: TlsOptions) -> Self {
+        self.tls_invalid = options.validate().err();
+        self.dial.tls = Tls::new(options);
+        self
+    }
+
+    /// Logs in as this user. The client gets a token, renews it when it is refused, and goes without where
+    /// authentication is not enabled. Replaces `token` and `auth_provider`. Default: no user.
+    pub fn auth(self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        let provider = Provider::always(Credentials::password(user, password));
+        self.logging_in(Login::Provided(provider))
+    }
+
+    /// Sends this token with every request, such as a JWT. It is never renewed: where tokens end, use `auth` or
+    /// `auth_provider`. Replaces those. Default: none.
+    pub fn token(self, token: impl Into<String>) -> Self {
+        self.logging_in(Login::Token(Zeroizing::new(token.into())))
+    }
+
+    /// Asks this function for credentials whenever the client logs in: for passwords that rotate, and for tokens that
+    /// are made elsewhere. Replaces `auth` and `token`. Default: none.
+    ///
+    /// ```no_run
+    /// # async fn example() -> actix_etcd::Result<()> {
+    /// use actix_etcd::{Client, Credentials};
+    ///
+    /// let etcd = Client::builder(["http://127.0.0.1:2379"])
+    ///     .auth_provider(|| async {
+    ///         let password = std::fs::read_to_string("/run/secrets/etcd")?;
+    ///         Ok::<_, std::io::Error>(Credentials::password("app", password.trim_end()))
+    ///     })
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn auth_provider<F, R, E>(self, give: F) -> Self
+    where
+        F: Fn() -> R + Send + Sync + 'static,
+        R: Future<Output = Result<Credentials, E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.logging_in(Login::Provided(Provider::new(give)))
+    }
+
+    /// Makes `connect` fail with [`ErrorKind::OldCluster`] if a member runs an older etcd than this, such as `3.5`.
+    /// Default: any version.
+    pub fn min_cluster_version(mut self, version: impl Into<String>) -> Self {
+        self.min_cluster_version = Some(version.into());
+        self
+    }
+
+    fn logging_in(mut self, login: Login) -> Self {
+        self.login = login;
+        self
+    }
+
     /// How long `shutdown` waits for requests in flight before it closes connections. Default: 1 s.
     pub fn shutdown_grace(mut self, grace: Duration) -> Self {
         self.shutdown_grace = grace;
@@ -114,14 +189,30 @@ impl ClientBuilder {
         self
     }
 
-    /// Starts the client and waits until a member is ready.
+    /// How many watches share one stream of a connection. Fewer keep a busy watch from delaying others, more need less
+    /// memory on the server. Default: 256.
+    pub fn watches_per_stream(mut self, watches: usize) -> Self {
+        self.watches_per_stream = watches;
+        self
+    }
+
+    /// Starts the client, waits until a member is ready and logs in.
     ///
     /// Fails with [`ErrorKind::Unavailable`], naming each endpoint and what is wrong with it, if none is within the
     /// request time-out; with [`ErrorKind::InvalidEndpoint`] or [`ErrorKind::NoEndpoints`] at once.
     pub async fn connect(self) -> Result<Client, Error> {
         let patience = self.request_timeout;
+        let oldest = self.oldest_version()?;
         let client = self.connect_lazy().await?;
-        match client.wait_ready(patience).await {
+        let started = async {
+            client.wait_ready(patience).await?;
+            client.log_in(patience).await?;
+            match oldest {
+                Some(oldest) => client.require_version(oldest, patience).await,
+                None => Ok(()),
+            }
+        };
+        match started.await {
             Ok(()) => Ok(client),
             Err(error) => {
                 client.shutdown().await;
@@ -138,6 +229,9 @@ impl ClientBuilder {
     }
 
     fn validate(&self) -> Result<(), Error> {
+        if let Some(error) = &self.tls_invalid {
+            return Err(error.clone());
+        }
         let shortest_ping = Duration::from_secs(10);
         if self
             .dial
@@ -147,6 +241,9 @@ impl ClientBuilder {
             return Err(Error::invalid(
                 "`ping_interval` is shorter than 10 s; etcd closes connections that are pinged more often",
             ));
+        }
+        if self.watches_per_stream == 0 {
+            return Err(Error::invalid("`watches_per_stream` is zero"));
         }
         let times = [
             ("request_timeout", self.request_timeout),
@@ -164,13 +261,25 @@ impl ClientBuilder {
         Ok(())
     }
 
+    fn oldest_version(&self) -> Result<Option<Version>, Error> {
+        let Some(text) = &self.min_cluster_version else {
+            return Ok(None);
+        };
+        let version = Version::parse(text).ok_or_else(|| {
+            Error::invalid(format!(
+                "`min_cluster_version` is {text:?}; write it like 3.5"
+            ))
+        })?;
+        Ok(Some(version))
+    }
+
     fn parsed_endpoints(&self) -> Result<Vec<Endpoint>, Error> {
-        parse_endpoints(&self.endpoints)
+        parse_endpoints(&self.endpoints, &self.dial.tls)
     }
 }
 
 /// Parses endpoints; an empty list is an error, and one that is given twice counts once.
-pub(crate) fn parse_endpoints(texts: &[String]) -> Result<Vec<Endpoint>, Error> {
+pub(crate) fn parse_endpoints(texts: &[String], tls: &Tls) -> Result<Vec<Endpoint>, Error> {
     let mut endpoints = Vec::with_capacity(texts.len());
     for text in texts {
         let endpoint = Endpoint::parse(text)?;
@@ -183,6 +292,18 @@ pub(crate) fn parse_endpoints(texts: &[String]) -> Result<Vec<Endpoint>, Error> 
             ErrorKind::NoEndpoints,
             Outcome::NotSent,
             "give at least one, like http://127.0.0.1:2379",
+        ));
+    }
+    let plain = endpoints.iter().find(|endpoint| !endpoint.is_tls());
+    let encrypted = endpoints.iter().find(|endpoint| endpoint.is_tls());
+    if let (Some(plain), Some(encrypted), false) = (plain, encrypted, tls.allows_plain()) {
+        return Err(Error::new(
+            ErrorKind::InvalidEndpoint,
+            Outcome::NotSent,
+            format!(
+                "{plain} is not encrypted and {encrypted} is; if that is wanted, say so with \
+                 `TlsOptions::allow_plain_endpoints`"
+            ),
         ));
     }
     Ok(endpoints)

@@ -1,8 +1,8 @@
 //! For this crate's own tests of what a crash costs. Not part of the API.
 
 use crate::{
-    balancer::CrashConnection, client::Client, error::Result, lease::CrashLease, supervisor,
-    transport::Endpoint,
+    api::watch::Watch, balancer::CrashConnection, client::Client, error::Result,
+    lease::CrashLease, supervisor, transport::Endpoint, watch::hub::CrashStreams,
 };
 
 /// How many actors of this crate live in this process.
@@ -35,4 +35,20 @@ pub fn crash_lease(client: &Client, lease: i64) {
 /// Makes the actor that owns the keepalive streams panic.
 pub fn crash_lease_keeper(client: &Client) {
     client.lease_keeper().do_send(supervisor::Crash);
+}
+
+/// What makes the actor of a watch panic, whenever it is called.
+pub fn crash_watch(watch: &Watch) -> impl Fn() + Send + use<> {
+    let actor = watch.actor().clone();
+    move || actor.do_send(supervisor::Crash)
+}
+
+/// Makes the actor of every watch stream panic.
+pub fn crash_watch_streams(client: &Client) {
+    client.watches().do_send(CrashStreams);
+}
+
+/// Makes the actor panic that gives watches their streams.
+pub fn crash_watch_hub(client: &Client) {
+    client.watches().do_send(supervisor::Crash);
 }

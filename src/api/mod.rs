@@ -4,19 +4,54 @@
 //! transaction, or bound to a client with `.on(&client)`. Made by a client's method it is bound already, and awaiting it
 //! sends it. The type parameter says which: `Put` is free, `Put<Client>` is bound.
 
+mod admin;
+pub mod auth;
 mod bytes;
+pub mod cluster;
+pub mod election;
+pub mod health;
 pub mod kv;
 pub mod lease;
+pub mod locks;
+pub mod maintenance;
+pub mod roles;
+pub mod snapshot;
+mod snapshot_check;
+mod snapshot_file;
 mod span;
+mod streaming;
+pub mod users;
+pub(crate) mod versions;
+pub mod watch;
 
-pub use self::bytes::IntoBytes;
+pub use self::{
+    admin::{Done, MemberRequest, Request},
+    bytes::IntoBytes,
+    snapshot_file::{SaveSnapshot, Saved},
+    streaming::Answers,
+    versions::MemberVersion,
+};
 
 use std::{future::Future, pin::Pin, time::Duration};
 
-use crate::error::Error;
+use crate::{
+    error::{Error, ErrorKind, Outcome},
+    proto::ResponseHeader,
+};
 
 /// What awaiting a request gives.
 pub(crate) type ResponseFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+
+/// An answer whose header is missing was not made by etcd.
+fn header(header: Option<ResponseHeader>) -> Result<ResponseHeader, Error> {
+    header.ok_or_else(|| {
+        Error::new(
+            ErrorKind::Protocol,
+            Outcome::Unknown,
+            "the answer has no header",
+        )
+    })
+}
 
 /// The methods every request has: binding it to a client, its own time-out, being awaited. A request type is a struct
 /// with the fields `client` and `timeout`, and a function `perform(self, &Client, Duration)`.

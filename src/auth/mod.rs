@@ -1,26 +1,184 @@
 //! Authentication: the token that goes along with every request.
+//!
+//! Callers read the token from the [`TokenCell`] without a lock. Each token has a generation. A call whose token was
+//! refused says which one that was ([`RenewToken`]); the [`AuthActor`](actor::AuthActor) gets a new one, once, however
+//! many calls say the same, and the calls go on when it is there. The old token stays in the cell until then: a call
+//! that goes out meanwhile is refused as "invalid token" at worst, never as "no user".
+//!
+//! Where authentication is not enabled, calls go without a token; the day one of them is refused for that, the client
+//! logs in.
+//!
+//! What the actor decides is pure code: [`flight`].
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
-use arc_swap::ArcSwapOption;
+use actix::{Addr, Message};
+use arc_swap::ArcSwap;
 use http::HeaderValue;
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout_at},
+};
 
-/// A token and which one it is: a rejected token is refreshed once, however many calls it was rejected on.
-#[derive(Debug)]
+use crate::{
+    error::{Error, ErrorKind, Outcome},
+    runtime::shut_down,
+};
+
+pub(crate) mod actor;
+mod credentials;
+mod flight;
+
+pub use credentials::Credentials;
+pub(crate) use credentials::{Login, Provider, secret_body};
+
+use actor::AuthActor;
+
+/// A token and which one it is. Generation 0 says that nobody has asked for one yet.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Token {
-    pub(crate) value: HeaderValue,
+    /// `None` where the cluster wants none.
+    pub(crate) value: Option<HeaderValue>,
+    pub(crate) generation: u64,
 }
 
 /// The token in use, read by every call without a lock.
-#[derive(Debug, Default)]
-pub(crate) struct TokenCell(ArcSwapOption<Token>);
+#[derive(Default)]
+pub(crate) struct TokenCell(ArcSwap<Token>);
 
 impl TokenCell {
-    pub(crate) fn value(&self) -> Option<HeaderValue> {
-        self.0.load().as_ref().map(|token| token.value.clone())
+    pub(crate) fn load(&self) -> arc_swap::Guard<Arc<Token>> {
+        self.0.load()
     }
 
-    pub(crate) fn set(&self, token: Token) {
-        self.0.store(Some(Arc::new(token)));
+    pub(crate) fn value(&self) -> Option<HeaderValue> {
+        self.load().value.clone()
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.load().generation
+    }
+
+    /// Puts the next token in the place of the last. Only one may do so at a time.
+    pub(crate) fn replace(&self, value: Option<HeaderValue>) {
+        let generation = self.generation() + 1;
+        self.0.store(Arc::new(Token { value, generation }));
     }
 }
+
+impl fmt::Debug for TokenCell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TokenCell(generation {})", self.generation())
+    }
+}
+
+/// A token as it may stand in metadata, never printed.
+pub(crate) fn header_value(token: &str) -> Result<HeaderValue, Error> {
+    let mut value = HeaderValue::from_str(token).map_err(|_| {
+        Error::new(
+            ErrorKind::CredentialsUnavailable,
+            Outcome::NotSent,
+            "the token has characters that cannot be sent",
+        )
+    })?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// Where requests get their tokens from.
+#[derive(Debug, Clone)]
+pub(crate) struct Tokens {
+    cell: Arc<TokenCell>,
+    actor: Option<Addr<AuthActor>>,
+}
+
+impl Tokens {
+    /// The cell's token, whatever it is; nobody renews it.
+    pub(crate) fn fixed(cell: Arc<TokenCell>) -> Self {
+        Self { cell, actor: None }
+    }
+
+    pub(crate) fn renewed_by(cell: Arc<TokenCell>, actor: Addr<AuthActor>) -> Self {
+        Self {
+            cell,
+            actor: Some(actor),
+        }
+    }
+
+    /// The token to send; waits for the first one where the client has to log in.
+    pub(crate) async fn current(&self, deadline: Instant) -> Result<Token, Error> {
+        loop {
+            let token = Token::clone(&self.cell.load());
+            match &self.actor {
+                Some(actor) if token.generation == 0 => renew(actor, 0, deadline).await?,
+                _ => return Ok(token),
+            }
+        }
+    }
+
+    /// Gets a new token in place of the one that was refused, or waits for the one that is on its way. `false` where
+    /// another one would be the same.
+    pub(crate) async fn renewed(
+        &self,
+        refused: &Token,
+        why: ErrorKind,
+        deadline: Instant,
+    ) -> Result<bool, Error> {
+        match &self.actor {
+            Some(actor) => renew(actor, refused.generation, deadline)
+                .await
+                .map(|()| true),
+            // Who logs in by certificate has no token: the rights changed while the request was under way.
+            None => Ok(refused.value.is_none() && why == ErrorKind::AuthOldRevision),
+        }
+    }
+
+    /// Ends the actor: there will be no more tokens.
+    pub(crate) fn close(&self) {
+        if let Some(actor) = &self.actor {
+            actor.do_send(Close);
+        }
+    }
+}
+
+async fn renew(actor: &Addr<AuthActor>, refused: u64, deadline: Instant) -> Result<(), Error> {
+    loop {
+        let (renewed, told) = oneshot::channel();
+        actor.do_send(RenewToken { refused, renewed });
+        match timeout_at(deadline, told).await {
+            Ok(Ok(result)) => return result,
+            Ok(Err(_)) if !actor.connected() => return Err(shut_down()),
+            // The actor crashed on the way: its next life is asked again.
+            Ok(Err(_)) => tokio::task::yield_now().await,
+            Err(_) => {
+                return Err(Error::new(
+                    ErrorKind::DeadlineExceeded,
+                    Outcome::NotSent,
+                    "the client could not log in in time",
+                ));
+            }
+        }
+    }
+}
+
+/// Get a token that is newer than this one, and tell when it is there.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct RenewToken {
+    pub(crate) refused: u64,
+    pub(crate) renewed: oneshot::Sender<Result<(), Error>>,
+}
+
+/// An attempt to log in ended.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct LoggedIn {
+    pub(crate) flight: u64,
+    /// The token; `None` where authentication is not enabled.
+    pub(crate) result: Result<Option<HeaderValue>, Error>,
+}
+
+/// The client ends.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct Close;

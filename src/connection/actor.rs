@@ -1,7 +1,6 @@
 //! The actor behind one endpoint.
 
 use std::{
-    collections::VecDeque,
     future::Future,
     sync::{
         Arc,
@@ -21,7 +20,7 @@ use super::{
     EndpointId, Health, Probe, Probed, Rest, Sighting, Suspect, Suspected, Verdict, Wanted,
     probe::{self, Answer, DriverTask},
     state::{Machine, Next},
-    verdict,
+    verdict::Progress,
 };
 use crate::{
     auth::TokenCell,
@@ -36,8 +35,6 @@ const PROBE_AGAIN: Duration = Duration::from_millis(100);
 const PROBE_AGAIN_AT_MOST: Duration = Duration::from_millis(200);
 /// Between two looks at a member that carries streams or is watched for its leader.
 const SLOW_PROBE: Duration = Duration::from_secs(3);
-/// Looks that old say nothing any more.
-const LOOKS_KEPT: Duration = Duration::from_secs(3);
 
 /// What all connections of a client share.
 pub(crate) struct Shared {
@@ -87,7 +84,7 @@ pub(crate) struct ConnectionActor {
 struct Live {
     connection: Arc<Connection>,
     driver: DriverTask,
-    looks: VecDeque<Sighting>,
+    progress: Progress,
     serving: bool,
     probing: bool,
     due: Option<SpawnHandle>,
@@ -231,7 +228,7 @@ impl ConnectionActor {
         let (verdict, sighting) = match answer {
             Answer::Seen(seen) => {
                 let others = self.shared.ready.load().sightings(self.id);
-                (live.look(seen, others), Some(seen))
+                (live.progress.look(&seen, others), Some(seen))
             }
             Answer::Alive => (Verdict::Fine, None),
             Answer::NoLeader => (Verdict::NoLeader, None),
@@ -320,8 +317,12 @@ impl ConnectionActor {
         ctx: &mut Context<Self>,
     ) {
         let actor = ctx.address().downgrade();
+        let mut progress = Progress::default();
         let (verdict, sighting) = match contact.answer {
-            Answer::Seen(seen) => (verdict::compare(None, &seen, []), Some(seen)),
+            Answer::Seen(seen) => {
+                let others = self.shared.ready.load().sightings(self.id);
+                (progress.look(&seen, others), Some(seen))
+            }
             Answer::NoLeader => (Verdict::NoLeader, None),
             Answer::Alive | Answer::Silent | Answer::Broken(_) => (Verdict::Fine, None),
         };
@@ -349,7 +350,7 @@ impl ConnectionActor {
         self.live = Some(Live {
             connection,
             driver: contact.driver,
-            looks: sighting.into_iter().collect(),
+            progress,
             serving: true,
             probing: false,
             due: None,
@@ -367,27 +368,6 @@ impl ConnectionActor {
         }
         self.apply(next, ctx);
         self.probe_again(verdict, ctx);
-    }
-}
-
-impl Live {
-    fn look(&mut self, seen: Sighting, others: impl IntoIterator<Item = Sighting>) -> Verdict {
-        while self
-            .looks
-            .front()
-            .is_some_and(|look| look.at + LOOKS_KEPT < seen.at)
-        {
-            self.looks.pop_front();
-        }
-        // The oldest look that shows the same: how long it stands still is what counts.
-        let earlier = self
-            .looks
-            .iter()
-            .find(|look| (look.term, look.index) == (seen.term, seen.index))
-            .copied();
-        let verdict = verdict::compare(earlier.as_ref(), &seen, others);
-        self.looks.push_back(seen);
-        verdict
     }
 }
 
@@ -505,6 +485,13 @@ impl Handler<Dialled> for ConnectionActor {
             return;
         }
         let failure = match result {
+            // Its end was told before there was anything to end, and will not be told again.
+            Ok(contact) if contact.driver.has_ended() => Error::new(
+                ErrorKind::ConnectionLost,
+                Outcome::NotSent,
+                "the connection ended as soon as it was made",
+            )
+            .with_endpoint(self.endpoint.name()),
             Ok(contact) => {
                 let cluster = match &contact.answer {
                     Answer::Seen(seen) => seen.cluster,
@@ -686,6 +673,12 @@ impl Live {
         let Self {
             connection, driver, ..
         } = self;
+        // Streams would never finish by themselves: they hear that they have to leave.
+        let health = Health {
+            verdict: Verdict::Closed,
+            sighting: connection.health().sighting,
+        };
+        connection.health.send_replace(health);
         drop(connection);
         driver.finish()
     }

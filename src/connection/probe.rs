@@ -98,12 +98,19 @@ pub(crate) async fn first_contact(
         let dialled = dial(endpoint, options).await?;
         let driver = DriverTask::spawn(dialled.driver, ended);
         match status(&dialled.channel, metadata).await {
+            Answer::Broken(error) if endpoint.is_tls() => Err(options
+                .tls
+                .explain(not_etcd(error))
+                .with_endpoint(endpoint.name())),
             Answer::Broken(error) => Err(not_etcd(error)),
-            answer => Ok(FirstContact {
-                channel: dialled.channel,
-                driver,
-                answer,
-            }),
+            answer => {
+                dialled.channel.learn_limits();
+                Ok(FirstContact {
+                    channel: dialled.channel,
+                    driver,
+                    answer,
+                })
+            }
         }
     };
     timeout(options.connect_timeout, attempt)
@@ -123,7 +130,7 @@ fn not_etcd(error: Error) -> Error {
         .and_then(|source| source.downcast_ref::<h2::Error>())
         .is_some_and(|error| !error.is_io() && !error.is_remote());
     if !foreign {
-        return error;
+        return maybe_tls(error);
     }
     let endpoint = error.endpoint().map(Into::into);
     let refused = Error::new(
@@ -135,6 +142,23 @@ fn not_etcd(error: Error) -> Error {
     match endpoint {
         Some(endpoint) => refused.with_endpoint(endpoint),
         None => refused,
+    }
+}
+
+/// A port that expects TLS closes the connection without a word.
+fn maybe_tls(error: Error) -> Error {
+    let plain = error
+        .endpoint()
+        .is_some_and(|endpoint| endpoint.starts_with("http://"));
+    if !plain || error.kind() != ErrorKind::ConnectionLost {
+        return error;
+    }
+    let text = format!("{}; does it expect TLS (https://)?", error.brief());
+    let endpoint = error.endpoint().map(Into::into);
+    let explained = Error::new(ErrorKind::ConnectionLost, error.outcome(), text).with_source(error);
+    match endpoint {
+        Some(endpoint) => explained.with_endpoint(endpoint),
+        None => explained,
     }
 }
 

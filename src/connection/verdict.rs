@@ -7,8 +7,6 @@ use tokio::time::Instant;
 /// A member that lacks what others committed that long ago, and does not move, is cut off from them. Longer than
 /// several heartbeats: a follower learns of a commit with the next one.
 const STALLED_AFTER: Duration = Duration::from_millis(500);
-/// Two looks at a member are compared only when they are that far apart.
-const LOOKS_APART: Duration = Duration::from_millis(150);
 
 /// What a member said of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,35 +66,57 @@ pub(crate) struct Health {
     pub(crate) sighting: Option<Sighting>,
 }
 
-/// Compares a member with the others. `earlier` is an older look at the same member.
-pub(crate) fn compare(
-    earlier: Option<&Sighting>,
-    now: &Sighting,
-    others: impl IntoIterator<Item = Sighting>,
-) -> Verdict {
-    if now.learner {
-        return Verdict::Learner;
+/// Follows whether a member moves while others do.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// What it showed last, and since when it shows that.
+    shows: Option<Sighting>,
+    /// Since when others are known to be ahead of it while it stands still.
+    behind_since: Option<Instant>,
+}
+
+impl Progress {
+    /// Judges a new look at the member by what it showed before and by what others show.
+    pub(crate) fn look(
+        &mut self,
+        now: &Sighting,
+        others: impl IntoIterator<Item = Sighting>,
+    ) -> Verdict {
+        let shown = self.shows.filter(|shown| shown.reach() == now.reach());
+        // On the first look nobody knows for how long it has stood still: what it lacks counts.
+        let since = match (shown, self.shows) {
+            (Some(shown), _) => Some(shown.at),
+            (None, Some(_)) => Some(now.at),
+            (None, None) => None,
+        };
+        self.shows = shown.or(Some(*now));
+        let ahead = others
+            .into_iter()
+            .filter(|other| other.cluster == now.cluster && other.member != now.member)
+            .filter(|other| other.leader != 0 && other.reach() > now.reach())
+            .map(|other| other.at)
+            .min();
+        self.behind_since = ahead.map(|ahead| match self.behind_since {
+            Some(known) if shown.is_some() => known,
+            _ => since.map_or(ahead, |since| ahead.max(since)),
+        });
+        if now.learner {
+            return Verdict::Learner;
+        }
+        if now.leader == 0 {
+            return Verdict::NoLeader;
+        }
+        match self.behind_since {
+            Some(behind) if behind + STALLED_AFTER <= now.at => Verdict::CutOff,
+            Some(_) | None => Verdict::Fine,
+        }
     }
-    if now.leader == 0 {
-        return Verdict::NoLeader;
-    }
-    let stands_still = earlier.is_some_and(|earlier| {
-        earlier.at + LOOKS_APART <= now.at && (earlier.term, earlier.index) == (now.term, now.index)
-    });
-    if !stands_still {
-        return Verdict::Fine;
-    }
-    let behind = others.into_iter().any(|other| {
-        other.cluster == now.cluster
-            && other.member != now.member
-            && other.leader != 0
-            && other.at + STALLED_AFTER <= now.at
-            && (other.term > now.term || (other.term == now.term && other.index > now.index))
-    });
-    if behind {
-        Verdict::CutOff
-    } else {
-        Verdict::Fine
+}
+
+impl Sighting {
+    /// How far the member knows the cluster's history.
+    fn reach(&self) -> (u64, u64) {
+        (self.term, self.index)
     }
 }
 
@@ -138,61 +158,111 @@ mod tests {
         Duration::from_millis(n)
     }
 
+    /// Looks at member 2 at these times, with these reaches, while member 3 shows something else each time.
+    fn looks(start: Instant, looks: &[(u64, (u64, u64), (u64, u64))]) -> Vec<Verdict> {
+        let mut progress = Progress::default();
+        let look = |(at, own, other): &(u64, (u64, u64), (u64, u64))| {
+            let at = start + ms(*at);
+            progress.look(
+                &sighting(at, 2, own.0, own.1),
+                [sighting(at, 3, other.0, other.1)],
+            )
+        };
+        looks.iter().map(look).collect()
+    }
+
     #[test]
-    fn a_member_that_stands_still_behind_others_is_cut_off() {
+    fn a_member_that_stands_still_behind_others_is_cut_off_until_it_moves() {
+        use Verdict::{CutOff, Fine};
+        // The others are looked at again and again, and keep moving.
+        let seen = [
+            (0, (5, 100), (5, 100)),
+            (200, (5, 100), (5, 101)),
+            (400, (5, 100), (5, 150)),
+            (600, (5, 100), (5, 200)),
+            (750, (5, 100), (5, 250)),
+            (950, (5, 100), (5, 250)),
+            (1100, (5, 251), (5, 251)),
+        ];
+        let verdicts = looks(Instant::now(), &seen);
+        assert_eq!(verdicts, [Fine, Fine, Fine, Fine, CutOff, CutOff, Fine]);
+    }
+
+    #[test]
+    fn a_member_that_comes_back_without_what_others_had_long_ago_is_not_used_yet() {
         let start = Instant::now();
-        let earlier = sighting(start, 2, 5, 100);
-        let now = sighting(start + ms(600), 2, 5, 100);
-        let ahead = sighting(start + ms(50), 3, 5, 101);
-        assert_eq!(compare(Some(&earlier), &now, [ahead]), Verdict::CutOff);
-        let newer_term = sighting(start + ms(50), 3, 6, 90);
-        assert_eq!(compare(Some(&earlier), &now, [newer_term]), Verdict::CutOff);
+        let other = sighting(start, 3, 5, 200);
+        let mut progress = Progress::default();
+        let thawed = sighting(start + ms(3000), 2, 5, 100);
+        assert_eq!(progress.look(&thawed, [other]), Verdict::CutOff);
+        let caught_up = sighting(start + ms(3100), 2, 5, 201);
+        assert_eq!(progress.look(&caught_up, [other]), Verdict::Fine);
+    }
+
+    #[test]
+    fn a_member_that_missed_an_election_is_cut_off() {
+        let seen = [(0, (5, 100), (6, 90)), (600, (5, 100), (6, 90))];
+        assert_eq!(looks(Instant::now(), &seen)[1], Verdict::CutOff);
     }
 
     #[test]
     fn a_follower_that_lags_but_moves_is_fine() {
-        let start = Instant::now();
-        let earlier = sighting(start, 2, 5, 100);
-        let now = sighting(start + ms(600), 2, 5, 101);
-        let ahead = sighting(start + ms(50), 3, 5, 500);
-        assert_eq!(compare(Some(&earlier), &now, [ahead]), Verdict::Fine);
+        let seen = [
+            (0, (5, 100), (5, 500)),
+            (400, (5, 101), (5, 600)),
+            (800, (5, 102), (5, 700)),
+            (1200, (5, 103), (5, 800)),
+        ];
+        assert!(
+            looks(Instant::now(), &seen)
+                .iter()
+                .all(|verdict| verdict.is_fine())
+        );
     }
 
     #[test]
     fn a_commit_that_a_heartbeat_has_not_carried_yet_says_nothing() {
-        let start = Instant::now();
-        let earlier = sighting(start, 2, 5, 100);
-        let now = sighting(start + ms(300), 2, 5, 100);
-        let ahead = sighting(start + ms(50), 3, 5, 101);
-        assert_eq!(compare(Some(&earlier), &now, [ahead]), Verdict::Fine);
+        let seen = [
+            (0, (5, 100), (5, 100)),
+            (1000, (5, 100), (5, 101)),
+            (1300, (5, 100), (5, 101)),
+        ];
+        assert!(
+            looks(Instant::now(), &seen)
+                .iter()
+                .all(|verdict| verdict.is_fine())
+        );
     }
 
     #[test]
     fn an_idle_cluster_is_fine() {
-        let start = Instant::now();
-        let earlier = sighting(start, 2, 5, 100);
-        let now = sighting(start + ms(5000), 2, 5, 100);
-        let same = sighting(start, 3, 5, 100);
-        assert_eq!(compare(Some(&earlier), &now, [same]), Verdict::Fine);
+        let seen = [(0, (5, 100), (5, 100)), (60_000, (5, 100), (5, 100))];
+        assert!(
+            looks(Instant::now(), &seen)
+                .iter()
+                .all(|verdict| verdict.is_fine())
+        );
     }
 
     #[test]
     fn another_cluster_is_no_witness() {
         let start = Instant::now();
-        let earlier = sighting(start, 2, 5, 100);
-        let now = sighting(start + ms(900), 2, 5, 100);
+        let mut progress = Progress::default();
         let mut stranger = sighting(start, 3, 9, 900);
         stranger.cluster = 2;
-        assert_eq!(compare(Some(&earlier), &now, [stranger]), Verdict::Fine);
+        for at in [0, 900, 1800] {
+            let verdict = progress.look(&sighting(start + ms(at), 2, 5, 100), [stranger]);
+            assert_eq!(verdict, Verdict::Fine);
+        }
     }
 
     #[test]
     fn leader_loss_and_learners_are_told_at_once() {
         let mut now = sighting(Instant::now(), 2, 5, 100);
         now.leader = 0;
-        assert_eq!(compare(None, &now, []), Verdict::NoLeader);
+        assert_eq!(Progress::default().look(&now, []), Verdict::NoLeader);
         now.learner = true;
-        assert_eq!(compare(None, &now, []), Verdict::Learner);
+        assert_eq!(Progress::default().look(&now, []), Verdict::Learner);
     }
 
     #[test]
@@ -221,10 +291,12 @@ mod tests {
         ) {
             let start = Instant::now();
             let top = others.iter().copied().max().unwrap_or((0, 0)).max((term, index));
-            let earlier = sighting(start, 1, top.0, top.1);
-            let now = sighting(start + ms(2000), 1, top.0, top.1);
-            let others = others.into_iter().zip(2..).map(|((t, i), m)| sighting(start, m, t, i));
-            prop_assert_eq!(compare(Some(&earlier), &now, others), Verdict::Fine);
+            let others: Vec<_> = others.into_iter().zip(2..).map(|((t, i), m)| sighting(start, m, t, i)).collect();
+            let mut progress = Progress::default();
+            for at in [0, 700, 2000] {
+                let verdict = progress.look(&sighting(start + ms(at), 1, top.0, top.1), others.clone());
+                prop_assert_eq!(verdict, Verdict::Fine);
+            }
         }
     }
 }

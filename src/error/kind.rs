@@ -132,6 +132,9 @@ kinds! {
     OldCluster: "the cluster is older than this client accepts", "upgrade it, or switch the check off";
     ResponseTooLarge: "the answer is larger than the client accepts", "read in pages, or raise the limit";
     Protocol: "the answer is not gRPC, or is malformed", "check that the endpoint is etcd's client URL, with the right scheme";
+    TlsFailed: "the encrypted connection could not be made", "check the certificates, their names and their dates";
+    CredentialsUnavailable: "the credentials to log in with could not be had", "check where they come from";
+    FileFailed: "a file could not be read or written", "check the path, its rights and the space left";
     Internal: "a part of the client failed", "report it as a bug";
     Other: "the server answered with an error this client does not know", "see the server's own words";
 }

@@ -232,6 +232,9 @@ impl ErrorKind {
             | Self::OldCluster
             | Self::ResponseTooLarge
             | Self::Protocol
+            | Self::TlsFailed
+            | Self::CredentialsUnavailable
+            | Self::FileFailed
             | Self::Internal
             | Self::Other => Outcome::Unknown,
         }

@@ -187,6 +187,9 @@ pub(crate) fn passing(kind: ErrorKind) -> Passing {
         | ErrorKind::ClusterChanged
         | ErrorKind::OldCluster
         | ErrorKind::ResponseTooLarge
+        | ErrorKind::TlsFailed
+        | ErrorKind::CredentialsUnavailable
+        | ErrorKind::FileFailed
         | ErrorKind::Other => Passing::Never,
     }
 }

@@ -4,7 +4,7 @@ use std::{
     future::poll_fn,
     marker::PhantomData,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -14,6 +14,7 @@ use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use http::{HeaderMap, HeaderValue, Method, Request, Version, uri::PathAndQuery};
 use prost::Message;
+use tokio::sync::Semaphore;
 
 use super::{
     endpoint::Endpoint,
@@ -24,6 +25,9 @@ use crate::error::{Error, ErrorKind, Outcome};
 
 const USER_AGENT: HeaderValue =
     HeaderValue::from_static(concat!("actix-etcd/", env!("CARGO_PKG_VERSION")));
+
+/// Streams that live as long as the connection (watches, keepalives, health) and need room beside the requests.
+const STANDING_STREAMS: usize = 8;
 
 /// What goes along with a request.
 #[derive(Debug, Clone, Default)]
@@ -48,6 +52,9 @@ struct Shared {
     log: Arc<WireLog>,
     response_limit: usize,
     streams: AtomicUsize,
+    /// Where the member limits the streams of a connection: requests wait here, not in h2, so that it stays known
+    /// that they were not sent.
+    room: OnceLock<Semaphore>,
 }
 
 /// How many requests and streams are open on a connection.
@@ -83,12 +90,12 @@ impl Channel {
         log: Arc<WireLog>,
         response_limit: usize,
     ) -> Self {
-        let streams = AtomicUsize::new(0);
         let shared = Arc::new(Shared {
             endpoint,
             log,
             response_limit,
-            streams,
+            streams: AtomicUsize::new(0),
+            room: OnceLock::new(),
         });
         Self { requests, shared }
     }
@@ -96,6 +103,20 @@ impl Channel {
     /// A count of what is open on this connection that does not keep the connection open itself.
     pub(crate) fn open_streams(&self) -> OpenStreams {
         OpenStreams(self.shared.clone())
+    }
+
+    /// Takes note of how many streams the member allows; it has told by its first answer.
+    pub(crate) fn learn_limits(&self) {
+        let allowed = self.requests.current_max_send_streams();
+        if allowed < Semaphore::MAX_PERMITS {
+            let room = allowed.saturating_sub(STANDING_STREAMS).max(1);
+            let _ = self.shared.room.set(Semaphore::new(room));
+        }
+    }
+
+    /// Where a request has to wait for its turn first, if the member limits the streams of a connection.
+    pub(crate) fn room(&self) -> Option<&Semaphore> {
+        self.shared.room.get()
     }
 
     pub(crate) fn wire(&self) -> &WireLog {
@@ -114,18 +135,18 @@ impl Channel {
         let (response, mut request) = self.start(path, metadata)?;
         let stream = request.stream_id().as_u32();
         sent_as.store(stream, Ordering::Relaxed);
-        request
-            .send_data(body, true)
-            .map_err(|error| self.broken(error, stream, false))?;
+        if let Err(error) = request.send_data(body, true) {
+            return Err(self.broken(error, stream).await.into());
+        }
         let mut reader = self.head(response, stream).await?;
         let message = match reader.next().await {
             Ok(message) => message,
-            Err(fault) => return Err(self.read_fault(fault, stream).into()),
+            Err(fault) => return Err(self.read_fault(fault).into()),
         };
         match reader.status().await {
             Ok(Ok(())) => {}
             Ok(Err(failure)) => return Err(self.located(failure)),
-            Err(fault) => return Err(self.read_fault(fault, stream).into()),
+            Err(fault) => return Err(self.read_fault(fault).into()),
         }
         let Some(message) = message else {
             return Err(self.at(grpc::protocol("the answer has no message")).into());
@@ -140,7 +161,6 @@ impl Channel {
         metadata: &Metadata,
     ) -> Result<(StreamSender<Q>, StreamReceiver<A>), Error> {
         let (response, request) = self.start(path, metadata)?;
-        let stream = request.stream_id().as_u32();
         let sender = StreamSender {
             request,
             channel: self.clone(),
@@ -148,7 +168,6 @@ impl Channel {
         };
         let receiver = StreamReceiver {
             state: Answer::Awaited(response),
-            stream,
             channel: self.clone(),
             _open: Open::new(&self.shared),
             message: PhantomData,
@@ -228,9 +247,10 @@ impl Channel {
     }
 
     async fn head(&self, response: ResponseFuture, stream: u32) -> Result<MessageReader, Failure> {
-        let response = response
-            .await
-            .map_err(|error| self.broken(error, stream, false))?;
+        let response = match response.await {
+            Ok(response) => response,
+            Err(error) => return Err(self.broken(error, stream).await.into()),
+        };
         let (head, body) = response.into_parts();
         match grpc::head_verdict(head.status, &head.headers) {
             Some(failure) => Err(self.located(failure)),
@@ -238,32 +258,32 @@ impl Channel {
         }
     }
 
-    fn read_fault(&self, fault: ReadFault, stream: u32) -> Error {
+    fn read_fault(&self, fault: ReadFault) -> Error {
         match fault {
-            ReadFault::Broken(error) => self.broken(error, stream, true),
+            ReadFault::Broken(error) => self.cut(error),
             ReadFault::Refused(error) => self.at(error),
         }
     }
 
     /// Tells what a broken stream means for its request. Nothing the server writes into a status can make
     /// this say "not sent": only the protocol's own promises and what our socket has seen count.
-    pub(super) fn broken(&self, error: h2::Error, stream: u32, answered: bool) -> Error {
+    pub(super) async fn broken(&self, error: h2::Error, stream: u32) -> Error {
         let promised = error.is_remote()
             && (error.is_go_away()
                 || (error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM)));
-        let outcome = if !answered && (promised || !self.shared.log.was_sent(stream)) {
-            Outcome::NotSent
-        } else {
-            Outcome::Unknown
-        };
-        let what = match outcome {
-            Outcome::NotSent => "the connection ended before the request was taken",
-            Outcome::Rejected | Outcome::Unknown => {
-                "the connection broke while the request was under way"
-            }
-        };
-        let text = format!("{what} ({error})");
-        self.at(Error::new(ErrorKind::ConnectionLost, outcome, text).with_source(error))
+        if promised || (!error.is_remote() && self.shared.log.never_sent(stream).await) {
+            let text = format!("the connection ended before the request was taken ({error})");
+            let lost = Error::new(ErrorKind::ConnectionLost, Outcome::NotSent, text);
+            return self.at(lost.with_source(error));
+        }
+        self.cut(error)
+    }
+
+    /// A request that had been answered in part, so that it was taken for certain.
+    pub(super) fn cut(&self, error: h2::Error) -> Error {
+        let text = format!("the connection broke while the request was under way ({error})");
+        let lost = Error::new(ErrorKind::ConnectionLost, Outcome::Unknown, text);
+        self.at(lost.with_source(error))
     }
 
     fn located(&self, failure: Failure) -> Failure {
@@ -296,19 +316,17 @@ impl<Q: Message> StreamSender<Q> {
     /// Queues a message; h2 writes it as the member's flow control allows.
     pub(crate) fn send(&mut self, message: &Q) -> Result<(), Error> {
         let body = grpc::encode(message)?;
-        let stream = self.request.stream_id().as_u32();
         self.request
             .send_data(body, false)
-            .map_err(|error| self.channel.broken(error, stream, true))
+            .map_err(|error| self.channel.cut(error))
     }
 
     /// Queues messages in one piece: one frame where they fit, instead of one each.
     pub(crate) fn send_all(&mut self, messages: &[Q]) -> Result<(), Error> {
         let body = grpc::encode_all(messages)?;
-        let stream = self.request.stream_id().as_u32();
         self.request
             .send_data(body, false)
-            .map_err(|error| self.channel.broken(error, stream, true))
+            .map_err(|error| self.channel.cut(error))
     }
 
     /// Says that nothing more will come: the member ends the stream in its own time.
@@ -327,7 +345,6 @@ enum Answer {
 /// The receiving half of a stream.
 pub(crate) struct StreamReceiver<A> {
     state: Answer,
-    stream: u32,
     channel: Channel,
     _open: Open,
     message: PhantomData<fn() -> A>,
@@ -347,7 +364,7 @@ impl<A: Message + Default> StreamReceiver<A> {
         if let Answer::Awaited(response) = &mut self.state {
             let response = poll_fn(|cx| std::pin::Pin::new(&mut *response).poll(cx))
                 .await
-                .map_err(|error| self.channel.broken(error, self.stream, false))?;
+                .map_err(|error| self.channel.cut(error))?;
             let (head, body) = response.into_parts();
             if let Some(failure) = grpc::head_verdict(head.status, &head.headers) {
                 return Err(self.channel.located(failure));
@@ -365,9 +382,9 @@ impl<A: Message + Default> StreamReceiver<A> {
             Ok(None) => match reader.status().await {
                 Ok(Ok(())) => Ok(None),
                 Ok(Err(failure)) => Err(self.channel.located(failure)),
-                Err(fault) => Err(self.channel.read_fault(fault, self.stream).into()),
+                Err(fault) => Err(self.channel.read_fault(fault).into()),
             },
-            Err(fault) => Err(self.channel.read_fault(fault, self.stream).into()),
+            Err(fault) => Err(self.channel.read_fault(fault).into()),
         }
     }
 }

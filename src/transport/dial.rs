@@ -13,6 +13,7 @@ use tokio::{
 use super::{
     channel::{Channel, OpenStreams},
     endpoint::{Endpoint, Target},
+    tls::Tls,
     wire::{ObservedIo, WireLog},
 };
 use crate::error::{Error, ErrorKind, Outcome};
@@ -35,6 +36,7 @@ pub(crate) struct DialOptions {
     pub(crate) max_response_size: usize,
     pub(crate) ping_interval: Option<Duration>,
     pub(crate) ping_timeout: Duration,
+    pub(crate) tls: Tls,
 }
 
 trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -53,14 +55,12 @@ pub(crate) async fn dial(endpoint: &Endpoint, options: &DialOptions) -> Result<D
     let socket = connect(endpoint)
         .await
         .map_err(|error| unreachable(endpoint, &error))?;
-    if endpoint.is_tls() {
-        return Err(Error::new(
-            ErrorKind::InvalidEndpoint,
-            Outcome::NotSent,
-            "this build cannot speak TLS; use http:// where the cluster allows it".to_owned(),
-        )
-        .with_endpoint(endpoint.name()));
-    }
+    let socket = if endpoint.is_tls() {
+        let encrypted = options.tls.encrypt(endpoint, socket).await;
+        Box::new(encrypted.map_err(|error| error.with_endpoint(endpoint.name()))?)
+    } else {
+        socket
+    };
     handshake(endpoint, socket, options).await
 }
 

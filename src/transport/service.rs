@@ -85,20 +85,21 @@ impl Channel {
         })
         .await;
         match done {
-            Some(sent) => sent.map_err(|error| self.broken(error, id, false))?,
+            Some(Ok(())) => {}
+            Some(Err(error)) => return Err(self.broken(error, id).await),
             None => drop(tokio::spawn(async move {
                 // A stream that broke tells it to whoever reads the answer.
                 let _ = poll_fn(|cx| send(&mut body, &mut stream, cx)).await;
             })),
         }
-        let response = response
-            .await
-            .map_err(|error| self.broken(error, id, false))?;
+        let response = match response.await {
+            Ok(response) => response,
+            Err(error) => return Err(self.broken(error, id).await),
+        };
         Ok(response.map(|stream| AnswerBody {
             stream,
             data_ended: false,
             channel: self.clone(),
-            id,
         }))
     }
 }
@@ -141,7 +142,6 @@ pub struct AnswerBody {
     stream: RecvStream,
     data_ended: bool,
     channel: Channel,
-    id: u32,
 }
 
 impl std::fmt::Debug for AnswerBody {
@@ -167,7 +167,7 @@ impl http_body::Body for AnswerBody {
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
                 Some(Err(error)) => {
-                    return Poll::Ready(Some(Err(this.channel.broken(error, this.id, true))));
+                    return Poll::Ready(Some(Err(this.channel.cut(error))));
                 }
                 None => this.data_ended = true,
             }
@@ -175,7 +175,7 @@ impl http_body::Body for AnswerBody {
         match ready!(this.stream.poll_trailers(cx)) {
             Ok(Some(trailers)) => Poll::Ready(Some(Ok(Frame::trailers(trailers)))),
             Ok(None) => Poll::Ready(None),
-            Err(error) => Poll::Ready(Some(Err(this.channel.broken(error, this.id, true)))),
+            Err(error) => Poll::Ready(Some(Err(this.channel.cut(error)))),
         }
     }
 }

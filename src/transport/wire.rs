@@ -3,6 +3,8 @@
 //! h2 queues frames and writes them later. When a connection breaks, only this layer knows whether the first
 //! frame of a request ever left: it walks over the outgoing bytes, frame header by frame header, and remembers the
 //! highest stream whose HEADERS went out. Stream ids only grow, so one number tells them all.
+//!
+//! The number is final only when the socket is closed: until then, what h2 has encoded may still be flushed.
 
 use std::{
     io::{self, IoSlice},
@@ -12,16 +14,20 @@ use std::{
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
     task::{Context, Poll},
+    time::Duration,
 };
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::Instant,
+    sync::watch,
+    time::{Instant, timeout},
 };
 
 const PREFACE: usize = 24;
 const FRAME_HEADER: usize = 9;
 const HEADERS: u8 = 1;
+/// A broken connection's socket is closed at once by whoever drives it.
+const CLOSING: Duration = Duration::from_millis(100);
 
 /// What a connection's socket has seen, readable from any thread.
 #[derive(Debug)]
@@ -30,6 +36,7 @@ pub(crate) struct WireLog {
     opened: Instant,
     /// Milliseconds from `opened` to the last byte that arrived.
     last_read: AtomicU64,
+    closed: watch::Sender<bool>,
 }
 
 impl WireLog {
@@ -38,17 +45,21 @@ impl WireLog {
             highest_stream: AtomicU32::new(0),
             opened: Instant::now(),
             last_read: AtomicU64::new(0),
+            closed: watch::Sender::new(false),
         })
     }
 
-    /// Whether the first bytes of that stream's request were handed to the socket.
-    pub(crate) fn was_sent(&self, stream: u32) -> bool {
-        stream <= self.highest_stream.load(Ordering::Acquire)
+    /// Whether it is certain that no byte of that stream's request was handed to the socket, or ever will be. For a
+    /// connection that broke: waits until its socket is closed.
+    pub(crate) async fn never_sent(&self, stream: u32) -> bool {
+        let mut closed = self.closed.subscribe();
+        let closed = timeout(CLOSING, closed.wait_for(|closed| *closed)).await;
+        matches!(closed, Ok(Ok(_))) && stream > self.highest_stream.load(Ordering::Acquire)
     }
 
     /// When the member last said anything at all.
     pub(crate) fn last_heard(&self) -> Instant {
-        self.opened + std::time::Duration::from_millis(self.last_read.load(Ordering::Relaxed))
+        self.opened + Duration::from_millis(self.last_read.load(Ordering::Relaxed))
     }
 }
 
@@ -79,6 +90,12 @@ impl<T> ObservedIo<T> {
                 break;
             }
         }
+    }
+}
+
+impl<T> Drop for ObservedIo<T> {
+    fn drop(&mut self) {
+        self.log.closed.send_replace(true);
     }
 }
 
@@ -203,6 +220,22 @@ mod tests {
         assert_eq!(walker.walk(&headers[..FRAME_HEADER - 1]), None);
         assert_eq!(walker.walk(&headers[FRAME_HEADER - 1..]), Some(7));
         assert_eq!(walker.walk(&frame(0, 9, 5)), None, "DATA opens no stream");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_not_written_was_never_sent_only_once_the_socket_is_closed() {
+        let log = WireLog::new();
+        let (near, _far) = tokio::io::duplex(1024);
+        let mut io = ObservedIo::new(near, log.clone());
+        let mut bytes = vec![b'x'; PREFACE];
+        bytes.extend(frame(HEADERS, 3, 10));
+        tokio::io::AsyncWriteExt::write_all(&mut io, &bytes)
+            .await
+            .unwrap();
+        assert!(!log.never_sent(5).await, "it may still be flushed");
+        drop(io);
+        assert!(log.never_sent(5).await);
+        assert!(!log.never_sent(3).await);
     }
 
     proptest! {

@@ -32,7 +32,7 @@ pub(crate) struct Difference<K> {
 
 /// The keys a consumer knows of. They are copied: a shared slice would keep alive the whole message it
 /// came in.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Known {
     keys: HashMap<Box<[u8]>, i64>,
 }

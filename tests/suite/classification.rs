@@ -1,12 +1,23 @@
 //! What a failure says of its request, and that nobody can forge it.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use actix_etcd::{
-    Client, Error, ErrorKind, Outcome, proto,
+    Client, ConnectivityState, Error, ErrorKind, Outcome, proto,
     retry::{NoRetry, ServiceConfig},
 };
-use testbed::{Call, GoAway, Reason, Reply, ScriptedServer};
+use prost::Message;
+use testbed::{
+    Call, Fault, GoAway, Reason, Reply, STATUS, ScriptedServer, StatusResponse, TcpBehind,
+};
+
+use crate::wait::until;
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 const RANGE: &str = "/etcdserverpb.KV/Range";
@@ -219,9 +230,10 @@ async fn a_deadline_says_whether_the_request_was_under_way() {
 
 #[tokio::test]
 async fn streams_that_could_not_be_opened_were_not_sent() {
-    let (server, client) = scripted(|_| Reply::hang()).await;
-    server.set_max_concurrent_streams(3);
-    server.close_connections();
+    let server = ScriptedServer::start().await;
+    server.on(PUT, |_| Reply::hang());
+    server.set_max_concurrent_streams(11);
+    let client = Client::connect([server.endpoint()]).await.unwrap();
     let calls: Vec<_> = (0..10)
         .map(|n| {
             tokio::spawn(
@@ -305,4 +317,125 @@ async fn a_policy_can_forbid_retries_but_not_allow_a_write_twice() {
         4,
         "as many attempts as the service config says"
     );
+}
+
+#[tokio::test]
+async fn what_never_left_a_connection_that_broke_is_sent_by_the_next() {
+    let server = ScriptedServer::start().await;
+    server.on(PUT, |_| done());
+    let behind = TcpBehind::port(server.address().port());
+    let etcd = Client::builder([format!("http://{}", behind.address())])
+        .request_timeout(Duration::from_secs(20))
+        .connect()
+        .await
+        .unwrap();
+    behind.link().set(Fault::Freeze);
+    // Fills what the sockets on the way can hold, so that later requests stay in the client.
+    let large: Vec<_> = (0..40)
+        .map(|n| {
+            tokio::spawn(
+                etcd.put(format!("large/{n}"), vec![0; 1 << 20])
+                    .into_future(),
+            )
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    let small: Vec<_> = (0..10)
+        .map(|n| tokio::spawn(etcd.put(format!("small/{n}"), "v").into_future()))
+        .collect();
+    until("the connection is given up", || {
+        etcd.connectivity()[0].state != ConnectivityState::Ready
+    })
+    .await;
+    behind.link().heal();
+    let mut unknown = 0;
+    for call in large.into_iter().chain(small) {
+        match call.await.unwrap() {
+            Ok(_) => {}
+            Err(error) => {
+                assert_eq!(error.outcome(), Outcome::Unknown, "{error:?}");
+                unknown += 1;
+            }
+        }
+    }
+    let mut keys: Vec<_> = server
+        .calls(PUT)
+        .iter()
+        .map(|call| proto::PutRequest::decode(call.body.clone()).unwrap().key)
+        .collect();
+    let sent = keys.len();
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), sent, "none was sent twice");
+    assert!(
+        sent + unknown >= 50,
+        "{sent} arrived, {unknown} are unknown"
+    );
+}
+
+#[tokio::test]
+async fn a_write_under_a_leader_that_is_gone_ends_as_unknown() {
+    let server = ScriptedServer::start().await;
+    let term = Arc::new(AtomicU64::new(5));
+    let current = term.clone();
+    server.on(STATUS, move |_| {
+        Reply::message(&StatusResponse {
+            raft_term: current.load(Ordering::Relaxed),
+            ..StatusResponse::healthy()
+        })
+    });
+    server.on(PUT, |_| Reply::hang());
+    let etcd = Client::builder([server.endpoint()])
+        .request_timeout(Duration::from_secs(60))
+        .connect()
+        .await
+        .unwrap();
+    let put = tokio::spawn(etcd.put("k", "v").into_future());
+    until("the member is probed", || server.count(STATUS) >= 3).await;
+    assert!(
+        !put.is_finished(),
+        "a slow write alone is no reason to give up"
+    );
+    term.store(6, Ordering::Relaxed);
+    let error = put.await.unwrap().unwrap_err();
+    assert_eq!(
+        (error.kind(), error.outcome()),
+        (ErrorKind::LeaderLost, Outcome::Unknown)
+    );
+}
+
+#[tokio::test]
+async fn a_member_that_reports_not_serving_gets_no_requests() {
+    let (tired, awake) = (ScriptedServer::start().await, ScriptedServer::start().await);
+    let (serve, told) = tokio::sync::watch::channel(1);
+    tired.on("/grpc.health.v1.Health/Watch", move |_| {
+        let mut told = told.clone();
+        Reply::streaming(move |mut sender, _| async move {
+            loop {
+                let status = *told.borrow_and_update();
+                let answer = proto::health::HealthCheckResponse { status };
+                if sender.send(&answer).await.is_err() || told.changed().await.is_err() {
+                    return;
+                }
+            }
+        })
+    });
+    for server in [&tired, &awake] {
+        server.on(PUT, |_| done());
+    }
+    let etcd = Client::connect([tired.endpoint(), awake.endpoint()])
+        .await
+        .unwrap();
+    let state = |index: usize| etcd.connectivity()[index].state;
+    let all_ready = || (0..2).all(|index| state(index) == ConnectivityState::Ready);
+    until("both are ready", all_ready).await;
+    serve.send_replace(2);
+    until("it is avoided", || state(0) != ConnectivityState::Ready).await;
+    let before = tired.count(PUT);
+    for _ in 0..10 {
+        etcd.put("k", "v").await.unwrap();
+    }
+    assert_eq!(tired.count(PUT), before);
+    serve.send_replace(1);
+    until("it is back", all_ready).await;
 }

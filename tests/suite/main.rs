@@ -10,9 +10,14 @@
     reason = "a test says what it expects by failing, and tells one story from its beginning to its end"
 )]
 
+mod auth;
+mod auth_admin;
+mod auth_watch;
 mod bad_input;
 mod balance;
 mod classification;
+mod cluster;
+mod cluster_services;
 mod connect;
 mod endpoints;
 mod failover;
@@ -22,9 +27,21 @@ mod lease_faults;
 mod lease_record;
 mod lease_scripted;
 mod session;
+mod maintenance;
 mod shutdown;
+mod snapshot;
 mod storm;
 mod supervision;
+#[cfg(feature = "tls")]
+mod tls;
 mod traffic;
 mod wait;
+mod watch;
+mod watch_chaos;
+mod watch_compaction;
+mod watch_crash;
+mod watch_failover;
+mod watch_record;
+mod watch_scripted;
+mod watch_slow;
 mod wire;

@@ -32,12 +32,8 @@ pub use txn::{Op, OpResponse, Txn, TxnResponse, txn};
 
 pub use crate::proto::{KeyValue, ResponseHeader};
 
-use super::{IntoBytes, answers};
-use crate::{
-    client::Client,
-    error::{Error, ErrorKind, Outcome},
-    proto,
-};
+use super::{IntoBytes, answers, header};
+use crate::{client::Client, proto};
 
 answers!(
     proto::RangeResponse,
@@ -72,15 +68,4 @@ impl Client {
     pub fn compact(&self, revision: i64) -> Compact<Self> {
         compact(revision).on(self)
     }
-}
-
-/// An answer whose header is missing was not made by etcd.
-fn header(header: Option<ResponseHeader>) -> Result<ResponseHeader, Error> {
-    header.ok_or_else(|| {
-        Error::new(
-            ErrorKind::Protocol,
-            Outcome::Unknown,
-            "the answer has no header",
-        )
-    })
 }

@@ -87,6 +87,10 @@ fn repeats_are_dropped_even_of_the_last_revision() {
     assert_eq!(revisions(cursor.events(vec![at(3), at(4)], false)), [3, 4]);
     assert_eq!(revisions(cursor.events(vec![at(4)], false)), [0; 0]);
     assert_eq!(
+        revisions(cursor.events(vec![at(4)], false)),
+        Vec::<i64>::new()
+    );
+    assert_eq!(
         revisions(cursor.events(vec![at(3), at(4), at(6)], false)),
         [6]
     );
@@ -106,6 +110,10 @@ fn disordered_batch_is_delivered_in_order() {
 fn event_without_a_revision_is_dropped() {
     let mut cursor = attached(0);
     assert_eq!(revisions(cursor.events(vec![at(0), at(-3)], false)), [0; 0]);
+    assert_eq!(
+        revisions(cursor.events(vec![at(0), at(-3)], false)),
+        Vec::<i64>::new()
+    );
     assert_eq!(cursor.next_revision(), 101);
 }
 
@@ -117,6 +125,14 @@ fn fragments_are_joined_and_only_the_open_revision_is_held() {
     assert_eq!((cursor.held(), cursor.next_revision()), (1, 3));
     assert_eq!(revisions(cursor.events(vec![Event(3, 1, 3)], true)), [0; 0]);
     assert_eq!(revisions(cursor.events(Vec::new(), true)), [0; 0]);
+    assert_eq!(
+        revisions(cursor.events(vec![Event(3, 1, 3)], true)),
+        Vec::<i64>::new()
+    );
+    assert_eq!(
+        revisions(cursor.events(Vec::new(), true)),
+        Vec::<i64>::new()
+    );
     let batch = cursor
         .events(vec![Event(3, 2, 3), at(4)], false)
         .expect("complete");
@@ -129,6 +145,10 @@ fn fragments_are_joined_and_only_the_open_revision_is_held() {
 fn last_fragment_without_events_still_completes_what_is_held() {
     let mut cursor = attached(1);
     assert_eq!(revisions(cursor.events(vec![at(3)], true)), [0; 0]);
+    assert_eq!(
+        revisions(cursor.events(vec![at(3)], true)),
+        Vec::<i64>::new()
+    );
     assert_eq!(revisions(cursor.events(Vec::new(), false)), [3]);
 }
 

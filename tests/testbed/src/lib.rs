@@ -37,6 +37,7 @@ mod runtime;
 mod scripted;
 mod streams;
 mod tls;
+pub mod validators;
 
 pub use behind::TcpBehind;
 pub use binary::VERSIONS;

@@ -1,0 +1,11 @@
+//! Prints the path of protoc.
+
+fn main() {
+    match protoc_bin_vendored::protoc_bin_path() {
+        Ok(path) => println!("{}", path.display()),
+        Err(why) => {
+            eprintln!("there is no protoc for this platform ({why}): install it and set PROTOC");
+            std::process::exit(1);
+        }
+    }
+}

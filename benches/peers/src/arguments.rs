@@ -1,0 +1,107 @@
+//! What the program is asked to do: a mode, then `name=value`.
+
+use std::{str::FromStr, time::Duration};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// As many calls as possible for a while, summed up.
+    Load,
+    /// Calls without pause until the input ends, told one by one.
+    Stream,
+}
+
+#[derive(Clone, Copy)]
+pub enum ClientKind {
+    Ours,
+    EtcdClient,
+    Etcdrs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    Get,
+    Put,
+}
+
+/// How many threads the client and its callers have in all.
+#[derive(Clone, Copy)]
+pub enum Runtime {
+    One,
+    Two,
+}
+
+pub struct Arguments {
+    pub mode: Mode,
+    pub client: ClientKind,
+    pub op: Op,
+    pub runtime: Runtime,
+    pub callers: usize,
+    pub endpoints: Vec<String>,
+    pub warmup: Duration,
+    pub length: Duration,
+    /// How long a call may take; where it is not said, what the client does by itself.
+    pub timeout: Option<Duration>,
+    /// Between two calls of a caller, where calls are told one by one.
+    pub pause: Duration,
+    /// Goes before every key and value.
+    pub prefix: String,
+}
+
+impl Arguments {
+    pub fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mode = match words.next().as_deref() {
+            Some("load") => Mode::Load,
+            Some("stream") => Mode::Stream,
+            _ => return Err("say `load` or `stream`, then name=value …".to_owned()),
+        };
+        let mut arguments = Self {
+            mode,
+            client: ClientKind::Ours,
+            op: Op::Get,
+            runtime: Runtime::One,
+            callers: 1,
+            endpoints: Vec::new(),
+            warmup: Duration::from_millis(200),
+            length: Duration::from_secs(1),
+            timeout: None,
+            pause: Duration::ZERO,
+            prefix: "bench".to_owned(),
+        };
+        for word in words {
+            let (name, value) = word
+                .split_once('=')
+                .ok_or_else(|| format!("`{word}` is not name=value"))?;
+            arguments.set(name, value)?;
+        }
+        if arguments.endpoints.is_empty() {
+            return Err("endpoints= is missing".to_owned());
+        }
+        Ok(arguments)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        match (name, value) {
+            ("client", "ours") => self.client = ClientKind::Ours,
+            ("client", "etcd-client") => self.client = ClientKind::EtcdClient,
+            ("client", "etcdrs") => self.client = ClientKind::Etcdrs,
+            ("op", "get") => self.op = Op::Get,
+            ("op", "put") => self.op = Op::Put,
+            ("runtime", "one") => self.runtime = Runtime::One,
+            ("runtime", "two") => self.runtime = Runtime::Two,
+            ("callers", count) => self.callers = number(name, count)?,
+            ("endpoints", list) => self.endpoints = list.split(',').map(str::to_owned).collect(),
+            ("warmup", secs) => self.warmup = Duration::from_secs_f64(number(name, secs)?),
+            ("secs", secs) => self.length = Duration::from_secs_f64(number(name, secs)?),
+            ("timeout", secs) => self.timeout = Some(Duration::from_secs_f64(number(name, secs)?)),
+            ("pause", secs) => self.pause = Duration::from_secs_f64(number(name, secs)?),
+            ("prefix", text) => self.prefix = text.to_owned(),
+            _ => return Err(format!("`{name}={value}` means nothing here")),
+        }
+        Ok(())
+    }
+}
+
+fn number<T: FromStr>(name: &str, text: &str) -> Result<T, String> {
+    text.parse()
+        .map_err(|_| format!("{name}={text} is not a number"))
+}

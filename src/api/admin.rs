@@ -1,0 +1,163 @@
+//! What the requests of the administration have in common.
+
+use std::{fmt, future::IntoFuture, time::Duration};
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::ResponseFuture;
+use crate::{
+    call::{Answer, Caller, Rpc},
+    client::Client,
+    error::{Error, Result},
+    proto::ResponseHeader,
+    transport::{Endpoint, grpc},
+};
+
+/// A request that is sent when it is awaited.
+#[must_use = "a request is sent when it is awaited"]
+pub struct Request<T> {
+    client: Client,
+    rpc: Rpc,
+    body: Result<Bytes>,
+    timeout: Option<Duration>,
+    perform: fn(Caller, Rpc, Bytes, Duration) -> ResponseFuture<T>,
+}
+
+impl<T: 'static> Request<T> {
+    pub(super) fn new<A>(client: &Client, rpc: Rpc, message: &impl Message) -> Self
+    where
+        A: Answer + 'static,
+        T: TryFrom<A, Error = Error> + Send,
+    {
+        Self::with_body::<A>(client, rpc, grpc::encode(message))
+    }
+
+    pub(super) fn with_body<A>(client: &Client, rpc: Rpc, body: Result<Bytes>) -> Self
+    where
+        A: Answer + 'static,
+        T: TryFrom<A, Error = Error> + Send,
+    {
+        Self {
+            client: client.clone(),
+            rpc,
+            body,
+            timeout: None,
+            perform: perform::<A, T>,
+        }
+    }
+
+    /// How long this request may take in all, retries included. Default: the client's `request_timeout`.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    fn send(self, member: Option<Result<Endpoint>>) -> ResponseFuture<T> {
+        let Self {
+            client,
+            rpc,
+            body,
+            timeout,
+            perform,
+        } = self;
+        Box::pin(async move {
+            let timeout = timeout.unwrap_or_else(|| client.request_timeout());
+            let caller = match member {
+                None => client.caller().clone(),
+                Some(endpoint) => client.caller().at(endpoint?)?,
+            };
+            perform(caller, rpc, body?, timeout).await
+        })
+    }
+}
+
+fn perform<A, T>(caller: Caller, rpc: Rpc, body: Bytes, timeout: Duration) -> ResponseFuture<T>
+where
+    A: Answer + 'static,
+    T: TryFrom<A, Error = Error> + Send + 'static,
+{
+    Box::pin(async move { caller.unary::<A>(rpc, body, timeout).await?.try_into() })
+}
+
+impl<T: 'static> IntoFuture for Request<T> {
+    type Output = Result<T>;
+    type IntoFuture = ResponseFuture<T>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        self.send(None)
+    }
+}
+
+impl<T> fmt::Debug for Request<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The body may hold a password.
+        write!(f, "Request({})", self.rpc.path)
+    }
+}
+
+/// A request to one member, which is sent when it is awaited: to the member that is named with
+/// [`at`](Self::at), over its existing connection, or to any.
+#[derive(Debug)]
+#[must_use = "a request is sent when it is awaited"]
+pub struct MemberRequest<T> {
+    request: Request<T>,
+    member: Option<Result<Endpoint>>,
+}
+
+impl<T: 'static> MemberRequest<T> {
+    pub(super) fn new<A>(client: &Client, rpc: Rpc, message: &impl Message) -> Self
+    where
+        A: Answer + 'static,
+        T: TryFrom<A, Error = Error> + Send,
+    {
+        Self {
+            request: Request::new::<A>(client, rpc, message),
+            member: None,
+        }
+    }
+
+    /// Asks this member, which must be one of the client's endpoints. Default: any.
+    pub fn at(mut self, endpoint: impl AsRef<str>) -> Self {
+        self.member = Some(Endpoint::parse(endpoint.as_ref()));
+        self
+    }
+
+    /// How long this request may take in all, retries included. Default: the client's `request_timeout`.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.request = self.request.timeout(timeout);
+        self
+    }
+}
+
+impl<T: 'static> IntoFuture for MemberRequest<T> {
+    type Output = Result<T>;
+    type IntoFuture = ResponseFuture<T>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        self.request.send(self.member)
+    }
+}
+
+/// What a change did: nothing to tell but who answered, and at which revision of the store.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Done {
+    /// Who answered; etcd leaves it out after a defragmentation and a move of the leader.
+    pub header: Option<ResponseHeader>,
+}
+
+/// Answers of a header alone, which become [`Done`].
+macro_rules! done {
+    ($($answer:ty),* $(,)?) => {
+        $crate::api::answers!($($answer),*);
+        $(impl TryFrom<$answer> for $crate::api::admin::Done {
+            type Error = $crate::error::Error;
+
+            fn try_from(answer: $answer) -> $crate::error::Result<Self> {
+                Ok(Self { header: answer.header })
+            }
+        })*
+    };
+}
+pub(super) use done;

@@ -1,0 +1,76 @@
+//! Whether a snapshot is whole: a database of pages, then their SHA-256.
+
+use sha2::{Digest, Sha256};
+
+const PAGE: u64 = 512;
+
+/// Checks the bytes of a snapshot as they come.
+#[derive(Default)]
+pub(super) struct Check {
+    hash: Sha256,
+    /// The last bytes so far: the checksum, if nothing follows.
+    tail: Vec<u8>,
+    length: u64,
+}
+
+impl Check {
+    /// Of the checksum at the end.
+    pub(super) const LENGTH: usize = 32;
+
+    pub(super) fn update(&mut self, bytes: &[u8]) {
+        self.length += bytes.len() as u64;
+        self.tail.extend_from_slice(bytes);
+        let data = self.tail.len().saturating_sub(Self::LENGTH);
+        self.hash.update(&self.tail[..data]);
+        self.tail.drain(..data);
+    }
+
+    /// What is wrong, when no more bytes come.
+    pub(super) fn finish(&mut self) -> Result<(), &'static str> {
+        if self.length % PAGE != Self::LENGTH as u64 {
+            return Err("its length is not that of a database and a checksum");
+        }
+        let found = std::mem::take(&mut self.hash).finalize();
+        if found[..] != self.tail[..] {
+            return Err("its checksum is wrong");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn snapshot(pages: usize) -> Vec<u8> {
+        let mut bytes: Vec<u8> = (0..pages * 512).map(|n| (n % 251) as u8).collect();
+        let hash = Sha256::digest(&bytes);
+        bytes.extend_from_slice(&hash);
+        bytes
+    }
+
+    fn check(bytes: &[u8], cut: usize) -> Result<(), &'static str> {
+        let mut check = Check::default();
+        for part in bytes.chunks(cut) {
+            check.update(part);
+        }
+        check.finish()
+    }
+
+    proptest! {
+        #[test]
+        fn a_whole_snapshot_passes_however_it_is_cut(pages in 0_usize..4, cut in 1_usize..900) {
+            prop_assert_eq!(check(&snapshot(pages), cut), Ok(()));
+        }
+
+        #[test]
+        fn a_byte_that_changed_or_is_missing_is_noticed(at in 0_usize..1056, cut in 1_usize..900) {
+            let mut changed = snapshot(2);
+            changed[at] ^= 1;
+            prop_assert!(check(&changed, cut).is_err());
+            prop_assert!(check(&snapshot(2)[..at], cut).is_err());
+        }
+    }
+}

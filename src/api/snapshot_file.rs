@@ -1,0 +1,228 @@
+//! A snapshot as a file: whole under its name, or not there at all.
+
+use std::{
+    fmt, fs,
+    future::IntoFuture,
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+use tokio::{sync::mpsc, task::JoinHandle};
+
+use super::{
+    ResponseFuture,
+    maintenance::Maintenance,
+    snapshot::{Progress, Snapshot},
+};
+use crate::{
+    client::Client,
+    error::{Error, ErrorKind, Outcome, Result},
+    retry::{RpcClass, table},
+};
+
+/// How often a snapshot that broke off is begun anew, on whichever member is ready then.
+const ATTEMPTS: u32 = 5;
+/// Pieces between the network and the disk.
+const PIECES: usize = 16;
+
+impl Maintenance {
+    /// Saves a copy of a member's database. It is written beside, checked against its checksum, synced and then
+    /// renamed: under this name there is never half a snapshot. If its member fails, it starts over with another one.
+    pub fn snapshot_to(&self, path: impl Into<PathBuf>) -> SaveSnapshot {
+        SaveSnapshot {
+            client: self.0.clone(),
+            path: path.into(),
+            progress: None,
+        }
+    }
+}
+
+type Listener = Box<dyn FnMut(Progress) + Send>;
+
+/// Saves a snapshot when it is awaited; see [`Maintenance::snapshot_to`].
+#[must_use = "a snapshot is saved when this is awaited"]
+pub struct SaveSnapshot {
+    client: Client,
+    path: PathBuf,
+    progress: Option<Listener>,
+}
+
+impl SaveSnapshot {
+    /// Tells after every piece how far it has come; it starts over with 0 after a failure. Default: nobody is told.
+    pub fn progress(mut self, tell: impl FnMut(Progress) + Send + 'static) -> Self {
+        self.progress = Some(Box::new(tell));
+        self
+    }
+
+    async fn save(mut self) -> Result<Saved> {
+        let mut attempt = 1;
+        loop {
+            match self.attempt().await {
+                Err(error) if attempt < ATTEMPTS && passes(&error) => {
+                    tracing::warn!(%error, attempt, "the snapshot starts over");
+                    attempt += 1;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    async fn attempt(&mut self) -> Result<Saved> {
+        let mut snapshot = Snapshot::begin(&self.client).await?;
+        let mut file = PartFile::create(&self.path);
+        while let Some(bytes) = snapshot.next().await {
+            file.write(bytes?).await?;
+            if let Some(tell) = &mut self.progress {
+                tell(snapshot.progress());
+            }
+        }
+        file.finish().await?;
+        Ok(Saved {
+            path: std::mem::take(&mut self.path),
+            size: snapshot.progress().received,
+            version: snapshot.version().map(str::to_owned),
+        })
+    }
+}
+
+fn passes(error: &Error) -> bool {
+    let decision = table::decide(RpcClass::Read, error.kind(), error.outcome());
+    matches!(
+        decision,
+        table::Decision::Retry(_) | table::Decision::Refresh
+    )
+}
+
+impl IntoFuture for SaveSnapshot {
+    type Output = Result<Saved>;
+    type IntoFuture = ResponseFuture<Saved>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.save())
+    }
+}
+
+impl fmt::Debug for SaveSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SaveSnapshot({})", self.path.display())
+    }
+}
+
+/// A snapshot that was saved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Saved {
+    /// Where.
+    pub path: PathBuf,
+    /// Its size in bytes.
+    pub size: u64,
+    /// The version of etcd to restore it with, where the member told (since etcd 3.6).
+    pub version: Option<String>,
+}
+
+enum Piece {
+    Bytes(Bytes),
+    /// All is written and right: the file gets its name.
+    Finish,
+}
+
+/// A file beside the final one, written on a thread that may block. Dropped unfinished, it is removed.
+struct PartFile {
+    pieces: mpsc::Sender<Piece>,
+    writer: JoinHandle<io::Result<()>>,
+    path: PathBuf,
+}
+
+impl PartFile {
+    fn create(path: &Path) -> Self {
+        let (pieces, queue) = mpsc::channel(PIECES);
+        let target = path.to_owned();
+        let writer = tokio::task::spawn_blocking(move || write(&target, queue));
+        Self {
+            pieces,
+            writer,
+            path: path.to_owned(),
+        }
+    }
+
+    async fn write(&mut self, bytes: Bytes) -> Result<()> {
+        match self.pieces.send(Piece::Bytes(bytes)).await {
+            Ok(()) => Ok(()),
+            Err(_) => Err(self.failure().await),
+        }
+    }
+
+    async fn finish(mut self) -> Result<()> {
+        if self.pieces.send(Piece::Finish).await.is_err() {
+            return Err(self.failure().await);
+        }
+        let Self {
+            pieces,
+            writer,
+            path,
+        } = self;
+        drop(pieces);
+        match writer.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(file_failed(&path, error)),
+            Err(join) => Err(file_failed(&path, io::Error::other(join))),
+        }
+    }
+
+    /// Why the writer takes no more.
+    async fn failure(&mut self) -> Error {
+        let error = match (&mut self.writer).await {
+            Ok(Err(error)) => error,
+            Ok(Ok(())) => io::Error::other("the file was closed too early"),
+            Err(join) => io::Error::other(join),
+        };
+        file_failed(&self.path, error)
+    }
+}
+
+fn file_failed(path: &Path, error: io::Error) -> Error {
+    let text = format!("{}: {error}", path.display());
+    Error::new(ErrorKind::FileFailed, Outcome::NotSent, text).with_source(error)
+}
+
+fn write(target: &Path, mut queue: mpsc::Receiver<Piece>) -> io::Result<()> {
+    let part = Beside::new(target)?;
+    let mut file = fs::File::create_new(&part.0)?;
+    loop {
+        match queue.blocking_recv() {
+            Some(Piece::Bytes(bytes)) => file.write_all(&bytes)?,
+            Some(Piece::Finish) => break,
+            None => return Err(io::Error::other("the snapshot was given up")),
+        }
+    }
+    file.sync_all()?;
+    fs::rename(&part.0, target)?;
+    // The new name is safe only when the folder is.
+    if let Some(folder) = target.parent().filter(|folder| folder.is_dir()) {
+        fs::File::open(folder)?.sync_all()?;
+    }
+    Ok(())
+}
+
+/// A name beside the target, of a file that is removed unless it was renamed.
+struct Beside(PathBuf);
+
+impl Beside {
+    fn new(target: &Path) -> io::Result<Self> {
+        let name = target
+            .file_name()
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))?;
+        let mut part = name.to_owned();
+        // Two snapshots to one name must not write into one file.
+        part.push(format!(".{:08x}.part", fastrand::u32(..)));
+        Ok(Self(target.with_file_name(part)))
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // It is gone already where it was renamed.
+        let _ = fs::remove_file(&self.0);
+    }
+}

@@ -1,0 +1,35 @@
+//! Watching keys.
+//!
+//! ```no_run
+//! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
+//! use actix_etcd::WatchItem;
+//!
+//! let mut watch = etcd.watch("config/").prefix().await?;
+//! while let Some(item) = watch.next().await {
+//!     match item {
+//!         WatchItem::Events(events) => println!("{}: {} changes", events.revision(), events.len()),
+//!         WatchItem::Ended(why) => println!("{why}"),
+//!         _ => {}
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod handle;
+mod item;
+mod open;
+
+pub use handle::{Watch, WatchHandle};
+pub use item::{Events, Resynced, WatchEnd, WatchItem};
+pub use open::OpenWatch;
+
+use super::IntoBytes;
+use crate::client::Client;
+
+impl Client {
+    /// Watches a key, or with `.prefix()`, `.range(end)` or `.from_key()` many, from now on or from a revision.
+    pub fn watch(&self, key: impl IntoBytes) -> OpenWatch {
+        OpenWatch::new(self.clone(), key.into_bytes())
+    }
+}

@@ -1,0 +1,73 @@
+//! Requests that name their member: they go over its connection, wherever the others would go.
+
+use std::sync::Arc;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::Caller;
+use crate::{
+    balancer::{MemberView, Subscribe},
+    connection::Connection,
+    error::{Error, ErrorKind, Outcome},
+    runtime::shut_down,
+    transport::Endpoint,
+};
+
+impl Caller {
+    /// The same, for requests to this member only. Fails if it is none of the client's.
+    pub(crate) fn at(&self, endpoint: Endpoint) -> Result<Self, Error> {
+        if self.view(&endpoint).is_none() {
+            return Err(Error::invalid(format!(
+                "{endpoint} is not among the client's endpoints"
+            )));
+        }
+        Ok(Self {
+            only: Some(endpoint),
+            ..self.clone()
+        })
+    }
+
+    fn view(&self, endpoint: &Endpoint) -> Option<MemberView> {
+        let set = self.ready.load();
+        let found = set.members.iter().find(|view| view.endpoint == *endpoint);
+        found.cloned()
+    }
+
+    pub(super) fn connection_of(&self, endpoint: &Endpoint) -> Option<Arc<Connection>> {
+        self.view(endpoint)?.connection
+    }
+
+    /// Waits until that member has a connection.
+    pub(super) async fn await_member(
+        &self,
+        endpoint: &Endpoint,
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        let changes = self.balancer.send(Subscribe).await;
+        let mut changes = changes.map_err(|_| shut_down())?;
+        loop {
+            let Some(view) = self.view(endpoint) else {
+                return Err(if self.ready.load().closed {
+                    shut_down()
+                } else {
+                    Error::invalid(format!("{endpoint} was removed from the endpoints"))
+                });
+            };
+            if view.connection.is_some() {
+                return Ok(());
+            }
+            // Whatever changed, and however many changes were missed: the picture is looked at again.
+            if timeout_at(deadline, changes.recv()).await.is_err() {
+                let text = match &view.error {
+                    Some(error) => error.brief(),
+                    None => format!("its connection is {}", view.state),
+                };
+                return Err(Error::new(ErrorKind::Unavailable, Outcome::NotSent, text)
+                    .with_endpoint(endpoint.name()));
+            }
+            if !self.balancer.connected() {
+                return Err(shut_down());
+            }
+        }
+    }
+}

@@ -1,0 +1,583 @@
+//! One watch: its cursor, its place, its end.
+
+mod token;
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use actix::{
+    Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message, Supervised, WeakAddr,
+};
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{
+    AskProgress, Attach, Detach, Heard, News, Spec, Start,
+    cancel::Cancelled,
+    cursor::{Attached, Cursor, Revisioned},
+    hub::HubActor,
+    pacing,
+    queue::Feed,
+    reread::{self, Range},
+    resync::{Keyed, Known},
+};
+use crate::{
+    api::watch::{Resynced, WatchEnd},
+    call::Caller,
+    connection::EndpointId,
+    error::{Code, Error, ErrorKind, Outcome},
+    proto::{Event, KeyValue, event::EventType},
+    supervisor::{Crash, crashes, supervise},
+};
+
+/// A watch that the server ends sooner than this after creating it is created again with a pause.
+const STEADY: Duration = Duration::from_secs(1);
+/// How long a page of a resync may take.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(crate) struct WatchActor {
+    id: u64,
+    spec: Spec,
+    cursor: Cursor<Event>,
+    /// What the consumer knows of, if it wants a resync.
+    known: Option<Box<Known>>,
+    feed: Feed,
+    hub: WeakAddr<HubActor>,
+    caller: Weak<Caller>,
+    phase: Phase,
+    /// Which attempt to attach this is: what is said to an older one is not heard.
+    attachment: u32,
+    /// The generation of the token that was in use when it was attached.
+    token: u64,
+    opened: Option<oneshot::Sender<Result<(), Error>>>,
+    asking: Vec<oneshot::Sender<i64>>,
+    attached_at: Option<Instant>,
+    down_since: Option<Instant>,
+    error: Option<Arc<Error>>,
+    /// Times in a row that the server ended it soon.
+    setbacks: u32,
+    restarted: bool,
+}
+
+/// Where a watch is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The hub looks for a place, or the server has not answered. A stream that breaks: again.
+    Attaching,
+    /// Events flow. A stream that breaks: `Attaching`. A full queue: `Lagging`. Compacted: `Resyncing`, or the end.
+    Attached,
+    /// Not on the server, until the consumer has read half of the queue: `Attaching`.
+    Lagging,
+    /// The range is read anew: then `Attaching`.
+    Resyncing,
+    /// The last item was said.
+    Ended,
+}
+
+/// End the watch: its consumer wants no more of it.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Cancel;
+
+/// End the watch: the client ends.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct ShutDown;
+
+/// The consumer has read enough of the queue.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Drained;
+
+/// A message to the hub may have been lost.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct HubRestarted;
+
+/// Ask the server how far it is; the answer goes to `told`. Without: ask once more for those who wait.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct RequestProgress {
+    pub(crate) told: Option<oneshot::Sender<i64>>,
+}
+
+/// The pause before the next attempt is over.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct AttachDue {
+    attachment: u32,
+    avoid: Option<EndpointId>,
+}
+
+/// The outage that began then may have lasted too long.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct OutageDue {
+    since: Instant,
+}
+
+/// The range was read, or could not be.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Reread {
+    attachment: u32,
+    result: Result<(Resynced, Known), Error>,
+}
+
+impl Revisioned for Event {
+    fn mod_revision(&self) -> i64 {
+        self.kv.as_ref().map_or(0, |kv| kv.mod_revision)
+    }
+}
+
+impl Keyed for KeyValue {
+    fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    fn create_revision(&self) -> i64 {
+        self.create_revision
+    }
+
+    fn mod_revision(&self) -> i64 {
+        self.mod_revision
+    }
+}
+
+impl WatchActor {
+    pub(crate) fn start(
+        id: u64,
+        start: Start,
+        hub: WeakAddr<HubActor>,
+        caller: Weak<Caller>,
+    ) -> Addr<Self> {
+        supervise(
+            "watch",
+            |_| {},
+            |_| Self {
+                id,
+                cursor: Cursor::new(start.from_revision),
+                spec: start.spec,
+                known: start.known.map(Box::new),
+                feed: Feed::new(start.queue),
+                hub,
+                caller,
+                phase: Phase::Attaching,
+                attachment: 0,
+                token: 0,
+                opened: Some(start.opened),
+                asking: Vec::new(),
+                attached_at: None,
+                down_since: None,
+                error: None,
+                setbacks: 0,
+                restarted: false,
+            },
+        )
+    }
+
+    fn tell_hub<M>(&self, message: M) -> bool
+    where
+        M: Message + Send + 'static,
+        M::Result: Send,
+        HubActor: Handler<M>,
+    {
+        let hub = self.hub.upgrade().filter(Addr::connected);
+        if let Some(hub) = &hub {
+            hub.do_send(message);
+        }
+        hub.is_some()
+    }
+
+    fn attach(&mut self, avoid: Option<EndpointId>, ctx: &mut Context<Self>) {
+        self.cursor.broken();
+        self.attachment += 1;
+        self.phase = Phase::Attaching;
+        self.token = match self.caller.upgrade() {
+            Some(caller) => caller.shared.token.generation(),
+            None => return self.end(WatchEnd::Shutdown, ctx),
+        };
+        let told = self.tell_hub(Attach {
+            watch: self.id,
+            attachment: self.attachment,
+            address: ctx.address(),
+            create: self.spec.create(self.cursor.next_revision()),
+            require_leader: self.spec.require_leader,
+            avoid,
+        });
+        if !told {
+            self.end(WatchEnd::Shutdown, ctx);
+        }
+    }
+
+    /// Leaves the server without looking for a new place.
+    fn detach(&mut self, phase: Phase) {
+        self.cursor.broken();
+        self.attachment += 1;
+        self.phase = phase;
+        self.tell_hub(Detach {
+            watch: self.id,
+            for_good: phase == Phase::Ended,
+        });
+    }
+
+    fn end(&mut self, end: WatchEnd, ctx: &mut Context<Self>) {
+        if self.phase == Phase::Ended {
+            return;
+        }
+        self.detach(Phase::Ended);
+        if let Some(opened) = self.opened.take() {
+            let _ = opened.send(Err(end.to_error()));
+        }
+        self.asking.clear();
+        self.feed.end(end);
+        ctx.stop();
+    }
+
+    fn went_down(&mut self, ctx: &mut Context<Self>) {
+        if self.opened.is_some() || self.down_since.is_some() {
+            return;
+        }
+        self.down_since = Some(Instant::now());
+        self.time_outage(ctx);
+    }
+
+    fn time_outage(&self, ctx: &mut Context<Self>) {
+        if let (Some(since), Some(longest)) = (self.down_since, self.spec.max_outage) {
+            let left = (since + longest).saturating_duration_since(Instant::now());
+            ctx.notify_later(OutageDue { since }, left);
+        }
+    }
+
+    fn created(&mut self, revision: i64, cluster_id: u64, ctx: &mut Context<Self>) {
+        match self.cursor.created(revision, cluster_id) {
+            Attached::InStep => {}
+            Attached::RevisionRegressed { seen, told } => {
+                tracing::warn!(
+                    watch = self.id,
+                    seen,
+                    told,
+                    "the member is behind this watch"
+                );
+                self.feed.regressed(seen, told);
+            }
+            Attached::ClusterChanged { was, is } => {
+                return self.end(WatchEnd::ClusterChanged { was, is }, ctx);
+            }
+        }
+        self.phase = Phase::Attached;
+        self.attached_at = Some(Instant::now());
+        self.error = None;
+        let was_down = self.down_since.take().is_some();
+        if let Some(opened) = self.opened.take() {
+            self.feed.set_delivered(self.cursor.next_revision() - 1);
+            if opened.send(Ok(())).is_err() {
+                self.end(WatchEnd::Cancelled, ctx);
+            }
+        } else if was_down && self.spec.notices {
+            self.feed.resumed();
+        }
+        if !self.asking.is_empty() {
+            self.tell_hub(AskProgress { watch: self.id });
+        }
+    }
+
+    fn events(&mut self, events: Vec<Event>, fragment: bool, ctx: &mut Context<Self>) {
+        if self.feed.is_full() {
+            return self.lag(ctx);
+        }
+        let Some(batch) = self.cursor.events(events, fragment) else {
+            return;
+        };
+        let events = batch.into_events();
+        if let Some(known) = &mut self.known {
+            for event in &events {
+                let Some(kv) = &event.kv else { continue };
+                match event.r#type() {
+                    EventType::Put => known.put(&kv.key, kv.mod_revision),
+                    EventType::Delete => known.delete(&kv.key),
+                }
+            }
+        }
+        self.feed.batch(events);
+        self.setbacks = 0;
+    }
+
+    fn lag(&mut self, ctx: &mut Context<Self>) {
+        tracing::debug!(watch = self.id, "the consumer is slow; paused");
+        if self.spec.notices {
+            self.feed.lagging();
+        }
+        self.detach(Phase::Lagging);
+        if !self.feed.want_drain() {
+            self.attach(None, ctx);
+        }
+    }
+
+    fn progress(&mut self, revision: i64) {
+        let Some(revision) = self.cursor.progress(revision) else {
+            return;
+        };
+        if (self.spec.progress_notify || !self.asking.is_empty()) && !self.feed.is_full() {
+            self.feed.progress(revision);
+        }
+        for asked in self.asking.drain(..) {
+            let _ = asked.send(revision);
+        }
+    }
+
+    fn cancelled(
+        &mut self,
+        endpoint: EndpointId,
+        compact_revision: i64,
+        reason: &str,
+        ctx: &mut Context<Self>,
+    ) {
+        let next = self.cursor.next_revision();
+        match Cancelled::classify(next, compact_revision, reason) {
+            Cancelled::Resumable => {
+                let why = if reason.is_empty() {
+                    "without a reason"
+                } else {
+                    reason
+                };
+                let text = format!("the server cancelled the watch {why}");
+                let error = Error::new(ErrorKind::WatchCanceled, Outcome::Unknown, text);
+                self.lost(endpoint, Arc::new(error), ctx);
+            }
+            Cancelled::Compacted { revision } => {
+                if self.spec.resync {
+                    self.went_down(ctx);
+                    self.reread(ctx);
+                } else {
+                    self.end(WatchEnd::Compacted { revision }, ctx);
+                }
+            }
+            Cancelled::PermissionDenied => {
+                let error = Error::from_status(Code::PermissionDenied, reason);
+                self.end(WatchEnd::PermissionDenied(error), ctx);
+            }
+            Cancelled::TokenRejected => self.token_rejected(reason, ctx),
+            Cancelled::Refused(reason) => {
+                let error = Error::new(ErrorKind::WatchCanceled, Outcome::Rejected, reason);
+                self.end(WatchEnd::Refused(error), ctx);
+            }
+        }
+    }
+
+    /// The place is gone: look for another one, at once unless this happens again and again.
+    fn lost(&mut self, endpoint: EndpointId, error: Arc<Error>, ctx: &mut Context<Self>) {
+        if self.phase == Phase::Attached && self.spec.notices {
+            self.feed.disconnected(error.clone());
+        }
+        let cancelled = error.kind() == ErrorKind::WatchCanceled;
+        self.error = Some(error);
+        self.went_down(ctx);
+        let steady = self
+            .attached_at
+            .take()
+            .is_some_and(|since| since.elapsed() >= STEADY);
+        if !cancelled || steady {
+            self.setbacks = 0;
+            return self.attach(Some(endpoint), ctx);
+        }
+        self.detach(Phase::Attaching);
+        let pause = pacing::rest(self.setbacks).mul_f64(0.5 + 0.5 * fastrand::f64());
+        self.setbacks += 1;
+        let due = AttachDue {
+            attachment: self.attachment,
+            avoid: Some(endpoint),
+        };
+        ctx.notify_later(due, pause);
+    }
+
+    /// Reads the whole range at one revision and compares it with what the consumer knows.
+    fn reread(&mut self, ctx: &mut Context<Self>) {
+        self.detach(Phase::Resyncing);
+        let (Some(caller), Some(known)) = (self.caller.upgrade(), &self.known) else {
+            return self.end(WatchEnd::Shutdown, ctx);
+        };
+        let mut comparison = known.resync::<KeyValue>(self.cursor.next_revision());
+        let known = known.clone();
+        let range = Range {
+            key: self.spec.key.clone(),
+            end: self.spec.range_end.clone(),
+            revision: 0,
+            keys_only: false,
+        };
+        let (attachment, watch) = (self.attachment, ctx.address().downgrade());
+        let pause = pacing::rest(self.setbacks).mul_f64(fastrand::f64());
+        let pause = if self.setbacks == 0 {
+            Duration::ZERO
+        } else {
+            pause
+        };
+        self.setbacks += 1;
+        actix_rt::spawn(async move {
+            tokio::time::sleep(pause).await;
+            let read = reread::read(&caller, range, PAGE_TIMEOUT, |page| {
+                comparison.page(&known, page);
+            });
+            let result = read.await.map(|revision| {
+                let (difference, known) = comparison.finish(&known);
+                (Resynced::new(revision, difference), known)
+            });
+            if let Some(watch) = watch.upgrade() {
+                watch.do_send(Reread { attachment, result });
+            }
+        });
+    }
+}
+
+impl Actor for WatchActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        if !std::mem::take(&mut self.restarted) {
+            return self.attach(None, ctx);
+        }
+        // Timers died, and one message: perhaps events. What was delivered is known, so it is asked for anew.
+        match self.phase {
+            Phase::Attaching | Phase::Attached => self.attach(None, ctx),
+            Phase::Lagging => {
+                if !self.feed.want_drain() {
+                    self.attach(None, ctx);
+                }
+            }
+            Phase::Resyncing => self.reread(ctx),
+            Phase::Ended => ctx.stop(),
+        }
+        self.time_outage(ctx);
+    }
+}
+
+impl Supervised for WatchActor {
+    fn restarting(&mut self, _: &mut Context<Self>) {
+        self.restarted = true;
+    }
+}
+
+crashes!(WatchActor);
+
+impl Handler<Heard> for WatchActor {
+    type Result = ();
+
+    fn handle(&mut self, heard: Heard, ctx: &mut Context<Self>) {
+        if heard.attachment != self.attachment {
+            return;
+        }
+        match heard.news {
+            News::Created {
+                revision,
+                cluster_id,
+            } => self.created(revision, cluster_id, ctx),
+            News::Events { events, fragment } => self.events(events, fragment, ctx),
+            News::Progress(revision) => self.progress(revision),
+            News::Cancelled {
+                endpoint,
+                compact_revision,
+                reason,
+            } => self.cancelled(endpoint, compact_revision, &reason, ctx),
+            News::Broken { endpoint, error } => self.lost(endpoint, error, ctx),
+        }
+    }
+}
+
+impl Handler<Cancel> for WatchActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Cancel, ctx: &mut Context<Self>) {
+        self.end(WatchEnd::Cancelled, ctx);
+    }
+}
+
+impl Handler<ShutDown> for WatchActor {
+    type Result = ();
+
+    fn handle(&mut self, _: ShutDown, ctx: &mut Context<Self>) {
+        self.end(WatchEnd::Shutdown, ctx);
+    }
+}
+
+impl Handler<Drained> for WatchActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Drained, ctx: &mut Context<Self>) {
+        if self.phase == Phase::Lagging {
+            self.went_down(ctx);
+            self.attach(None, ctx);
+        }
+    }
+}
+
+impl Handler<HubRestarted> for WatchActor {
+    type Result = ();
+
+    fn handle(&mut self, _: HubRestarted, ctx: &mut Context<Self>) {
+        if self.phase == Phase::Attaching {
+            self.attach(None, ctx);
+        }
+    }
+}
+
+impl Handler<RequestProgress> for WatchActor {
+    type Result = ();
+
+    fn handle(&mut self, request: RequestProgress, _: &mut Context<Self>) {
+        self.asking.retain(|asked| !asked.is_closed());
+        self.asking.extend(request.told);
+        if self.phase == Phase::Attached && !self.asking.is_empty() {
+            self.tell_hub(AskProgress { watch: self.id });
+        }
+    }
+}
+
+impl Handler<AttachDue> for WatchActor {
+    type Result = ();
+
+    fn handle(&mut self, due: AttachDue, ctx: &mut Context<Self>) {
+        if due.attachment == self.attachment && self.phase == Phase::Attaching {
+            self.attach(due.avoid, ctx);
+        }
+    }
+}
+
+impl Handler<OutageDue> for WatchActor {
+    type Result = ();
+
+    fn handle(&mut self, due: OutageDue, ctx: &mut Context<Self>) {
+        if self.down_since == Some(due.since) {
+            let last = self.error.take().map(|error| (*error).clone());
+            self.end(WatchEnd::OutageTooLong { last }, ctx);
+        }
+    }
+}
+
+impl Handler<Reread> for WatchActor {
+    type Result = ();
+
+    fn handle(&mut self, reread: Reread, ctx: &mut Context<Self>) {
+        if reread.attachment != self.attachment || self.phase != Phase::Resyncing {
+            return;
+        }
+        match reread.result {
+            Ok((resynced, known)) => {
+                self.cursor.resynced(resynced.revision);
+                self.known = Some(Box::new(known));
+                self.feed.resynced(resynced);
+                self.setbacks = 0;
+                self.attach(None, ctx);
+            }
+            Err(error) => match error.kind() {
+                ErrorKind::PermissionDenied => self.end(WatchEnd::PermissionDenied(error), ctx),
+                ErrorKind::Shutdown => self.end(WatchEnd::Shutdown, ctx),
+                // Members may be away, or the range was compacted between two pages: read it again.
+                _ => {
+                    self.error = Some(Arc::new(error));
+                    self.reread(ctx);
+                }
+            },
+        }
+    }
+}

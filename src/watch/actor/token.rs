@@ -1,0 +1,111 @@
+//! A watch whose stream has a token that is not valid any more.
+//!
+//! A stream keeps the token it was opened with. So the watch gets a new token, or waits for the one that others wait
+//! for, and then resumes on a stream that was opened with it.
+
+use std::{sync::Arc, time::Duration};
+
+use actix::{AsyncContext, Context, Handler, Message};
+use tokio::time::Instant;
+
+use super::{AttachDue, Phase, WatchActor};
+use crate::{
+    api::watch::WatchEnd,
+    auth::Token,
+    error::{Code, Error, ErrorKind},
+    watch::pacing,
+};
+
+/// How long one attempt to get a token may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// There is a new token, or there will be none.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct TokenRenewed {
+    attachment: u32,
+    refused: Error,
+    result: Result<bool, Error>,
+}
+
+impl WatchActor {
+    pub(super) fn token_rejected(&mut self, reason: &str, ctx: &mut Context<Self>) {
+        let refused = Error::from_status(Code::Unauthenticated, reason);
+        if self.phase == Phase::Attached && self.spec.notices {
+            self.feed.disconnected(Arc::new(refused.clone()));
+        }
+        self.went_down(ctx);
+        self.detach(Phase::Attaching);
+        self.renew_token(refused, Duration::ZERO, ctx);
+    }
+
+    fn renew_token(&mut self, refused: Error, pause: Duration, ctx: &mut Context<Self>) {
+        let Some(caller) = self.caller.upgrade() else {
+            return self.end(WatchEnd::Shutdown, ctx);
+        };
+        let (attachment, watch) = (self.attachment, ctx.address().downgrade());
+        let token = Token {
+            value: caller.shared.token.value(),
+            generation: self.token,
+        };
+        actix_rt::spawn(async move {
+            tokio::time::sleep(pause).await;
+            let deadline = Instant::now() + PATIENCE;
+            let result = caller
+                .tokens
+                .renewed(&token, refused.kind(), deadline)
+                .await;
+            drop(caller);
+            if let Some(watch) = watch.upgrade() {
+                watch.do_send(TokenRenewed {
+                    attachment,
+                    refused,
+                    result,
+                });
+            }
+        });
+    }
+
+    /// None before the first setback, then growing: a fresh token that is refused again must not spin.
+    fn setback(&mut self) -> Duration {
+        let pause = match self.setbacks {
+            0 => Duration::ZERO,
+            again => pacing::rest(again - 1).mul_f64(0.5 + 0.5 * fastrand::f64()),
+        };
+        self.setbacks += 1;
+        pause
+    }
+}
+
+impl Handler<TokenRenewed> for WatchActor {
+    type Result = ();
+
+    fn handle(&mut self, renewed: TokenRenewed, ctx: &mut Context<Self>) {
+        if renewed.attachment != self.attachment || self.phase != Phase::Attaching {
+            return;
+        }
+        match renewed.result {
+            Ok(true) => {
+                let due = AttachDue {
+                    attachment: self.attachment,
+                    avoid: None,
+                };
+                let pause = self.setback();
+                ctx.notify_later(due, pause);
+            }
+            Ok(false) => self.end(WatchEnd::Refused(renewed.refused), ctx),
+            Err(error) => match error.kind() {
+                ErrorKind::Shutdown => self.end(WatchEnd::Shutdown, ctx),
+                ErrorKind::AuthFailed
+                | ErrorKind::InvalidAuthToken
+                | ErrorKind::CredentialsUnavailable => self.end(WatchEnd::Refused(error), ctx),
+                // Members may be away: a watch waits for them.
+                _ => {
+                    self.error = Some(Arc::new(error));
+                    let pause = self.setback();
+                    self.renew_token(renewed.refused, pause, ctx);
+                }
+            },
+        }
+    }
+}

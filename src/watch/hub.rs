@@ -1,0 +1,452 @@
+//! Decides on which member, and on which of its shared streams, a watch lives.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use actix::{
+    Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message, MessageResult, Supervised,
+};
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{
+    AskProgress, Attach, Detach, Shutdown, Start,
+    actor::{HubRestarted, ShutDown, WatchActor},
+    pacing::Pacing,
+    pump::{Pump, pump},
+    stream::{Ask, Close, Leave, Load, Open, StreamActor, StreamAnswered, StreamEnded},
+};
+use crate::{
+    auth::Token,
+    balancer::{AwaitReady, Candidates},
+    call::Caller,
+    connection::{Connection, EndpointId},
+    supervisor::{Crash, crashes, supervise},
+    transport::channel::Metadata,
+};
+
+/// Between two looks at members that say they are ready but take no stream.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const LOOK_AGAIN_AT_MOST: Duration = Duration::from_millis(200);
+
+pub(crate) struct HubActor {
+    caller: Arc<Caller>,
+    watches_per_stream: usize,
+    last_watch: u64,
+    last_stream: u64,
+    watches: HashMap<u64, Entry>,
+    streams: Vec<Stream>,
+    waiting: Vec<Attach>,
+    pacing: Pacing,
+    /// A task will say when to look at the members again.
+    looking: bool,
+    looks: u32,
+    restarted: bool,
+}
+
+struct Entry {
+    address: Addr<WatchActor>,
+    place: Place,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Nowhere,
+    Waiting,
+    On(u64),
+}
+
+struct Stream {
+    number: u64,
+    endpoint: EndpointId,
+    generation: u64,
+    require_leader: bool,
+    /// The generation of the token it was opened with.
+    token: u64,
+    load: Load,
+    address: Addr<StreamActor>,
+}
+
+/// Members may be ready now.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct LookAgain;
+
+impl HubActor {
+    pub(crate) fn start(caller: Arc<Caller>, watches_per_stream: usize) -> Addr<Self> {
+        supervise(
+            "watch hub",
+            |_| {},
+            |_| Self {
+                caller,
+                watches_per_stream,
+                last_watch: 0,
+                last_stream: 0,
+                watches: HashMap::new(),
+                streams: Vec::new(),
+                waiting: Vec::new(),
+                pacing: Pacing::default(),
+                looking: false,
+                looks: 0,
+                restarted: false,
+            },
+        )
+    }
+
+    fn place(&mut self, attach: Attach, ctx: &mut Context<Self>) {
+        if let Some((number, address)) = self.find_stream(&attach, ctx) {
+            self.set_place(attach.watch, Place::On(number));
+            address.do_send(Open {
+                watch: attach.watch,
+                attachment: attach.attachment,
+                address: attach.address,
+                create: attach.create,
+            });
+        } else {
+            self.set_place(attach.watch, Place::Waiting);
+            self.waiting.push(attach);
+            self.look_later(ctx);
+        }
+    }
+
+    fn set_place(&mut self, watch: u64, place: Place) {
+        if let Some(entry) = self.watches.get_mut(&watch) {
+            entry.place = place;
+        }
+    }
+
+    /// A stream with room on the member the policy chooses. The watch has its place on it already.
+    fn find_stream(
+        &mut self,
+        attach: &Attach,
+        ctx: &mut Context<Self>,
+    ) -> Option<(u64, Addr<StreamActor>)> {
+        // Each round either finds a stream or takes a dead connection out of the choice.
+        while let Some(connection) = self.pick(attach) {
+            let token = self.caller.shared.token.generation();
+            let shared = self.streams.iter().rev().find(|stream| {
+                (stream.endpoint, stream.generation) == (connection.id, connection.generation)
+                    && stream.require_leader == attach.require_leader
+                    && stream.token == token
+                    && stream.load.take(self.watches_per_stream)
+            });
+            if let Some(stream) = shared {
+                return Some((stream.number, stream.address.clone()));
+            }
+            match self.open_stream(&connection, attach.require_leader, ctx) {
+                Ok(opened) => return Some(opened),
+                Err(error) => {
+                    tracing::debug!(endpoint = %connection.endpoint, %error, "no watch stream");
+                    self.pacing.dead(connection.id, connection.generation);
+                }
+            }
+        }
+        None
+    }
+
+    fn pick(&self, attach: &Attach) -> Option<Arc<Connection>> {
+        let set = self.caller.ready.load();
+        let now = Instant::now();
+        let usable = |connections: &[Arc<Connection>], leader: bool| -> Vec<Arc<Connection>> {
+            let fit = |connection: &&Arc<Connection>| {
+                // The snapshot may be a moment older than the verdict.
+                (!leader || connection.health().verdict.is_fine())
+                    && self
+                        .pacing
+                        .allows(connection.id, connection.generation, now)
+            };
+            connections.iter().filter(fit).cloned().collect()
+        };
+        let mut usable_now = usable(&set.ready, true);
+        if usable_now.is_empty() && !attach.require_leader {
+            usable_now = usable(&set.leaderless, false);
+        }
+        let elsewhere = |connection: &Arc<Connection>| Some(connection.id) != attach.avoid;
+        if usable_now.iter().any(elsewhere) {
+            usable_now.retain(elsewhere);
+        }
+        if usable_now.is_empty() {
+            return None;
+        }
+        let index = self.caller.policy.pick(&Candidates::new(&usable_now));
+        let index = if index < usable_now.len() { index } else { 0 };
+        Some(usable_now.swap_remove(index))
+    }
+
+    fn open_stream(
+        &mut self,
+        connection: &Arc<Connection>,
+        require_leader: bool,
+        ctx: &mut Context<Self>,
+    ) -> Result<(u64, Addr<StreamActor>), crate::error::Error> {
+        self.last_stream += 1;
+        let number = self.last_stream;
+        let load = Load::default();
+        // A stream keeps the token it was opened with, for every watch that is ever created on it.
+        let token = Token::clone(&self.caller.shared.token.load());
+        let metadata = Metadata {
+            require_leader,
+            token: token.value,
+            timeout: None,
+        };
+        let hub = ctx.address().downgrade();
+        let address = StreamActor::start(number, connection.clone(), &metadata, hub, load.clone())?;
+        load.take(usize::MAX);
+        self.streams.push(Stream {
+            number,
+            endpoint: connection.id,
+            generation: connection.generation,
+            require_leader,
+            token: token.generation,
+            load,
+            address: address.clone(),
+        });
+        Ok((number, address))
+    }
+
+    fn leave_stream(&mut self, watch: u64) {
+        let Some(entry) = self.watches.get_mut(&watch) else {
+            return;
+        };
+        match std::mem::replace(&mut entry.place, Place::Nowhere) {
+            Place::Nowhere => {}
+            Place::Waiting => self.waiting.retain(|attach| attach.watch != watch),
+            Place::On(number) => {
+                if let Some(stream) = self.stream(number) {
+                    stream.address.do_send(Leave { watch });
+                }
+            }
+        }
+    }
+
+    fn stream(&self, number: u64) -> Option<&Stream> {
+        self.streams.iter().find(|stream| stream.number == number)
+    }
+
+    fn close_stream(&mut self, number: u64) {
+        let found = self
+            .streams
+            .iter()
+            .position(|stream| stream.number == number);
+        if let Some(index) = found {
+            self.streams.swap_remove(index).address.do_send(Close);
+        }
+    }
+
+    /// Has somebody say when members may be ready: the balancer, or the clock where members are ready but rest.
+    fn look_later(&mut self, ctx: &mut Context<Self>) {
+        if self.looking {
+            return;
+        }
+        self.looking = true;
+        let hub = ctx.address().downgrade();
+        let set = self.caller.ready.load();
+        let now = Instant::now();
+        let growing = LOOK_AGAIN.saturating_mul(2u32.saturating_pow(self.looks));
+        let pause = match self.pacing.next_allowed(now) {
+            Some(allowed) => allowed - now,
+            None => growing
+                .min(LOOK_AGAIN_AT_MOST)
+                .mul_f64(0.5 + 0.5 * fastrand::f64()),
+        };
+        self.looks = self.looks.saturating_add(1);
+        let leaderless = self.waiting.iter().any(|attach| !attach.require_leader);
+        let nobody = set.ready.is_empty() && (!leaderless || set.leaderless.is_empty());
+        let told = (nobody && !set.closed).then(|| {
+            let (ready, told) = oneshot::channel();
+            self.caller
+                .balancer
+                .do_send(AwaitReady { ready, leaderless });
+            told
+        });
+        actix_rt::spawn(async move {
+            // A balancer that crashed drops the question: the pause keeps that from spinning.
+            let answered = match told {
+                Some(told) => told.await.is_ok(),
+                None => false,
+            };
+            if !answered {
+                tokio::time::sleep(pause).await;
+            }
+            if let Some(hub) = hub.upgrade() {
+                hub.do_send(LookAgain);
+            }
+        });
+    }
+}
+
+impl Actor for HubActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        if !std::mem::take(&mut self.restarted) {
+            return;
+        }
+        // One message was lost. Streams that ended are cleared away, watches without a place ask again, and
+        // those that ended leave the server.
+        let ended: Vec<u64> = self
+            .streams
+            .iter()
+            .filter(|stream| stream.load.has_ended())
+            .map(|stream| stream.number)
+            .collect();
+        for number in ended {
+            self.close_stream(number);
+        }
+        let gone: Vec<u64> = self
+            .watches
+            .iter()
+            .filter(|(_, entry)| !entry.address.connected())
+            .map(|(watch, _)| *watch)
+            .collect();
+        for watch in gone {
+            self.leave_stream(watch);
+            self.watches.remove(&watch);
+        }
+        for entry in self.watches.values() {
+            entry.address.do_send(HubRestarted);
+        }
+        self.looking = false;
+        if !self.waiting.is_empty() {
+            self.look_later(ctx);
+        }
+    }
+}
+
+impl Supervised for HubActor {
+    fn restarting(&mut self, _: &mut Context<Self>) {
+        self.restarted = true;
+    }
+}
+
+crashes!(HubActor);
+
+impl Handler<Start> for HubActor {
+    type Result = MessageResult<Start>;
+
+    fn handle(&mut self, start: Start, ctx: &mut Context<Self>) -> MessageResult<Start> {
+        self.last_watch += 1;
+        let hub = ctx.address().downgrade();
+        let caller = Arc::downgrade(&self.caller);
+        let address = WatchActor::start(self.last_watch, start, hub, caller);
+        let entry = Entry {
+            address: address.clone(),
+            place: Place::Nowhere,
+        };
+        self.watches.insert(self.last_watch, entry);
+        MessageResult((self.last_watch, address))
+    }
+}
+
+impl Handler<Attach> for HubActor {
+    type Result = ();
+
+    fn handle(&mut self, attach: Attach, ctx: &mut Context<Self>) {
+        self.leave_stream(attach.watch);
+        self.watches.entry(attach.watch).or_insert_with(|| Entry {
+            address: attach.address.clone(),
+            place: Place::Nowhere,
+        });
+        self.place(attach, ctx);
+    }
+}
+
+impl Handler<Detach> for HubActor {
+    type Result = ();
+
+    fn handle(&mut self, detach: Detach, _: &mut Context<Self>) {
+        self.leave_stream(detach.watch);
+        if detach.for_good {
+            self.watches.remove(&detach.watch);
+            if self.watches.is_empty() {
+                self.watches = HashMap::new();
+            }
+        }
+    }
+}
+
+impl Handler<AskProgress> for HubActor {
+    type Result = ();
+
+    fn handle(&mut self, ask: AskProgress, _: &mut Context<Self>) {
+        let place = self.watches.get(&ask.watch).map(|entry| entry.place);
+        if let Some(Place::On(number)) = place
+            && let Some(stream) = self.stream(number)
+        {
+            stream.address.do_send(Ask);
+        }
+    }
+}
+
+impl Handler<LookAgain> for HubActor {
+    type Result = ();
+
+    fn handle(&mut self, _: LookAgain, ctx: &mut Context<Self>) {
+        self.looking = false;
+        for attach in std::mem::take(&mut self.waiting) {
+            self.place(attach, ctx);
+        }
+        if self.waiting.is_empty() {
+            self.waiting = Vec::new();
+            self.looks = 0;
+        }
+    }
+}
+
+impl Handler<StreamAnswered> for HubActor {
+    type Result = ();
+
+    fn handle(&mut self, answered: StreamAnswered, _: &mut Context<Self>) {
+        self.pacing.answered(answered.endpoint);
+    }
+}
+
+impl Handler<StreamEnded> for HubActor {
+    type Result = ();
+
+    fn handle(&mut self, ended: StreamEnded, _: &mut Context<Self>) {
+        if ended.connection_dead {
+            self.pacing.dead(ended.endpoint, ended.generation);
+        } else if ended.fruitless {
+            self.pacing
+                .strike(ended.endpoint, Instant::now(), fastrand::f64());
+        }
+        self.close_stream(ended.stream);
+    }
+}
+
+impl Handler<Pump> for HubActor {
+    type Result = ();
+
+    fn handle(&mut self, Pump { watch, recipient }: Pump, _: &mut Context<Self>) {
+        actix_rt::spawn(pump(watch, recipient));
+    }
+}
+
+impl Handler<Shutdown> for HubActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
+        self.waiting.clear();
+        for entry in std::mem::take(&mut self.watches).into_values() {
+            entry.address.do_send(ShutDown);
+        }
+        for stream in std::mem::take(&mut self.streams) {
+            stream.address.do_send(Close);
+        }
+        ctx.stop();
+    }
+}
+
+/// Make every stream's actor panic.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct CrashStreams;
+
+impl Handler<CrashStreams> for HubActor {
+    type Result = ();
+
+    fn handle(&mut self, _: CrashStreams, _: &mut Context<Self>) {
+        for stream in &self.streams {
+            stream.address.do_send(Crash);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What waits for a consumer, and for how long.
+
+use std::task::{Context, Poll, Waker};
+
+use super::*;
+use crate::error::{ErrorKind, Outcome};
+
+fn events(count: usize) -> Vec<Event> {
+    vec![Event::default(); count]
+}
+
+fn take(queue: &Queue) -> Option<Taken> {
+    match queue.poll_take(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(taken) => Some(taken),
+        Poll::Pending => None,
+    }
+}
+
+fn rest(queue: &Queue) -> Vec<Queued> {
+    std::iter::from_fn(|| take(queue).map(|taken| taken.item)).collect()
+}
+
+#[test]
+fn a_batch_is_taken_whole_while_there_is_any_room() {
+    let queue = Queue::new(10);
+    let feed = Feed::new(queue.clone());
+    feed.batch(events(9));
+    assert!(!feed.is_full());
+    feed.batch(events(50));
+    assert!(feed.is_full());
+}
+
+#[test]
+fn the_consumer_says_once_that_half_of_the_queue_is_read() {
+    let queue = Queue::new(10);
+    let feed = Feed::new(queue.clone());
+    for _ in 0..4 {
+        feed.batch(events(3));
+    }
+    assert!(feed.want_drain());
+    let drained: Vec<bool> = std::iter::from_fn(|| take(&queue).map(|t| t.drained)).collect();
+    assert_eq!(drained, [false, false, true, false]);
+    assert!(!feed.want_drain(), "it is drained already");
+}
+
+#[test]
+fn notices_between_two_events_do_not_pile_up() {
+    let queue = Queue::new(10);
+    let feed = Feed::new(queue.clone());
+    let error = Arc::new(Error::new(ErrorKind::NoLeader, Outcome::Unknown, ""));
+    for _ in 0..100 {
+        feed.disconnected(error.clone());
+        feed.resumed();
+    }
+    for revision in 0..100 {
+        feed.progress(revision);
+    }
+    let items = rest(&queue);
+    assert!(matches!(
+        items[..],
+        [
+            Queued::Disconnected(_),
+            Queued::Resumed,
+            Queued::Progress(99)
+        ]
+    ));
+}
+
+#[test]
+fn nothing_follows_the_end_and_a_lost_feed_is_one() {
+    let queue = Queue::new(10);
+    let feed = Feed::new(queue.clone());
+    feed.end(WatchEnd::Cancelled);
+    feed.batch(events(1));
+    drop(feed);
+    assert!(matches!(
+        rest(&queue)[..],
+        [Queued::Ended(WatchEnd::Cancelled)]
+    ));
+    let queue = Queue::new(10);
+    drop(Feed::new(queue.clone()));
+    assert!(matches!(
+        rest(&queue)[..],
+        [Queued::Ended(WatchEnd::Shutdown)]
+    ));
+}
+
+#[test]
+fn what_a_burst_took_is_given_back() {
+    let queue = Queue::new(10_000);
+    let feed = Feed::new(queue.clone());
+    for _ in 0..1000 {
+        feed.batch(events(1));
+    }
+    rest(&queue);
+    assert!(queue.lock().items.capacity() <= KEPT);
+}

@@ -1,0 +1,610 @@
+//! One Watch stream on one connection, shared by many watches.
+//!
+//! It is told [`Open`], [`Leave`], [`Ask`] and [`Close`] by the hub and [`Received`] by its own reader; it tells watches
+//! [`Heard`] and the hub [`StreamAnswered`] and [`StreamEnded`]. A stream ends once: it tells every watch on it, and from
+//! then on gives back whatever the hub still sends, until the hub says that nothing more comes.
+
+use std::{
+    collections::HashMap,
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
+
+use actix::{
+    Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message, Supervised, WeakAddr,
+};
+
+use super::{
+    Heard, News,
+    actor::WatchActor,
+    creates::{Answer, Creates, Envelope},
+    hub::HubActor,
+};
+use crate::{
+    connection::{Connection, EndpointId, Standing, Suspicion, Verdict},
+    error::{Error, ErrorKind, Outcome},
+    proto::{
+        WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
+        watch_request::RequestUnion,
+    },
+    supervisor::{Crash, crashes, supervise},
+    transport::channel::{Metadata, StreamReceiver, StreamSender},
+};
+
+const PATH: &str = "/etcdserverpb.Watch/Watch";
+/// Creates are answered at once; a member that takes longer is suspect.
+const OVERDUE: Duration = Duration::from_secs(1);
+/// A member that is well otherwise, but answers no create for that many times [`OVERDUE`], is left.
+const PATIENCE: u32 = 2;
+/// How many answers are handed on in one message, if so many are there already.
+const AT_ONCE: usize = 64;
+
+/// How many watches the hub has sent to a stream. The two share it, so that none is sent to a stream that ends.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Load(Arc<AtomicUsize>);
+
+impl Load {
+    const ENDED: usize = usize::MAX / 2;
+
+    /// Takes a place if there is one.
+    pub(crate) fn take(&self, limit: usize) -> bool {
+        let taken = self.0.load(Ordering::Relaxed) < limit;
+        if taken {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= Self::ENDED
+    }
+
+    /// Gives a place back; whether it was the last one.
+    fn leave(&self) -> bool {
+        !self.has_ended() && self.0.fetch_sub(1, Ordering::Relaxed) == 1
+    }
+
+    fn end(&self) {
+        self.0.store(Self::ENDED, Ordering::Relaxed);
+    }
+}
+
+/// Create a watch on this stream.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Open {
+    pub(crate) watch: u64,
+    pub(crate) attachment: u32,
+    pub(crate) address: Addr<WatchActor>,
+    pub(crate) create: WatchCreateRequest,
+}
+
+/// Cancel a watch.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Leave {
+    pub(crate) watch: u64,
+}
+
+/// Ask how far all watches of the stream have come.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Ask;
+
+/// The hub has forgotten the stream: nothing follows.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Close;
+
+/// Answers arrived, in order.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Received(Vec<WatchResponse>);
+
+/// Nothing more will arrive.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Broken(Error);
+
+/// Creates may be overdue.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct LookForOverdue;
+
+/// The member answered for the first time on a stream. Told to the hub.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct StreamAnswered {
+    pub(crate) endpoint: EndpointId,
+}
+
+/// A stream takes no more watches. Told to the hub.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct StreamEnded {
+    pub(crate) stream: u64,
+    pub(crate) endpoint: EndpointId,
+    pub(crate) generation: u64,
+    /// The connection is gone with it.
+    pub(crate) connection_dead: bool,
+    /// It broke before the member answered anything.
+    pub(crate) fruitless: bool,
+}
+
+/// A watch on this stream.
+struct Subscriber {
+    watch: u64,
+    attachment: u32,
+    address: Addr<WatchActor>,
+}
+
+impl Subscriber {
+    fn tell(&self, news: News) -> bool {
+        let heard = Heard {
+            attachment: self.attachment,
+            news,
+        };
+        let there = self.address.connected();
+        if there {
+            self.address.do_send(heard);
+        }
+        there
+    }
+}
+
+pub(crate) struct StreamActor {
+    number: u64,
+    hub: WeakAddr<HubActor>,
+    connection: Arc<Connection>,
+    /// Gone once the stream has ended.
+    wire: Option<Wire>,
+    creates: Creates<Subscriber>,
+    ids: HashMap<u64, i64>,
+    load: Load,
+    answers: u64,
+    looking: bool,
+    seen_answers: u64,
+    overdue: u32,
+    suspicion: Option<Suspicion>,
+    error: Option<Arc<Error>>,
+    restarted: bool,
+}
+
+struct Wire {
+    sender: StreamSender<WatchRequest>,
+    _reader: Reader,
+    _standing: Standing,
+}
+
+struct Reader(tokio::task::JoinHandle<()>);
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl StreamActor {
+    /// Opens a stream and starts its actor on the current arbiter.
+    pub(crate) fn start(
+        number: u64,
+        connection: Arc<Connection>,
+        metadata: &Metadata,
+        hub: WeakAddr<HubActor>,
+        load: Load,
+    ) -> Result<Addr<Self>, Error> {
+        let (sender, receiver) = connection
+            .channel
+            .stream::<WatchRequest, WatchResponse>(PATH, metadata)?;
+        let leader_wanted = metadata.require_leader;
+        Ok(supervise(
+            "watch stream",
+            |_| {},
+            move |ctx| {
+                let (reading, actor) = (connection.clone(), ctx.address().downgrade());
+                let reader = actix_rt::spawn(async move {
+                    let error = tokio::select! {
+                        biased;
+                        error = read(receiver, &actor, &reading) => error,
+                        error = unfit(&reading, leader_wanted) => Some(error),
+                    };
+                    if let (Some(error), Some(actor)) = (error, actor.upgrade()) {
+                        actor.do_send(Broken(error));
+                    }
+                });
+                let wire = Wire {
+                    sender,
+                    _reader: Reader(reader),
+                    _standing: connection.stand(),
+                };
+                Self {
+                    number,
+                    hub,
+                    connection,
+                    wire: Some(wire),
+                    creates: Creates::default(),
+                    ids: HashMap::new(),
+                    load,
+                    answers: 0,
+                    looking: false,
+                    seen_answers: 0,
+                    overdue: 0,
+                    suspicion: None,
+                    error: None,
+                    restarted: false,
+                }
+            },
+        ))
+    }
+
+    fn send(&mut self, request: RequestUnion) {
+        let Some(wire) = self.wire.as_mut() else {
+            return;
+        };
+        let request = WatchRequest {
+            request_union: Some(request),
+        };
+        if let Err(error) = wire.sender.send(&request) {
+            self.break_up(error);
+        }
+    }
+
+    fn cancel(&mut self, watch_id: i64) {
+        self.send(RequestUnion::CancelRequest(WatchCancelRequest { watch_id }));
+    }
+
+    /// A watch is not on this stream any more.
+    fn forget(&mut self, watch: u64) {
+        self.ids.remove(&watch);
+        if self.load.leave() {
+            self.end(false, false);
+        }
+    }
+
+    /// Ends the stream: its halves are dropped, and the hub hears of it before any watch asks for a new place.
+    fn end(&mut self, connection_dead: bool, fruitless: bool) {
+        self.load.end();
+        self.suspicion = None;
+        if let Some(wire) = self.wire.take() {
+            wire.sender.finish();
+        }
+        if let Some(hub) = self.hub.upgrade() {
+            hub.do_send(StreamEnded {
+                stream: self.number,
+                endpoint: self.connection.id,
+                generation: self.connection.generation,
+                connection_dead,
+                fruitless,
+            });
+        }
+    }
+
+    fn break_up(&mut self, error: Error) {
+        if self.load.has_ended() {
+            return;
+        }
+        tracing::debug!(endpoint = %self.connection.endpoint, %error, "watch stream broke");
+        if error.kind() == ErrorKind::NoLeader {
+            self.connection.doubt();
+        }
+        let verdict = self.connection.health().verdict;
+        let dead = error.kind() == ErrorKind::ConnectionLost && error.code().is_none()
+            || matches!(verdict, Verdict::Closed | Verdict::Unresponsive);
+        self.end(dead, self.answers == 0);
+        let error = Arc::new(error);
+        self.ids.clear();
+        for watch in std::mem::take(&mut self.creates).into_watches() {
+            watch.tell(News::Broken {
+                endpoint: self.connection.id,
+                error: error.clone(),
+            });
+        }
+        self.error = Some(error);
+    }
+
+    fn hear(&mut self, response: WatchResponse) {
+        let (revision, cluster_id) = response
+            .header
+            .as_ref()
+            .map_or((0, 0), |header| (header.revision, header.cluster_id));
+        let endpoint = self.connection.id;
+        let envelope = Envelope {
+            watch_id: response.watch_id,
+            created: response.created,
+            canceled: response.canceled,
+            compact_revision: response.compact_revision,
+            revision,
+        };
+        let cancelled = |response: WatchResponse| News::Cancelled {
+            endpoint,
+            compact_revision: response.compact_revision,
+            reason: response.cancel_reason,
+        };
+        match self.creates.answer(envelope) {
+            Answer::Created { id, who } => {
+                // An id that is not ours, from a proxy: the cancel has to name it.
+                self.ids.insert(who.watch, id);
+                let there = who.tell(News::Created {
+                    revision,
+                    cluster_id,
+                });
+                self.drop_orphan(id, there);
+            }
+            Answer::For { who } => {
+                let news = if response.events.is_empty() {
+                    News::Progress(revision)
+                } else {
+                    News::Events {
+                        events: response.events,
+                        fragment: response.fragment,
+                    }
+                };
+                let there = who.tell(news);
+                self.drop_orphan(response.watch_id, there);
+            }
+            Answer::Refused { who } => {
+                who.tell(cancelled(response));
+                self.forget(who.watch);
+            }
+            Answer::Canceled { id, who, forget } => {
+                if forget {
+                    self.cancel(id);
+                }
+                who.tell(cancelled(response));
+                self.forget(who.watch);
+            }
+            Answer::Broadcast => {
+                for who in self.creates.broadcast(revision) {
+                    who.tell(News::Progress(revision));
+                }
+            }
+            Answer::Unwanted { id } => self.cancel(id),
+            Answer::Nobody => {}
+            Answer::OutOfStep => self.break_up(
+                protocol("the answers on the watch stream do not fit the requests")
+                    .with_endpoint(self.connection.endpoint.name()),
+            ),
+        }
+    }
+
+    /// A watch whose actor is gone without a word is cancelled.
+    fn drop_orphan(&mut self, id: i64, there: bool) {
+        if !there && let Some(who) = self.creates.cancel(id) {
+            self.cancel(id);
+            self.forget(who.watch);
+        }
+    }
+
+    fn look_for_overdue(&mut self, ctx: &mut Context<Self>) {
+        self.looking = self.creates.unanswered() > 0 && self.wire.is_some();
+        if !self.looking {
+            self.suspicion = None;
+            self.overdue = 0;
+            return;
+        }
+        if self.seen_answers == self.answers {
+            self.overdue += 1;
+            if self.overdue > PATIENCE {
+                let error = Error::new(
+                    ErrorKind::MemberUnresponsive,
+                    Outcome::Unknown,
+                    "it answers, but creates no watch",
+                );
+                return self.break_up(error.with_endpoint(self.connection.endpoint.name()));
+            }
+            if self.suspicion.is_none() {
+                self.suspicion = Some(self.connection.suspect());
+            }
+        } else {
+            self.overdue = 0;
+            self.suspicion = None;
+        }
+        self.seen_answers = self.answers;
+        ctx.notify_later(LookForOverdue, OVERDUE);
+    }
+}
+
+/// Reads answers and hands them over; the next ones are read when the last have been handled. Gives why it
+/// ended, unless the actor is the reason.
+async fn read(
+    mut receiver: StreamReceiver<WatchResponse>,
+    actor: &WeakAddr<StreamActor>,
+    connection: &Connection,
+) -> Option<Error> {
+    loop {
+        let mut ended = None;
+        let mut responses = Vec::new();
+        match receiver.next().await {
+            Ok(Some(response)) => responses.push(response),
+            other => ended = Some(why(other, connection)),
+        }
+        while ended.is_none() && responses.len() < AT_ONCE {
+            let next = poll_fn(|cx| match pin!(receiver.next()).poll(cx) {
+                Poll::Ready(next) => Poll::Ready(Some(next)),
+                Poll::Pending => Poll::Ready(None),
+            });
+            match next.await {
+                None => break,
+                Some(Ok(Some(response))) => responses.push(response),
+                Some(other) => ended = Some(why(other, connection)),
+            }
+        }
+        if !responses.is_empty() {
+            actor.upgrade()?.send(Received(responses)).await.ok()?;
+        }
+        if ended.is_some() {
+            return ended;
+        }
+    }
+}
+
+fn why(
+    end: Result<Option<WatchResponse>, crate::transport::grpc::Failure>,
+    connection: &Connection,
+) -> Error {
+    match end {
+        Err(failure) => failure.error,
+        Ok(_) => {
+            protocol("the member ended the watch stream").with_endpoint(connection.endpoint.name())
+        }
+    }
+}
+
+fn protocol(text: &'static str) -> Error {
+    Error::new(ErrorKind::Protocol, Outcome::Unknown, text)
+}
+
+/// Resolves when the member should not carry streams any more.
+async fn unfit(connection: &Connection, leader_wanted: bool) -> Error {
+    let mut health = connection.watch_health();
+    loop {
+        let verdict = health.borrow_and_update().verdict;
+        let kind = match verdict {
+            Verdict::Fine => None,
+            Verdict::NoLeader | Verdict::CutOff => leader_wanted.then_some(ErrorKind::NoLeader),
+            Verdict::Learner => Some(ErrorKind::NotSupportedForLearner),
+            Verdict::NotServing => Some(ErrorKind::Unhealthy),
+            Verdict::Unresponsive => Some(ErrorKind::MemberUnresponsive),
+            Verdict::Closed => Some(ErrorKind::ConnectionLost),
+        };
+        if let Some(kind) = kind {
+            return Error::new(kind, Outcome::Unknown, verdict.reason())
+                .with_endpoint(connection.endpoint.name());
+        }
+        if health.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Actor for StreamActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, _: &mut Context<Self>) {
+        if std::mem::take(&mut self.restarted) {
+            // What was being handled is lost: an answer, perhaps a create. The cursors know where to go on.
+            self.break_up(Error::new(
+                ErrorKind::Internal,
+                Outcome::Unknown,
+                "the watch stream's actor panicked",
+            ));
+        }
+    }
+}
+
+impl Supervised for StreamActor {
+    fn restarting(&mut self, _: &mut Context<Self>) {
+        self.restarted = true;
+    }
+}
+
+crashes!(StreamActor);
+
+impl Handler<Open> for StreamActor {
+    type Result = ();
+
+    fn handle(&mut self, open: Open, ctx: &mut Context<Self>) {
+        let who = Subscriber {
+            watch: open.watch,
+            attachment: open.attachment,
+            address: open.address,
+        };
+        if self.load.has_ended() {
+            let error = self.error.clone().unwrap_or_else(|| {
+                Arc::new(protocol("the watch stream was closed as it had no watches"))
+            });
+            who.tell(News::Broken {
+                endpoint: self.connection.id,
+                error,
+            });
+            return;
+        }
+        let watch_id = self.creates.create(who);
+        self.ids.insert(open.watch, watch_id);
+        self.send(RequestUnion::CreateRequest(WatchCreateRequest {
+            watch_id,
+            ..open.create
+        }));
+        if !self.looking {
+            self.looking = true;
+            self.seen_answers = self.answers;
+            ctx.notify_later(LookForOverdue, OVERDUE);
+        }
+    }
+}
+
+impl Handler<Leave> for StreamActor {
+    type Result = ();
+
+    fn handle(&mut self, leave: Leave, _: &mut Context<Self>) {
+        let Some(id) = self.ids.get(&leave.watch).copied() else {
+            return;
+        };
+        if self.creates.cancel(id).is_some() {
+            self.cancel(id);
+        }
+        self.forget(leave.watch);
+    }
+}
+
+impl Handler<Ask> for StreamActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Ask, _: &mut Context<Self>) {
+        self.creates.progress_asked();
+        self.send(RequestUnion::ProgressRequest(WatchProgressRequest {}));
+    }
+}
+
+impl Handler<Received> for StreamActor {
+    type Result = ();
+
+    fn handle(&mut self, Received(responses): Received, _: &mut Context<Self>) {
+        for response in responses {
+            if self.load.has_ended() {
+                return;
+            }
+            self.answers += 1;
+            if self.answers == 1
+                && let Some(hub) = self.hub.upgrade()
+            {
+                hub.do_send(StreamAnswered {
+                    endpoint: self.connection.id,
+                });
+            }
+            self.hear(response);
+        }
+    }
+}
+
+impl Handler<Broken> for StreamActor {
+    type Result = ();
+
+    fn handle(&mut self, Broken(error): Broken, _: &mut Context<Self>) {
+        self.break_up(error);
+    }
+}
+
+impl Handler<LookForOverdue> for StreamActor {
+    type Result = ();
+
+    fn handle(&mut self, _: LookForOverdue, ctx: &mut Context<Self>) {
+        self.look_for_overdue(ctx);
+    }
+}
+
+impl Handler<Close> for StreamActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Close, ctx: &mut Context<Self>) {
+        self.load.end();
+        self.wire = None;
+        ctx.stop();
+    }
+}

@@ -1,0 +1,229 @@
+//! Snapshots of real members, and of ones that fail on the way.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use actix_etcd::{Client, ErrorKind, proto::SnapshotResponse};
+use sha2::{Digest, Sha256};
+use testbed::{Cluster, Reply, ScriptedServer};
+
+const SNAPSHOT: &str = "/etcdserverpb.Maintenance/Snapshot";
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("snapshot-{:016x}", rand()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn files(&self) -> Vec<String> {
+        let files = fs::read_dir(&self.0).unwrap();
+        files
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn rand() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::hash::RandomState::new().build_hasher().finish()
+}
+
+/// What `etcdutl` or `etcdctl` says of a snapshot; `None` where neither is installed.
+fn status(path: &Path) -> Option<bool> {
+    for tool in ["etcdutl", "etcdctl"] {
+        let run = Command::new(tool)
+            .env("ETCDCTL_API", "3")
+            .args(["snapshot", "status"])
+            .arg(path)
+            .output();
+        if let Ok(run) = run {
+            return Some(run.status.success());
+        }
+    }
+    println!("NOT CHECKED: neither etcdutl nor etcdctl is installed");
+    None
+}
+
+async fn filled(members: usize) -> (Cluster, Client) {
+    let cluster = Cluster::start(members).await;
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    for key in 0..64 {
+        let value = vec![b'v'; 64 << 10];
+        etcd.put(format!("k/{key}"), value).await.unwrap();
+    }
+    (cluster, etcd)
+}
+
+#[tokio::test]
+async fn a_snapshot_is_saved_whole_and_under_its_name_only() {
+    let (_cluster, etcd) = filled(1).await;
+    let folder = Folder::new();
+    let path = folder.0.join("backup.db");
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let told = seen.clone();
+    let saved = etcd
+        .maintenance()
+        .snapshot_to(&path)
+        .progress(move |progress| told.lock().unwrap().push(progress))
+        .await
+        .unwrap();
+    assert_eq!(folder.files(), ["backup.db"]);
+    let bytes = fs::read(&path).unwrap();
+    assert_eq!(saved.size, bytes.len() as u64);
+    assert!(bytes.len() > 4 << 20);
+    let (data, hash) = bytes.split_at(bytes.len() - 32);
+    assert_eq!(&Sha256::digest(data)[..], hash);
+    let seen = seen.lock().unwrap().clone();
+    assert!(
+        seen.windows(2)
+            .all(|pair| pair[0].received < pair[1].received)
+    );
+    let last = seen.last().unwrap();
+    assert_eq!((last.received, last.total), (saved.size, saved.size));
+    assert_ne!(status(&path), Some(false));
+    // What was there before is replaced.
+    etcd.maintenance().snapshot_to(&path).await.unwrap();
+    assert_eq!(folder.files(), ["backup.db"]);
+}
+
+#[tokio::test]
+async fn a_snapshot_is_read_as_a_stream() {
+    let (_cluster, etcd) = filled(1).await;
+    let mut snapshot = etcd.maintenance().snapshot().await.unwrap();
+    let mut length = 0;
+    while let Some(bytes) = snapshot.next().await {
+        length += bytes.unwrap().len() as u64;
+    }
+    assert_eq!(snapshot.progress().received, length);
+    assert_eq!(snapshot.progress().total, length);
+}
+
+#[tokio::test]
+async fn a_member_that_dies_on_the_way_is_replaced_by_another() {
+    let (cluster, etcd) = filled(3).await;
+    let folder = Folder::new();
+    let path = folder.0.join("backup.db");
+    let mut last = 0;
+    let restarts = Arc::new(AtomicU32::new(0));
+    let (breaking, counted) = (cluster.clone(), restarts.clone());
+    let saved = etcd
+        .maintenance()
+        .snapshot_to(&path)
+        .progress(move |progress| {
+            if last == 0 {
+                for member in breaking.members() {
+                    member.client_link().reset_now();
+                }
+            } else if progress.received <= last {
+                counted.fetch_add(1, Ordering::SeqCst);
+            }
+            last = progress.received;
+        })
+        .await
+        .unwrap();
+    assert!(restarts.load(Ordering::SeqCst) > 0, "it did not start over");
+    assert_eq!(fs::metadata(&path).unwrap().len(), saved.size);
+    assert_eq!(folder.files(), ["backup.db"]);
+    assert_ne!(status(&path), Some(false));
+}
+
+fn piece(blob: Vec<u8>, remaining_bytes: u64) -> SnapshotResponse {
+    SnapshotResponse {
+        remaining_bytes,
+        blob: blob.into(),
+        ..SnapshotResponse::default()
+    }
+}
+
+/// One page and a checksum.
+fn small() -> (Vec<u8>, Vec<u8>) {
+    let page = vec![7; 512];
+    let hash = Sha256::digest(&page).to_vec();
+    (page, hash)
+}
+
+#[tokio::test]
+async fn a_wrong_checksum_leaves_no_file() {
+    let server = ScriptedServer::start().await;
+    server.on(SNAPSHOT, |_| {
+        Reply::streaming(|mut sender, _| async move {
+            let (page, mut hash) = small();
+            hash[3] ^= 1;
+            let _ = sender.send(&piece(page, 0)).await;
+            let _ = sender.send(&piece(hash, 0)).await;
+        })
+    });
+    let etcd = Client::connect([server.endpoint()]).await.unwrap();
+    let folder = Folder::new();
+    let path = folder.0.join("backup.db");
+    let refused = etcd.maintenance().snapshot_to(&path).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Protocol);
+    assert!(refused.to_string().contains("checksum"), "{refused}");
+    assert!(folder.files().is_empty(), "{:?}", folder.files());
+}
+
+#[tokio::test]
+async fn a_snapshot_that_is_given_up_leaves_no_file() {
+    let server = ScriptedServer::start().await;
+    server.on(SNAPSHOT, |_| {
+        Reply::streaming(|mut sender, _| async move {
+            let _ = sender.send(&piece(vec![7; 512], 512)).await;
+            sender.stopped().await;
+        })
+    });
+    let etcd = Client::connect([server.endpoint()]).await.unwrap();
+    let folder = Folder::new();
+    let path = folder.0.join("backup.db");
+    let saving = etcd.maintenance().snapshot_to(&path).into_future();
+    let late = tokio::time::timeout(Duration::from_millis(300), saving).await;
+    assert!(late.is_err());
+    crate::wait::until_async("the part is removed", async || folder.files().is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_member_that_fails_before_the_first_byte_is_not_noticed() {
+    let server = ScriptedServer::start().await;
+    server.on(SNAPSHOT, |call| match call.nth {
+        0 => Reply::status(14, "etcdserver: no leader"),
+        1 => Reply::status(16, "etcdserver: server stopped"),
+        _ => Reply::streaming(|mut sender, _| async move {
+            let (page, hash) = small();
+            let _ = sender.send(&piece(page, 0)).await;
+            let _ = sender.send(&piece(hash, 0)).await;
+        }),
+    });
+    let etcd = Client::connect([server.endpoint()]).await.unwrap();
+    let mut snapshot = etcd.maintenance().snapshot().await.unwrap();
+    let mut length = 0;
+    while let Some(bytes) = snapshot.next().await {
+        length += bytes.unwrap().len();
+    }
+    assert_eq!(length, 544);
+}
+
+#[tokio::test]
+async fn a_folder_that_is_not_there_is_told() {
+    let (_cluster, etcd) = filled(1).await;
+    let folder = Folder::new();
+    let path = folder.0.join("missing").join("backup.db");
+    let refused = etcd.maintenance().snapshot_to(&path).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::FileFailed);
+}

@@ -1,0 +1,263 @@
+//! Encrypted connections to real members, and everything that can be wrong with a certificate.
+
+use std::{
+    fs,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use actix_etcd::{Client, ErrorKind, Outcome, TlsOptions};
+use serde_json::json;
+use testbed::{Authority, Certificate, Cluster, Tls, encode};
+
+use crate::wait::until_async;
+
+async fn cluster(tls: Tls) -> Cluster {
+    Cluster::builder().tls(tls).start().await
+}
+
+fn trusting(authority: &Authority) -> TlsOptions {
+    TlsOptions::new().ca_pem(authority.pem())
+}
+
+/// What `connect` says of endpoints that cannot be used.
+async fn complaint(cluster: &Cluster, tls: TlsOptions) -> String {
+    let started = Instant::now();
+    let refused = Client::builder(cluster.endpoints())
+        .tls(tls)
+        .request_timeout(Duration::from_secs(2))
+        .connect()
+        .await
+        .unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    assert_eq!(refused.outcome(), Outcome::NotSent);
+    assert!(started.elapsed() < Duration::from_secs(4));
+    refused.to_string()
+}
+
+fn file(cluster: &Cluster, name: &str, text: &str) -> PathBuf {
+    let path = cluster.folder().join(name);
+    fs::write(&path, text).unwrap();
+    path
+}
+
+#[tokio::test]
+async fn an_encrypted_cluster_is_used_like_any_other() {
+    let authority = Authority::new();
+    let cluster = Cluster::builder()
+        .members(3)
+        .tls(Tls::server(&authority))
+        .start()
+        .await;
+    let etcd = Client::builder(cluster.endpoints())
+        .tls(trusting(&authority))
+        .connect()
+        .await
+        .unwrap();
+    let large = vec![b'v'; 1 << 20];
+    for member in cluster.members() {
+        etcd.put("k", large.clone()).await.unwrap();
+        let found = etcd.get("k").await.unwrap();
+        assert_eq!(found.first().unwrap().value, large);
+        let status = etcd.maintenance().status().at(member.endpoint());
+        assert_eq!(status.await.unwrap().header.member_id, member.id());
+    }
+    cluster.member(0).kill();
+    for _ in 0..20 {
+        etcd.get("k").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_client_certificate_opens_a_cluster_that_wants_one() {
+    let authority = Authority::new();
+    let cluster = cluster(Tls::mutual(&authority)).await;
+    let Certificate { certificate, key } = authority.client("ann");
+    let pem = trusting(&authority).client_certificate_pem(&certificate, &key);
+    let files = TlsOptions::new()
+        .ca_file(file(&cluster, "ca.pem", authority.pem()))
+        .client_certificate_files(
+            file(&cluster, "ann.crt", &certificate),
+            file(&cluster, "ann.key", &key),
+        );
+    let shown = format!("{pem:?} {files:?}");
+    let secret = key.lines().nth(1).unwrap();
+    assert!(!shown.contains(secret), "{shown}");
+    for options in [pem, files] {
+        let builder = Client::builder(cluster.endpoints()).tls(options);
+        assert!(!format!("{builder:?}").contains(secret));
+        let etcd = builder.connect().await.unwrap();
+        etcd.put("k", "v").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_name_in_the_certificate_is_the_user_where_there_is_no_token() {
+    let authority = Authority::new();
+    let cluster = cluster(Tls::mutual(&authority)).await;
+    cluster.enable_auth("root", "secret").await;
+    cluster.add_user("ann", "unused", Some("a/")).await;
+    let Certificate { certificate, key } = authority.client("ann");
+    let etcd = Client::builder(cluster.endpoints())
+        .tls(trusting(&authority).client_certificate_pem(certificate, key))
+        .connect()
+        .await
+        .unwrap();
+    etcd.put("a/k", "v").await.unwrap();
+    let denied = etcd.put("b/k", "v").await.unwrap_err();
+    assert_eq!(denied.kind(), ErrorKind::PermissionDenied);
+    // A change of users makes nobody a stranger.
+    cluster.add_user("bob", "word", None).await;
+    etcd.put("a/k", "w").await.unwrap();
+}
+
+#[tokio::test]
+async fn each_thing_that_is_wrong_with_a_certificate_is_told_by_its_name() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let cluster = cluster(Tls::server(&authority)).await;
+    let unknown = complaint(&cluster, trusting(&stranger)).await;
+    assert!(unknown.contains("unknown authority"), "{unknown}");
+    let system = complaint(&cluster, TlsOptions::new()).await;
+    assert!(system.contains("authorit"), "{system}");
+    cluster.replace_certificate(&authority.expired_server());
+    let expired = complaint(&cluster, trusting(&authority)).await;
+    assert!(expired.contains("has expired"), "{expired}");
+    cluster.replace_certificate(&authority.server_named(&["elsewhere.example"]));
+    let misnamed = complaint(&cluster, trusting(&authority)).await;
+    assert!(
+        misnamed.contains("other names than `127.0.0.1`"),
+        "{misnamed}"
+    );
+    let endpoint = cluster.endpoints().remove(0);
+    let named = trusting(&authority).server_name(&endpoint, "elsewhere.example");
+    let etcd = Client::builder([endpoint]).tls(named).connect().await;
+    etcd.unwrap().put("k", "v").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_missing_or_foreign_client_certificate_is_told() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let cluster = cluster(Tls::mutual(&authority)).await;
+    let missing = complaint(&cluster, trusting(&authority)).await;
+    assert!(
+        missing.contains("client certificate, and none was given"),
+        "{missing}"
+    );
+    let Certificate { certificate, key } = stranger.client("ann");
+    let foreign = trusting(&authority).client_certificate_pem(certificate, key);
+    let foreign = complaint(&cluster, foreign).await;
+    assert!(
+        foreign.contains("not accept the client certificate"),
+        "{foreign}"
+    );
+    let other = authority.client("bob");
+    let mixed = trusting(&authority)
+        .client_certificate_pem(authority.client("ann").certificate, &other.key);
+    let mixed = complaint(&cluster, mixed).await;
+    assert!(mixed.contains("cannot be used"), "{mixed}");
+    assert!(!mixed.contains(other.key.lines().nth(1).unwrap()));
+}
+
+#[tokio::test]
+async fn a_scheme_that_does_not_fit_the_port_is_told() {
+    let authority = Authority::new();
+    let cluster = cluster(Tls::server(&authority)).await;
+    let plain = cluster.endpoints()[0].replace("https", "http");
+    let refused = Client::builder([plain])
+        .request_timeout(Duration::from_secs(1))
+        .connect()
+        .await
+        .unwrap_err();
+    assert!(refused.to_string().contains("https://"), "{refused}");
+    let open = Cluster::start(1).await;
+    let encrypted = open.endpoints()[0].replace("http", "https");
+    let refused = Client::builder([encrypted])
+        .tls(trusting(&authority))
+        .request_timeout(Duration::from_secs(1))
+        .connect()
+        .await
+        .unwrap_err();
+    assert!(refused.to_string().contains("http://"), "{refused}");
+}
+
+#[tokio::test]
+async fn certificates_are_read_again_when_they_change() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let cluster = cluster(Tls::mutual(&authority)).await;
+    let wrong = stranger.client("ann");
+    let ca = file(&cluster, "ca.pem", stranger.pem());
+    let certificate = file(&cluster, "ann.crt", &wrong.certificate);
+    let key = file(&cluster, "ann.key", &wrong.key);
+    let etcd = Client::builder(cluster.endpoints())
+        .tls(
+            TlsOptions::new()
+                .ca_file(&ca)
+                .client_certificate_files(&certificate, &key),
+        )
+        .connect_lazy()
+        .await
+        .unwrap();
+    let patience = Duration::from_millis(500);
+    assert!(etcd.put("k", "v").timeout(patience).await.is_err());
+    let right = authority.client("ann");
+    fs::write(&ca, authority.pem()).unwrap();
+    fs::write(&certificate, &right.certificate).unwrap();
+    fs::write(&key, &right.key).unwrap();
+    etcd.put("k", "v").await.unwrap();
+    // A file that cannot be read leaves the last good ones in force.
+    fs::remove_file(&key).unwrap();
+    cluster.member(0).client_link().reset_now();
+    until_async("it is connected again", async || {
+        etcd.put("k", "w").await.is_ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn files_that_are_missing_or_no_certificates_are_told() {
+    let authority = Authority::new();
+    let cluster = cluster(Tls::server(&authority)).await;
+    let missing = complaint(&cluster, TlsOptions::new().ca_file("no/such/file")).await;
+    assert!(missing.contains("no/such/file cannot be read"), "{missing}");
+    let nonsense = complaint(&cluster, TlsOptions::new().ca_pem("nonsense")).await;
+    assert!(nonsense.contains("there is none"), "{nonsense}");
+}
+
+#[tokio::test]
+async fn plain_endpoints_beside_encrypted_ones_must_be_wanted() {
+    let authority = Authority::new();
+    let cluster = cluster(Tls::server(&authority)).await;
+    let open = Cluster::start(1).await;
+    let both = [cluster.endpoints().remove(0), open.endpoints().remove(0)];
+    let builder = Client::builder(both.clone()).tls(trusting(&authority));
+    let refused = builder.connect_lazy().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidEndpoint);
+    assert!(refused.to_string().contains("not encrypted"), "{refused}");
+    let etcd = Client::builder([&both[0]])
+        .tls(trusting(&authority))
+        .connect()
+        .await
+        .unwrap();
+    let refused = etcd.set_endpoints(both.clone()).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidEndpoint);
+    let allowed = trusting(&authority).allow_plain_endpoints();
+    let builder = Client::builder(both).tls(allowed);
+    builder.connect_lazy().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_was_written_in_the_dark_is_read_in_the_open() {
+    let authority = Authority::new();
+    let cluster = cluster(Tls::server(&authority)).await;
+    let etcd = Client::builder(cluster.endpoints())
+        .tls(trusting(&authority))
+        .connect()
+        .await
+        .unwrap();
+    etcd.put("k", "v").await.unwrap();
+    let read = cluster
+        .api(0, "/v3/kv/range", json!({"key": encode("k")}))
+        .await
+        .unwrap();
+    assert_eq!(read["kvs"][0]["value"], encode("v"));
+}
