@@ -25,12 +25,13 @@ use super::{
 };
 use crate::{
     api::lease::revoke,
+    auth::Token,
     balancer::AwaitReady,
     call::Caller,
     connection::{Connection, EndpointId, Suspicion},
     error::{Error, ErrorKind, Outcome},
+    retry::table::{Passing, passing},
     supervisor::{Crash, crashes, supervise},
-    transport::channel::Metadata,
 };
 
 /// How long a silent member is probed because of us.
@@ -41,6 +42,8 @@ const REVOKE_TIMEOUT: Duration = Duration::from_secs(5);
 const REVOKES_AT_ONCE: usize = 64;
 /// A word with the balancer that failed is tried again after this.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
+/// How long a new token may take.
+const TOKEN_PATIENCE: Duration = Duration::from_secs(5);
 /// Not a lease's id: wakes the keeper to tidy up.
 const HOUSEKEEPING: i64 = 0;
 
@@ -150,22 +153,19 @@ impl KeeperActor {
             let avoid = asked.member.filter(|_| renewal.elsewhere);
             let chosen = route::choose(&candidates, renewal.lease, avoid, now)
                 .and_then(|place| self.stream_on(&connections[place], ctx, now));
-            let asked = match chosen {
-                Some(stream) => {
-                    let stream = &mut self.streams[stream];
-                    stream.add(renewal.lease, now);
-                    Asked {
-                        stream: stream.number,
-                        member: Some(stream.endpoint()),
-                        parked: false,
-                    }
+            let asked = if let Some(stream) = chosen {
+                let stream = &mut self.streams[stream];
+                stream.add(renewal.lease, now);
+                Asked {
+                    stream: stream.number,
+                    member: Some(stream.endpoint()),
+                    parked: false,
                 }
-                None => {
-                    self.parked.push(renewal);
-                    Asked {
-                        parked: true,
-                        ..asked
-                    }
+            } else {
+                self.parked.push(renewal);
+                Asked {
+                    parked: true,
+                    ..asked
                 }
             };
             self.note_asked(renewal.lease, asked);
@@ -233,15 +233,11 @@ impl KeeperActor {
         if open.is_some() {
             return open;
         }
-        let metadata = Metadata {
-            require_leader: true,
-            token: self.caller.shared.token.value(),
-            timeout: None,
-        };
+        let token = Token::clone(&self.caller.shared.token.load());
         let number = self.next_stream;
         self.next_stream += 1;
         let keeper = ctx.address().downgrade();
-        match KeepaliveStream::open(number, connection, &metadata, keeper, now) {
+        match KeepaliveStream::open(number, connection, token, keeper, now) {
             Ok(stream) => {
                 self.streams.push(stream);
                 Some(self.streams.len() - 1)
@@ -266,6 +262,9 @@ impl KeeperActor {
             tracing::debug!(endpoint = %connection.endpoint, %error, "a keepalive stream ended");
             if error.kind() == ErrorKind::NoLeader {
                 connection.doubt();
+            } else if passing(error.kind()) == Passing::WithToken {
+                self.penalties.remove(&endpoint);
+                self.renew_token(stream.token.clone(), error.kind());
             }
         }
         let mut owed = stream.give_up();
@@ -288,6 +287,17 @@ impl KeeperActor {
             let broken = error.cloned().unwrap_or_else(unanswered);
             self.answer_once(owed.lease, &Err(broken));
         }
+    }
+
+    /// A stream keeps the token it was opened with: the next one is opened with the new token.
+    fn renew_token(&self, refused: Token, why: ErrorKind) {
+        let tokens = self.caller.tokens.clone();
+        actix_rt::spawn(async move {
+            let deadline = tokio::time::Instant::now() + TOKEN_PATIENCE;
+            if let Err(error) = tokens.renewed(&refused, why, deadline).await {
+                tracing::warn!(%error, "no new token for keepalives yet");
+            }
+        });
     }
 
     /// Leaves connections that are not ready any more: nothing keeps a removed member's open.

@@ -14,6 +14,7 @@ use tokio::{sync::watch, task::JoinHandle};
 
 use super::{Answered, StreamEnded, keeper::KeeperActor};
 use crate::{
+    auth::Token,
     connection::{Connection, EndpointId, Health, Standing},
     error::Error,
     proto::{LeaseKeepAliveRequest, LeaseKeepAliveResponse},
@@ -31,6 +32,8 @@ pub(crate) struct KeepaliveStream {
     /// Its number: what is said of an older one is ignored.
     pub(crate) number: u64,
     pub(crate) connection: Arc<Connection>,
+    /// The token it was opened with.
+    pub(crate) token: Token,
     sender: StreamSender<LeaseKeepAliveRequest>,
     batch: Vec<LeaseKeepAliveRequest>,
     owed: VecDeque<Owed>,
@@ -59,16 +62,22 @@ impl KeepaliveStream {
     pub(crate) fn open(
         number: u64,
         connection: &Arc<Connection>,
-        metadata: &Metadata,
+        token: Token,
         keeper: WeakAddr<KeeperActor>,
         now: Instant,
     ) -> Result<Self, Error> {
-        let (sender, receiver) = connection.channel.stream(PATH, metadata)?;
+        let metadata = Metadata {
+            require_leader: true,
+            token: token.value.clone(),
+            timeout: None,
+        };
+        let (sender, receiver) = connection.channel.stream(PATH, &metadata)?;
         let health = connection.watch_health();
         let reader = actix_rt::spawn(read(number, receiver, health, keeper));
         Ok(Self {
             number,
             connection: connection.clone(),
+            token,
             sender,
             batch: Vec::new(),
             owed: VecDeque::new(),

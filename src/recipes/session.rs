@@ -341,13 +341,11 @@ impl Keeper {
                 return;
             }
             self.shared.tell(SessionEvent::Healing(reason));
-            match self.heal().await {
-                Some(healed) => events = healed,
-                None => {
-                    self.lost(LostReason::Shutdown);
-                    return;
-                }
-            }
+            let Some(healed) = self.heal().await else {
+                self.lost(LostReason::Shutdown);
+                return;
+            };
+            events = healed;
         }
     }
 
@@ -388,14 +386,11 @@ impl Keeper {
         for (key, mine) in keys {
             let revision = self.put_again(&key, &mine, lease.id()).await?;
             let mut state = self.shared.lock();
-            match revision {
-                Some(revision) => {
-                    state.keys.insert(key, Mine { revision, ..mine });
-                }
-                None => {
-                    state.keys.remove(&key);
-                    taken.push(key);
-                }
+            if let Some(revision) = revision {
+                state.keys.insert(key, Mine { revision, ..mine });
+            } else {
+                state.keys.remove(&key);
+                taken.push(key);
             }
         }
         let id = lease.id();

@@ -97,7 +97,6 @@ pub fn leases() -> Leases {
 }
 
 impl<C> Leases<C> {
-    #[expect(clippy::unused_self, reason = "a request performs itself")]
     async fn perform(self, client: &Client, timeout: Duration) -> Result<LeasesResponse> {
         let rpc = Rpc {
             path: "/etcdserverpb.Lease/LeaseLeases",
