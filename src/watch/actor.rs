@@ -38,7 +38,7 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct WatchActor {
     id: u64,
-    spec: Spec,
+    spec: Arc<Spec>,
     cursor: Cursor<Event>,
     /// What the consumer knows of, if it wants a resync.
     known: Option<Box<Known>>,
@@ -202,8 +202,8 @@ impl WatchActor {
             watch: self.id,
             attachment: self.attachment,
             address: ctx.address(),
-            create: self.spec.create(self.cursor.next_revision()),
-            require_leader: self.spec.require_leader,
+            spec: self.spec.clone(),
+            next_revision: self.cursor.next_revision(),
             avoid,
         });
         if !told {

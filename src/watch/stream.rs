@@ -21,7 +21,7 @@ use actix::{
 };
 
 use super::{
-    Heard, News,
+    Heard, News, Spec,
     actor::WatchActor,
     creates::{Answer, Creates, Envelope},
     hub::HubActor,
@@ -30,7 +30,7 @@ use crate::{
     connection::{Connection, EndpointId, Standing, Suspicion, Verdict},
     error::{Error, ErrorKind, Outcome},
     proto::{
-        WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
+        WatchCancelRequest, WatchProgressRequest, WatchRequest, WatchResponse,
         watch_request::RequestUnion,
     },
     supervisor::{Crash, crashes, supervise},
@@ -82,7 +82,8 @@ pub(crate) struct Open {
     pub(crate) watch: u64,
     pub(crate) attachment: u32,
     pub(crate) address: Addr<WatchActor>,
-    pub(crate) create: WatchCreateRequest,
+    pub(crate) spec: Arc<Spec>,
+    pub(crate) next_revision: i64,
 }
 
 /// Cancel a watch.
@@ -527,10 +528,8 @@ impl Handler<Open> for StreamActor {
         }
         let watch_id = self.creates.create(who);
         self.ids.insert(open.watch, watch_id);
-        self.send(RequestUnion::CreateRequest(WatchCreateRequest {
-            watch_id,
-            ..open.create
-        }));
+        let create = open.spec.create(watch_id, open.next_revision);
+        self.send(RequestUnion::CreateRequest(create));
         if !self.looking {
             self.looking = true;
             self.seen_answers = self.answers;

@@ -1,0 +1,37 @@
+//! What watches cost: to resume many at once, to receive events, to have a slow one among them.
+//!
+//! `cargo bench --bench watch [-- resume|events|paused]`. Real members and proxies run beside the client, in this process
+//! or others, so figures are those of a busy machine.
+
+mod events;
+mod paused;
+mod process;
+mod resume;
+
+use testbed::FastServer;
+
+fn main() {
+    FastServer::run_if_child();
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .init();
+    let wanted = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
+    let runs = |name: &str| wanted.as_deref().is_none_or(|wanted| wanted == name);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime starts");
+    runtime.block_on(async {
+        if runs("resume") {
+            for watches in [1_000, 10_000] {
+                resume::run(watches).await;
+            }
+        }
+        if runs("events") {
+            events::run().await;
+        }
+        if runs("paused") {
+            paused::run().await;
+        }
+    });
+}
