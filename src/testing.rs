@@ -1,8 +1,8 @@
 //! For this crate's own tests of what a crash costs. Not part of the API.
 
 use crate::{
-    api::watch::Watch, balancer::CrashConnection, client::Client, error::Result,
-    lease::CrashLease, supervisor, transport::Endpoint, watch::hub::CrashStreams,
+    api::watch::Watch, balancer::CrashConnection, client::Client, error::Result, lease::CrashLease,
+    supervisor, transport::Endpoint, watch::hub::CrashStreams,
 };
 
 /// How many actors of this crate live in this process.
