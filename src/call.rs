@@ -21,7 +21,7 @@ use tokio::{
 use crate::{
     auth::{Token, Tokens},
     balancer::{AwaitReady, BalancePolicy, Candidates, ReadySetCell, actor::BalancerActor},
-    connection::{Connection, actor::Shared},
+    connection::{Connection, shared::Shared},
     error::{Error, ErrorKind, Outcome},
     proto::ResponseHeader,
     retry::{
@@ -295,7 +295,7 @@ impl Caller {
     fn accept<A: Answer>(&self, answer: A, connection: &Connection) -> Result<A, Error> {
         if let Some(header) = answer.header() {
             if !self.shared.cluster.accepts(header.cluster_id) {
-                return Err(crate::connection::actor::other_cluster(
+                return Err(crate::connection::shared::other_cluster(
                     self.shared.cluster.get(),
                     header.cluster_id,
                 )

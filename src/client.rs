@@ -20,7 +20,7 @@ use crate::{
     call::Caller,
     connection::{
         Connection,
-        actor::{ClusterId, Shared},
+        shared::{ClusterId, Shared},
     },
     endpoints::keep_in_sync,
     error::Error,
