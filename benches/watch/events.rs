@@ -1,43 +1,69 @@
-//! Events through one watch, from a server that sends as fast as it can.
+//! Events through one watch, from a server that sends as fast as it can, beside etcd-client in the same run.
 
-use std::time::Instant;
+use std::process::Stdio;
 
-use actix_etcd::{Client, WatchItem};
 use testbed::{FastServer, WatchPlan};
 
-use crate::process::cpu;
+use crate::program::Program;
 
 const EVENTS: u64 = 2_000_000;
+const ROUNDS: usize = 3;
 
-pub async fn run() {
-    for batch in [1, 10, 100] {
-        let events = if batch == 1 { EVENTS / 4 } else { EVENTS };
-        let server = FastServer::start_with(WatchPlan {
-            events,
-            batch,
-            value: 64,
-        });
-        let etcd = Client::connect([server.endpoint()])
-            .await
-            .expect("connects");
-        let (began, used) = (Instant::now(), cpu());
-        let mut watch = etcd.watch("bench/key").notices().await.expect("opens");
-        let mut seen = 0;
-        while seen < events {
-            match watch.next().await.expect("goes on") {
-                WatchItem::Events(events) => seen += events.len() as u64,
-                other => panic!("{other:?}"),
+pub fn run() {
+    let program = Program::build();
+    for runtime in ["one", "two"] {
+        for batch in [1, 10, 100] {
+            let events = if batch == 1 { EVENTS / 4 } else { EVENTS };
+            let server = FastServer::start_with(WatchPlan {
+                events,
+                batch,
+                value: 64,
+            });
+            // In turn, so that what else the machine does hits both; the best of each counts.
+            let mut best = [("ours", 0.0, 0.0), ("etcd-client", 0.0, 0.0)];
+            for _ in 0..ROUNDS {
+                for (client, rate, cpu) in &mut best {
+                    let (new_rate, new_cpu) =
+                        measure(&program, client, runtime, &server.endpoint(), events);
+                    if new_rate > *rate {
+                        (*rate, *cpu) = (new_rate, new_cpu);
+                    }
+                }
             }
+            let [(_, ours, our_cpu), (_, theirs, their_cpu)] = best;
+            println!(
+                "{runtime} thread(s), batches of {batch}: {ours:.0} events a second, {our_cpu:.2} µs of CPU each; \
+                 etcd-client {theirs:.0}, {their_cpu:.2} µs; {:.2} times as many (must 1.5)",
+                ours / theirs
+            );
         }
-        let (took, used) = (began.elapsed(), cpu() - used);
-        #[expect(clippy::cast_precision_loss, reason = "a rate")]
-        let events = events as f64;
-        println!(
-            "batches of {batch}: {:.0} events a second, {:.2} µs of CPU each",
-            events / took.as_secs_f64(),
-            used.as_secs_f64() * 1e6 / events,
-        );
-        drop(watch);
-        etcd.shutdown().await;
     }
+}
+
+fn measure(
+    program: &Program,
+    client: &str,
+    runtime: &str,
+    endpoint: &str,
+    events: u64,
+) -> (f64, f64) {
+    let events = events.to_string();
+    let arguments = [
+        ("client", client),
+        ("runtime", runtime),
+        ("events", &events),
+        ("endpoints", endpoint),
+    ];
+    let run = program
+        .command("watch", &arguments)
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("it was built");
+    let text = String::from_utf8_lossy(&run.stdout).into_owned();
+    let figure = |name: &str| -> f64 {
+        let after = text.split(&format!("\"{name}\":")).nth(1).unwrap_or("");
+        let figure = after.split([',', '}']).next().unwrap_or("");
+        figure.parse().unwrap_or(0.0)
+    };
+    (figure("events_per_s"), figure("cpu_us"))
 }

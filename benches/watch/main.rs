@@ -6,6 +6,9 @@
 mod events;
 mod paused;
 mod process;
+#[path = "../program/mod.rs"]
+#[expect(dead_code, reason = "other benches write their results to files")]
+mod program;
 mod resume;
 
 use testbed::FastServer;
@@ -28,7 +31,7 @@ fn main() {
             }
         }
         if runs("events") {
-            events::run().await;
+            events::run();
         }
         if runs("paused") {
             paused::run().await;

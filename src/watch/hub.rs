@@ -440,7 +440,7 @@ impl Handler<Shutdown> for HubActor {
     }
 }
 
-/// Make every stream's actor panic.
+/// Make every stream's actor panic at the next answer it gets.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct CrashStreams;
@@ -450,7 +450,7 @@ impl Handler<CrashStreams> for HubActor {
 
     fn handle(&mut self, _: CrashStreams, _: &mut Context<Self>) {
         for stream in &self.streams {
-            stream.address.do_send(Crash);
+            stream.address.do_send(super::CrashOnNext);
         }
     }
 }

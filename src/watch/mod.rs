@@ -162,3 +162,15 @@ pub(crate) enum News {
         error: Arc<Error>,
     },
 }
+
+/// Panic at the next thing the stream says, which is lost with it. For tests of what that costs.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct CrashOnNext;
+
+#[expect(clippy::panic, reason = "a test asked for it")]
+fn crash_if(asked: bool) {
+    if asked {
+        panic!("asked to crash");
+    }
+}

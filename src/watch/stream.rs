@@ -21,8 +21,9 @@ use actix::{
 };
 
 use super::{
-    Heard, News, Spec,
+    CrashOnNext, Heard, News, Spec,
     actor::WatchActor,
+    crash_if,
     creates::{Answer, Creates, Envelope},
     hub::HubActor,
 };
@@ -175,6 +176,7 @@ pub(crate) struct StreamActor {
     suspicion: Option<Suspicion>,
     error: Option<Arc<Error>>,
     restarted: bool,
+    doomed: bool,
 }
 
 struct Wire {
@@ -239,6 +241,7 @@ impl StreamActor {
                     suspicion: None,
                     error: None,
                     restarted: false,
+                    doomed: false,
                 }
             },
         ))
@@ -565,6 +568,7 @@ impl Handler<Received> for StreamActor {
     type Result = ();
 
     fn handle(&mut self, Received(responses): Received, _: &mut Context<Self>) {
+        crash_if(std::mem::take(&mut self.doomed));
         for response in responses {
             if self.load.has_ended() {
                 return;
@@ -605,5 +609,13 @@ impl Handler<Close> for StreamActor {
         self.load.end();
         self.wire = None;
         ctx.stop();
+    }
+}
+
+impl Handler<CrashOnNext> for StreamActor {
+    type Result = ();
+
+    fn handle(&mut self, _: CrashOnNext, _: &mut Context<Self>) {
+        self.doomed = true;
     }
 }
