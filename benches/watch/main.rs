@@ -3,6 +3,13 @@
 //! `cargo bench --bench watch [-- resume|events|paused]`. Real members and proxies run beside the client, in this process
 //! or others, so figures are those of a busy machine.
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unchecked_time_subtraction,
+    reason = "a bench that can't go on says why and ends"
+)]
+
 mod events;
 mod paused;
 mod process;

@@ -29,7 +29,7 @@ use crate::{
     connection::EndpointId,
     error::{Code, Error, ErrorKind, Outcome},
     proto::{Event, KeyValue, event::EventType},
-    supervisor::{Crash, crashes, supervise},
+    supervisor::{crashes, supervise},
 };
 
 /// A watch that the server ends sooner than this after creating it is created again with a pause.

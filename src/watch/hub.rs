@@ -19,7 +19,7 @@ use crate::{
     balancer::{AwaitReady, Candidates},
     call::Caller,
     connection::{Connection, EndpointId},
-    supervisor::{Crash, crashes, supervise},
+    supervisor::{crashes, supervise},
     transport::channel::Metadata,
 };
 

@@ -34,7 +34,7 @@ use crate::{
         WatchCancelRequest, WatchProgressRequest, WatchRequest, WatchResponse,
         watch_request::RequestUnion,
     },
-    supervisor::{Crash, crashes, supervise},
+    supervisor::{crashes, supervise},
     transport::channel::{Metadata, StreamReceiver, StreamSender},
 };
 

@@ -12,7 +12,7 @@ use crate::{
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
     lease::RenewOnce,
-    retry::{RpcClass, table},
+    retry::table,
     runtime::shut_down,
 };
 

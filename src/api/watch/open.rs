@@ -232,9 +232,13 @@ impl OpenWatch {
             opened,
         };
         let hub = self.client.watches();
-        let (id, actor) = hub.send(start).await.map_err(|_| match hub.connected() {
-            true => Error::new(ErrorKind::Internal, Outcome::NotSent, "it is up again"),
-            false => shut_down(),
+        let (id, actor) = hub.send(start).await.map_err(|_| {
+            if hub.connected() {
+                let text = "the actor that opens watches crashed on this one; open it again";
+                Error::new(ErrorKind::Internal, Outcome::NotSent, text)
+            } else {
+                shut_down()
+            }
         })?;
         let watch = Watch::new(id, actor, queue, timeout);
         match timeout_at(deadline, told).await {
