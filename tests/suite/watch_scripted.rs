@@ -319,9 +319,9 @@ async fn a_member_that_is_behind_and_another_cluster_are_told() {
     let (server, _) = server(|nth, mut tx, mut rx, _| async move {
         let id = create(&mut rx).await.watch_id;
         let header_of = |cluster_id| {
-            let header = Some(header(1)).map(|header| ResponseHeader {
+            let header = Some(ResponseHeader {
                 cluster_id,
-                ..header
+                ..header(1)
             });
             WatchResponse {
                 header,
