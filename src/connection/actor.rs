@@ -49,6 +49,7 @@ struct Live {
     progress: Progress,
     serving: bool,
     probing: bool,
+    others_asked: Option<Instant>,
     due: Option<SpawnHandle>,
     interval: Duration,
     /// Ends with the connection.
@@ -230,6 +231,7 @@ impl ConnectionActor {
             progress,
             serving: true,
             probing: false,
+            others_asked: None,
             due: None,
             interval: liveness::PROBE_AGAIN,
             _health_watch: AbortOnDrop(actix_rt::spawn(serving)),

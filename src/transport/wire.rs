@@ -34,7 +34,8 @@ const CLOSING: Duration = Duration::from_millis(100);
 pub(crate) struct WireLog {
     highest_stream: AtomicU32,
     opened: Instant,
-    /// Milliseconds from `opened` to the last byte that arrived.
+    /// Microseconds from `opened` to the last byte that arrived: an answer on the same machine takes less than a
+    /// millisecond.
     last_read: AtomicU64,
     closed: watch::Sender<bool>,
 }
@@ -59,7 +60,7 @@ impl WireLog {
 
     /// When the member last said anything at all.
     pub(crate) fn last_heard(&self) -> Instant {
-        self.opened + Duration::from_millis(self.last_read.load(Ordering::Relaxed))
+        self.opened + Duration::from_micros(self.last_read.load(Ordering::Relaxed))
     }
 }
 
@@ -153,7 +154,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for ObservedIo<T> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.io).poll_read(cx, buf);
         if buf.filled().len() > before {
-            let since = u64::try_from(self.log.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let since = u64::try_from(self.log.opened.elapsed().as_micros()).unwrap_or(u64::MAX);
             self.log.last_read.store(since, Ordering::Relaxed);
         }
         polled

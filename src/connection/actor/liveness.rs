@@ -3,6 +3,7 @@
 use std::{future::Future, time::Duration};
 
 use actix::{AsyncContext, Context, Handler, Message};
+use tokio::time::Instant;
 
 use super::{
     super::{
@@ -138,10 +139,16 @@ impl Handler<Suspect> for ConnectionActor {
         if suspect.generation != self.machine.generation() {
             return;
         }
-        if self.live.as_ref().is_some_and(|live| !live.probing) {
+        let Some(live) = self.live.as_mut() else {
+            return;
+        };
+        // The others are asked even where a probe is under way: its silence is judged by whether they answer.
+        let now = Instant::now();
+        if live.others_asked.is_none_or(|at| at + PROBE_AGAIN <= now) {
+            live.others_asked = Some(now);
             self.tell_balancer(Suspected { id: self.id });
-            self.start_probe(ctx);
         }
+        self.start_probe(ctx);
     }
 }
 
