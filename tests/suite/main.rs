@@ -10,6 +10,7 @@
     reason = "a test says what it expects by failing, and tells one story from its beginning to its end"
 )]
 
+mod actor;
 mod auth;
 mod auth_admin;
 mod auth_watch;
