@@ -22,6 +22,7 @@ mod cluster_etcdctl;
 mod cluster_services;
 mod connect;
 mod endpoints;
+mod examples;
 mod failover;
 mod kv;
 mod lease;
