@@ -73,8 +73,8 @@ pub enum WhenFull {
 }
 
 impl Etcd {
-    /// An actor that makes its calls on this client; to be started with [`Actor::start`], or [`configure`d]
-    /// (Self::configure) as a service.
+    /// An actor that makes its calls on this client; to be started with [`Actor::start`], or made a service with
+    /// [`configure`](Self::configure).
     pub fn new(client: Client) -> Self {
         Self {
             client: Some(client),
@@ -116,7 +116,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// The service of the current actix system. Until it is [`configure`d](Self::configure), every request to it fails
+    /// The service of the current actix system. Until it is [configured](Self::configure), every request to it fails
     /// with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). Panics outside of an actix system, as
     /// [`SystemService::from_registry`] does.
     pub fn from_registry() -> Addr<Self> {

@@ -5,34 +5,21 @@ use std::{
     time::Duration,
 };
 
-use actix::{Actor, Context, Handler, MailboxError, Recipient};
+use actix::{Actor, Context, Handler, Recipient};
 use actix_etcd::{
-    Client, ConnectivityChange, DeliverConnectivity, ErrorKind, Etcd, Outcome, RequestFailed,
-    WatchItem, WhenFull, auth_admin, cluster,
+    Client, ConnectivityChange, DeliverConnectivity, ErrorKind, Etcd, Outcome, WatchItem,
+    auth_admin, cluster,
     kv::{Put, compact, delete, get, put, txn, version},
     lease::{self, LeaseEvent, LeaseNews, grant},
     maintenance, proto,
     roles::{self, Permission},
     users, watch,
 };
-use testbed::{Cluster, Reply, ScriptedServer};
+use testbed::Cluster;
 
-use crate::wait::{hold, until, until_async};
+use crate::wait::{until, until_async};
 
-const PUT: &str = "/etcdserverpb.KV/Put";
 const SECOND: Duration = Duration::from_secs(1);
-
-/// A server whose puts hang.
-async fn hanging() -> (ScriptedServer, Client) {
-    let server = ScriptedServer::start().await;
-    server.on(PUT, |_| Reply::hang());
-    let client = Client::builder([server.endpoint()])
-        .request_timeout(60 * SECOND)
-        .connect()
-        .await
-        .unwrap();
-    (server, client)
-}
 
 /// Keeps what it is told.
 struct Ear<M>(Arc<Mutex<Vec<M>>>);
@@ -49,7 +36,7 @@ impl<M: actix::Message<Result = ()> + Unpin + 'static> Handler<M> for Ear<M> {
     }
 }
 
-fn ear<M>() -> (Arc<Mutex<Vec<M>>>, Recipient<M>)
+pub fn ear<M>() -> (Arc<Mutex<Vec<M>>>, Recipient<M>)
 where
     M: actix::Message<Result = ()> + Send + Unpin + 'static,
 {
@@ -271,162 +258,52 @@ async fn an_actor_is_tested_with_a_fake_that_answers_the_same_messages() {
 }
 
 #[actix::test]
-async fn failures_nobody_waits_for_reach_the_subscriber_and_others_do_not() {
-    let server = ScriptedServer::start().await;
-    server.on(PUT, |_| {
-        Reply::status(8, "etcdserver: mvcc: database space exceeded")
-    });
-    let client = Client::connect([server.endpoint()]).await.unwrap();
-    let (failures, subscriber) = ear::<RequestFailed>();
-    let etcd = Etcd::new(client).failures_to(subscriber).start();
+async fn an_actor_that_is_restarted_goes_on_receiving() {
+    /// Stops at every other item; its supervisor starts it again.
+    struct Restless(Arc<Mutex<Vec<i64>>>, Arc<Mutex<u32>>);
 
-    let told = etcd.send(put("asked", "v")).await.unwrap().unwrap_err();
-    assert_eq!(told.kind(), ErrorKind::NoSpace);
-    etcd.do_send(put("unasked", "v"));
-    etcd.do_send(put("", "v"));
-    until("two failures are told", || {
-        failures.lock().unwrap().len() == 2
-    })
-    .await;
-    let mut failures = std::mem::take(&mut *failures.lock().unwrap());
-    failures.sort_by_key(|failed| failed.error.kind() == ErrorKind::NoSpace);
-    assert_eq!(failures[0].error.kind(), ErrorKind::EmptyKey);
-    let unasked = &failures[1];
-    assert_eq!(unasked.name, "Put");
-    let request = unasked.request::<Put>().unwrap().wire().unwrap();
-    assert_eq!(request.key, "unasked");
-    assert!(unasked.request::<actix_etcd::kv::Get>().is_none());
-}
+    impl Actor for Restless {
+        type Context = Context<Self>;
+    }
 
-#[actix::test]
-async fn a_full_front_refuses_if_told_so() {
-    let (server, client) = hanging().await;
-    let (failures, subscriber) = ear::<RequestFailed>();
-    let etcd = Etcd::new(client)
-        .at_most(2)
-        .when_full(WhenFull::Refuse)
-        .failures_to(subscriber)
-        .start();
-    let under_way = [etcd.send(put("a", "v")), etcd.send(put("b", "v"))];
-    until("two calls are under way", || server.count(PUT) == 2).await;
-    let error = etcd.send(get("c")).await.unwrap().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");
-    assert_eq!(error.outcome(), Outcome::NotSent);
-    etcd.do_send(put("d", "v"));
-    until("the other one is told", || {
-        failures.lock().unwrap().len() == 1
-    })
-    .await;
-    assert_eq!(
-        failures.lock().unwrap()[0].error.kind(),
-        ErrorKind::Overloaded
-    );
-    // Who does not wait any more makes room.
-    drop(under_way);
-    until_async("there is room", async || {
-        let asked = etcd.send(get("e")).await.unwrap();
-        asked.unwrap_err().kind() != ErrorKind::Overloaded
-    })
-    .await;
-    assert_eq!(server.count(PUT), 2);
-}
+    impl actix::Supervised for Restless {
+        fn restarting(&mut self, _: &mut Context<Self>) {
+            *self.1.lock().unwrap() += 1;
+        }
+    }
 
-#[actix::test]
-async fn a_full_front_lets_requests_wait_in_its_mailbox() {
-    let (server, client) = hanging().await;
-    let etcd = Etcd::new(client).at_most(2).start();
-    let mut under_way = vec![etcd.send(put("a", "v")), etcd.send(put("b", "v"))];
-    until("two calls are under way", || server.count(PUT) == 2).await;
-    let left = etcd.send(put("left", "v"));
-    let waiting = etcd.send(put("waiting", "v"));
-    etcd.do_send(put("unasked", "v"));
-    hold(SECOND / 5).await;
-    assert_eq!(server.count(PUT), 2, "the others wait");
-    // One that has left the queue is not sent when there is room.
-    drop(left);
-    under_way.pop();
-    until("the next call is under way", || server.count(PUT) == 3).await;
-    drop(waiting);
-    until("the last call is under way", || server.count(PUT) == 4).await;
-    hold(SECOND / 5).await;
-    let keys: Vec<_> = server
-        .calls(PUT)
-        .into_iter()
-        .map(|call| {
-            <proto::PutRequest as prost::Message>::decode(call.body)
-                .unwrap()
-                .key
-        })
-        .collect();
-    assert_eq!(keys[2..], ["waiting", "unasked"]);
-}
+    impl Handler<WatchItem> for Restless {
+        type Result = ();
 
-#[test]
-fn a_system_that_stops_ends_the_calls_in_flight_and_the_client() {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let server = runtime.block_on(ScriptedServer::start());
-    server.on(PUT, |_| Reply::hang());
-    let endpoint = server.endpoint();
-    let (tell, told) = std::sync::mpsc::channel();
-    let application = std::thread::spawn(move || {
-        let system = actix::System::new();
-        let etcd = system.block_on(async {
-            let client = Client::connect([endpoint]).await.unwrap();
-            Etcd::new(client).start()
-        });
-        tell.send((actix::System::current(), etcd)).unwrap();
-        system.run().unwrap();
-    });
-    let (system, etcd) = told.recv().unwrap();
-    let long = put("k", "v").timeout(60 * SECOND);
-    let waiting = runtime.spawn(etcd.send(long));
-    runtime.block_on(until("the request is there", || server.count(PUT) == 1));
-    system.stop();
-    application.join().unwrap();
-    let ended = runtime.block_on(async { tokio::time::timeout(5 * SECOND, waiting).await });
-    let ended = ended.expect("it ends with its system").unwrap();
-    assert_eq!(ended.unwrap_err(), MailboxError::Closed);
-    runtime.block_on(until("the client has ended", || server.connections() == 0));
-    let late = runtime.block_on(etcd.send(get("k")));
-    assert_eq!(late.unwrap_err(), MailboxError::Closed);
-}
-
-#[actix::test]
-async fn the_service_of_a_system_is_found_everywhere_in_it() {
-    let error = Etcd::from_registry().send(get("k")).await.unwrap();
-    let error = error.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-    assert!(error.to_string().contains("Etcd::configure"), "{error}");
+        fn handle(&mut self, item: WatchItem, ctx: &mut Context<Self>) {
+            use actix::ActorContext;
+            if let WatchItem::Events(events) = item {
+                self.0.lock().unwrap().push(events.revision());
+                if events.revision() % 2 == 0 {
+                    ctx.stop();
+                }
+            }
+        }
+    }
 
     let cluster = Cluster::start(1).await;
     let client = Client::connect(cluster.endpoints()).await.unwrap();
-    Etcd::configure(Etcd::new(client.clone()).at_most(10)).unwrap();
-    let put = Etcd::from_registry().send(put("k", "v")).await.unwrap();
-    put.unwrap();
-    let other = actix::Arbiter::new();
-    let (tell, told) = tokio::sync::oneshot::channel();
-    other.spawn(async move {
-        let found = Etcd::from_registry().send(get("k")).await.unwrap();
-        let _ = tell.send(found.unwrap().kvs.len());
-    });
-    assert_eq!(told.await.unwrap(), 1);
-    other.stop();
-
-    // Configured again, it uses the new client.
-    let another = Cluster::start(1).await;
-    let another = Client::connect(another.endpoints()).await.unwrap();
-    Etcd::configure(another).unwrap();
-    let found = Etcd::from_registry().send(get("k")).await.unwrap();
-    assert!(found.unwrap().kvs.is_empty());
-}
-
-#[test]
-fn a_service_needs_a_system() {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let error = runtime.block_on(async {
-        let server = ScriptedServer::start().await;
-        let client = Client::connect([server.endpoint()]).await.unwrap();
-        Etcd::configure(client).unwrap_err()
-    });
-    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    let etcd = Etcd::new(client).start();
+    let (revisions, restarts) = (Arc::default(), Arc::default());
+    let restless = Restless(Arc::clone(&revisions), Arc::clone(&restarts));
+    let restless = actix::Supervisor::start(move |_| restless);
+    let open = watch("k").to(restless.recipient());
+    let handle = etcd.send(open).await.unwrap().unwrap();
+    let mut written = Vec::new();
+    for n in 0..10 {
+        let put = etcd.send(put("k", n.to_string())).await.unwrap();
+        written.push(put.unwrap().header.revision);
+    }
+    until("every change is told", || {
+        revisions.lock().unwrap().len() == written.len()
+    })
+    .await;
+    assert_eq!(*revisions.lock().unwrap(), written);
+    assert!(*restarts.lock().unwrap() >= 4);
+    drop(handle);
 }

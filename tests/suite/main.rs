@@ -11,6 +11,8 @@
 )]
 
 mod actor;
+mod actor_limits;
+mod actor_system;
 mod auth;
 mod auth_admin;
 mod auth_watch;

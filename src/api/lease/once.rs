@@ -13,7 +13,7 @@ use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     lease::RenewOnce,
     proto::LeaseKeepAliveResponse,
-    retry::{RpcClass, table},
+    retry::table,
     runtime::shut_down,
 };
 
