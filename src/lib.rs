@@ -96,3 +96,8 @@ pub use options::ClientBuilder;
 #[cfg(feature = "tls")]
 pub use transport::TlsOptions;
 pub use transport::{AnswerBody, Endpoint, GrpcService};
+
+/// What the README shows compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
