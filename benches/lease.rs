@@ -9,6 +9,13 @@
 //! The CPU is that of the client's own thread, where all keeping happens: the testbed's proxies share the process.
 //! `LEASES` and `SECONDS` change the size of `many`.
 
+#![allow(
+    clippy::expect_used,
+    clippy::cast_precision_loss,
+    clippy::unchecked_time_subtraction,
+    reason = "a bench that cannot run says so, and its figures are rounded anyway"
+)]
+
 use std::{
     env, fs,
     time::{Duration, Instant},

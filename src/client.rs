@@ -20,7 +20,7 @@ use crate::{
     call::Caller,
     connection::{
         Connection,
-        actor::{ClusterId, Shared},
+        shared::{ClusterId, Shared},
     },
     endpoints::keep_in_sync,
     error::Error,
@@ -233,7 +233,7 @@ impl Client {
             .do_send(SubscribeRecipient(recipient));
     }
 
-    /// Waits until a member can take requests; fails with [`ErrorKind::Unavailable`], naming each endpoint and what is
+    /// Waits until a member can take requests; fails with [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable), naming each endpoint and what is
     /// wrong with it, if none can in time.
     pub async fn wait_ready(&self, patience: Duration) -> Result<(), Error> {
         self.caller().wait_ready(Instant::now() + patience).await
@@ -278,7 +278,7 @@ impl Client {
 
     /// Ends the client for all its clones: requests in flight may finish for a moment (`shutdown_grace`), connections
     /// are closed, actors and the thread end. Leases that are to be revoked when dropped are revoked first, for at most
-    /// three seconds; the others end with their time. Later requests fail with [`ErrorKind::Shutdown`].
+    /// three seconds; the others end with their time. Later requests fail with [`ErrorKind::Shutdown`](crate::ErrorKind::Shutdown).
     pub async fn shutdown(self) {
         let runtime = self.inner.runtime().take();
         let shutdown = self.inner.shutdown_message();

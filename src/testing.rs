@@ -32,13 +32,13 @@ pub fn crash_connection(client: &Client, endpoint: &str) -> Result<()> {
     Ok(())
 }
 
-/// What makes the actor of a watch panic, whenever it is called.
+/// What makes the actor of a watch panic at the next thing its stream says, whenever it is called.
 pub fn crash_watch(watch: &Watch) -> impl Fn() + Send + use<> {
     let actor = watch.actor().clone();
-    move || actor.do_send(supervisor::Crash)
+    move || actor.do_send(crate::watch::CrashOnNext)
 }
 
-/// Makes the actor of every watch stream panic.
+/// Makes the actor of every watch stream panic at the next answer it gets.
 pub fn crash_watch_streams(client: &Client) {
     client.watches().do_send(CrashStreams);
 }

@@ -88,16 +88,19 @@ impl Running {
         let patience = Duration::from_secs(20);
         let success = async {
             loop {
-                let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-                if calls.iter().any(|call| call.failure.is_none()) {
+                if self.has_succeeded() {
                     return;
                 }
-                drop(calls);
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
         let began = tokio::time::timeout(patience, success).await;
         began.expect("a client gets through to a healthy cluster");
+    }
+
+    fn has_succeeded(&self) -> bool {
+        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.iter().any(|call| call.failure.is_none())
     }
 
     /// Ends it; every call that had ended, in the order they did.

@@ -7,6 +7,12 @@
 //! `cargo bench --bench failover` takes about six minutes: each client gets a fresh cluster and the same faults. Less, by
 //! environment: `FAILOVER_CLIENTS=ours`, `FAILOVER_FAULTS=kill,stop,freeze,isolate,reset,down`, `FAILOVER_MEMBERS=0`.
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a bench that can't go on says why and ends"
+)]
+
 mod calls;
 mod faults;
 mod ideal;
@@ -119,13 +125,13 @@ async fn run(program: &Program, client: &str, faults: &[Fault], members: &[usize
         }
     }
     let ideal = ideal.stop().await;
-    let (writes, reads) = (writers.stop(), readers.stop());
-    let truth = report::Truth::new(&writes, &cluster.history("put/").await);
+    let (puts, gets) = (writers.stop(), readers.stop());
+    let truth = report::Truth::new(&puts, &cluster.history("put/").await);
     Run {
         client: client.to_owned(),
         windows,
-        writes,
-        reads,
+        writes: puts,
+        reads: gets,
         ideal,
         truth,
     }

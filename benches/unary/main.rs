@@ -14,6 +14,12 @@
 //! | `UNARY_THREADS` | one,two | the client and its callers on one thread, or on two |
 //! | `UNARY_CLIENTS` | ours,etcd-client,etcdrs | |
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a bench that can't go on says why and ends"
+)]
+
 #[path = "../program/mod.rs"]
 mod program;
 mod promises;

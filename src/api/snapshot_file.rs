@@ -72,7 +72,13 @@ impl SaveSnapshot {
         let mut snapshot = Snapshot::begin(&self.client).await?;
         let mut file = PartFile::create(&self.path);
         while let Some(bytes) = snapshot.next().await {
-            file.write(bytes?).await?;
+            match bytes {
+                Ok(bytes) => file.write(bytes).await?,
+                Err(error) => {
+                    file.discard().await;
+                    return Err(error);
+                }
+            }
             if let Some(tell) = &mut self.progress {
                 tell(snapshot.progress());
             }
@@ -168,6 +174,13 @@ impl PartFile {
             Ok(Err(error)) => Err(file_failed(&path, error)),
             Err(join) => Err(file_failed(&path, io::Error::other(join))),
         }
+    }
+
+    /// Removes the file, and returns when it is gone.
+    async fn discard(self) {
+        drop(self.pieces);
+        // That it was given up is what the writer says then.
+        let _ = self.writer.await;
     }
 
     /// Why the writer takes no more.

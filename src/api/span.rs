@@ -87,6 +87,32 @@ impl Span {
     }
 }
 
+/// The three ways to say more than one key, for whatever has a `span`.
+macro_rules! spans {
+    ($($type:tt)+) => {
+        impl $($type)+ {
+            /// Means all keys that start with the key; with an empty key, all keys.
+            pub fn prefix(mut self) -> Self {
+                self.span.prefix();
+                self
+            }
+
+            /// Means all keys from the key up to, not including, `end`.
+            pub fn range(mut self, end: impl $crate::api::IntoBytes) -> Self {
+                self.span.until(end.into_bytes());
+                self
+            }
+
+            /// Means the key and all keys after it.
+            pub fn from_key(mut self) -> Self {
+                self.span.onwards();
+                self
+            }
+        }
+    };
+}
+pub(crate) use spans;
+
 /// The first key after all keys with that prefix.
 fn after_prefix(prefix: &[u8]) -> Bytes {
     match prefix.iter().rposition(|byte| *byte < 0xff) {

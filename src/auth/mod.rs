@@ -81,7 +81,7 @@ impl TokenCell {
     /// tokens name an index, and a member of another cluster waits until it has got there itself: it would never
     /// refuse the token, nor answer. Called on the actors' thread only.
     pub(crate) fn give_up(&self, generation: u64) {
-        let Some(renewer) = self.renewer.get().and_then(WeakAddr::upgrade) else {
+        let Some(actor) = self.renewer.get().and_then(WeakAddr::upgrade) else {
             return;
         };
         if generation == 0 || generation != self.generation() {
@@ -96,7 +96,7 @@ impl TokenCell {
         self.useless.store(refused, Ordering::Release);
         // Who waits for the new token asks by itself.
         let (renewed, _) = oneshot::channel();
-        renewer.do_send(RenewToken { refused, renewed });
+        actor.do_send(RenewToken { refused, renewed });
     }
 
     fn is_useless(&self, generation: u64) -> bool {

@@ -16,8 +16,7 @@ use super::{
 use crate::{
     connection::{
         Connect, ConnectivityChanged, ConnectivityState, Drain, EndpointId, Probe, Rest, Suspected,
-        Wanted,
-        actor::{ConnectionActor, Shared},
+        Wanted, actor::ConnectionActor, shared::Shared,
     },
     retry::MemberReady,
     supervisor::{ActorFailed, Crash, crashes, supervise},

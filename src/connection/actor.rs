@@ -1,13 +1,8 @@
-//! The actor behind one endpoint.
+//! The actor behind one endpoint: its life, from the first dial to the end.
 
-use std::{
-    future::Future,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+mod liveness;
+
+use std::{future::Future, sync::Arc, time::Duration};
 
 use actix::{
     Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message, ResponseFuture,
@@ -17,80 +12,22 @@ use tokio::time::Instant;
 
 use super::{
     Connect, Connection, ConnectionLost, ConnectivityChanged, ConnectivityState, Dialled, Drain,
-    EndpointId, Health, Probe, Probed, Rest, Sighting, Suspect, Suspected, Verdict, Wanted,
+    EndpointId, Health, Probe, Rest, Suspected, Verdict, Wanted,
     probe::{self, Answer, DriverTask},
+    shared::{Shared, other_cluster},
     state::{Machine, Next},
     verdict::Progress,
 };
 use crate::{
-    auth::TokenCell,
-    balancer::{ReadySetCell, actor::BalancerActor},
+    balancer::actor::BalancerActor,
     error::{Error, ErrorKind, Outcome},
     supervisor::{crashes, supervise},
-    transport::{Endpoint, channel::Metadata, dial::DialOptions},
+    transport::{Endpoint, channel::Metadata},
 };
-
-/// Between two probes of a member under suspicion, growing from the first to the second.
-const PROBE_AGAIN: Duration = Duration::from_millis(100);
-const PROBE_AGAIN_AT_MOST: Duration = Duration::from_millis(200);
-/// Between two looks at a member that carries streams or is watched for its leader.
-const SLOW_PROBE: Duration = Duration::from_secs(3);
+use liveness::ServingChanged;
 
 /// A member that came back is looked at once more after this, before any call had to be slow.
 const SECOND_LOOK: Duration = Duration::from_millis(600);
-
-/// What all connections of a client share.
-pub(crate) struct Shared {
-    pub(crate) dial: DialOptions,
-    pub(crate) token: Arc<TokenCell>,
-    pub(crate) ready: Arc<ReadySetCell>,
-    pub(crate) cluster: ClusterId,
-    /// Whether members are looked at even when nothing seems wrong, to know who leads.
-    pub(crate) follow_leader: bool,
-}
-
-/// The cluster the client belongs to: that of the first member that told it.
-#[derive(Debug, Default)]
-pub(crate) struct ClusterId {
-    id: AtomicU64,
-    /// Whether another cluster in its place is followed, not refused.
-    follow: bool,
-}
-
-impl ClusterId {
-    pub(crate) fn new(follow: bool) -> Self {
-        Self {
-            id: AtomicU64::new(0),
-            follow,
-        }
-    }
-
-    /// Zero while unknown.
-    pub(crate) fn get(&self) -> u64 {
-        self.id.load(Ordering::Relaxed)
-    }
-
-    /// Whether an answer from that cluster is one of ours.
-    pub(crate) fn accepts(&self, cluster: u64) -> bool {
-        if cluster == 0 || self.get() == cluster {
-            return true;
-        }
-        if self.follow {
-            let before = self.id.swap(cluster, Ordering::Relaxed);
-            if before != 0 && before != cluster {
-                tracing::warn!(
-                    before = format_args!("{before:x}"),
-                    now = format_args!("{cluster:x}"),
-                    "the endpoints lead to another cluster; it is followed"
-                );
-            }
-            return true;
-        }
-        self.id
-            .compare_exchange(0, cluster, Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok()
-    }
-}
 
 /// Dials, drives and watches over the connection to one endpoint.
 pub(crate) struct ConnectionActor {
@@ -226,98 +163,6 @@ impl ConnectionActor {
         });
     }
 
-    fn probe(&mut self) -> Option<impl Future<Output = Probed> + 'static> {
-        let metadata = self.metadata();
-        let live = self.live.as_mut()?;
-        if live.probing {
-            return None;
-        }
-        live.probing = true;
-        let channel = live.connection.channel.clone();
-        let generation = live.connection.generation;
-        let (id, ready) = (self.id, self.shared.ready.clone());
-        Some(async move {
-            let others_answer = |since| ready.load().heard_others(id, since);
-            let answer = probe::ask(&channel, &metadata, others_answer).await;
-            Probed { generation, answer }
-        })
-    }
-
-    fn start_probe(&mut self, ctx: &mut Context<Self>) {
-        if let Some(probe) = self.probe() {
-            let actor = ctx.address().downgrade();
-            actix_rt::spawn(async move { tell(&actor, probe.await) });
-        }
-    }
-
-    /// Takes in what a probe of the connection in use brought.
-    fn judge(&mut self, answer: Answer, ctx: &mut Context<Self>) {
-        let Some(live) = self.live.as_mut() else {
-            return;
-        };
-        let generation = live.connection.generation;
-        let (verdict, sighting) = match answer {
-            Answer::Seen(seen) => {
-                let others = self.shared.ready.load().sightings(self.id);
-                (live.progress.look(&seen, others), Some(seen))
-            }
-            Answer::Alive => (Verdict::Fine, None),
-            Answer::NoLeader => (Verdict::NoLeader, None),
-            Answer::Silent => return self.give_up(generation, Verdict::Unresponsive, ctx),
-            Answer::Broken(error) => {
-                self.error = Some(error);
-                return self.give_up(generation, Verdict::Closed, ctx);
-            }
-        };
-        self.settle(generation, verdict, sighting, ctx);
-    }
-
-    fn settle(
-        &mut self,
-        generation: u64,
-        verdict: Verdict,
-        sighting: Option<Sighting>,
-        ctx: &mut Context<Self>,
-    ) {
-        let Some(live) = self.live.as_mut() else {
-            return;
-        };
-        let verdict = match verdict {
-            Verdict::Fine if !live.serving => Verdict::NotServing,
-            other => other,
-        };
-        let known = live.connection.health();
-        let sighting = sighting.or(known.sighting);
-        if verdict != known.verdict && !verdict.is_fine() {
-            tracing::info!(endpoint = %self.endpoint, reason = verdict.reason(), "member avoided");
-            self.error = Some(complaint(verdict).with_endpoint(self.endpoint.name()));
-        }
-        live.connection
-            .health
-            .send_replace(Health { verdict, sighting });
-        let next = self.machine.leader_seen(generation, verdict.is_fine());
-        self.apply(next, ctx);
-        self.probe_again(verdict, ctx);
-    }
-
-    fn probe_again(&mut self, verdict: Verdict, ctx: &mut Context<Self>) {
-        let Some(live) = self.live.as_mut() else {
-            return;
-        };
-        let delay = if live.connection.is_suspected() || !verdict.is_fine() {
-            live.interval = (live.interval * 3 / 2).min(PROBE_AGAIN_AT_MOST);
-            live.interval
-        } else {
-            live.interval = PROBE_AGAIN;
-            SLOW_PROBE
-        };
-        if let Some(pending) = live.due.take() {
-            ctx.cancel_future(pending);
-        }
-        let generation = live.connection.generation;
-        live.due = Some(ctx.notify_later(ProbeDue { generation }, jittered(delay)));
-    }
-
     /// Ends the connection in use: what is in flight on it fails at once.
     fn give_up(&mut self, generation: u64, verdict: Verdict, ctx: &mut Context<Self>) {
         let next = self
@@ -386,7 +231,7 @@ impl ConnectionActor {
             serving: true,
             probing: false,
             due: None,
-            interval: PROBE_AGAIN,
+            interval: liveness::PROBE_AGAIN,
             _health_watch: AbortOnDrop(actix_rt::spawn(serving)),
         });
         self.error =
@@ -430,29 +275,10 @@ where
     }
 }
 
-fn jittered(delay: Duration) -> Duration {
-    delay.mul_f64(0.8 + 0.4 * fastrand::f64())
-}
-
 /// The delay before the next attempt is over.
 #[derive(Message)]
 #[rtype(result = "()")]
 struct RetryDial;
-
-/// It is time for the next probe.
-#[derive(Message)]
-#[rtype(result = "()")]
-struct ProbeDue {
-    generation: u64,
-}
-
-/// The member's health service told whether it serves.
-#[derive(Message)]
-#[rtype(result = "()")]
-struct ServingChanged {
-    generation: u64,
-    serving: bool,
-}
 
 impl Actor for ConnectionActor {
     type Context = Context<Self>;
@@ -550,17 +376,6 @@ impl Handler<Dialled> for ConnectionActor {
     }
 }
 
-pub(crate) fn other_cluster(known: u64, cluster: u64) -> Error {
-    Error::new(
-        ErrorKind::ClusterChanged,
-        Outcome::NotSent,
-        format!(
-            "it belongs to the cluster {cluster:x}, while this client belongs to {known:x}; \
-             make a new client if the change is wanted"
-        ),
-    )
-}
-
 impl Handler<ConnectionLost> for ConnectionActor {
     type Result = ();
 
@@ -576,100 +391,6 @@ impl Handler<ConnectionLost> for ConnectionActor {
             );
             self.give_up(lost.generation, Verdict::Closed, ctx);
         }
-    }
-}
-
-impl Handler<Suspect> for ConnectionActor {
-    type Result = ();
-
-    fn handle(&mut self, suspect: Suspect, ctx: &mut Context<Self>) {
-        if suspect.generation != self.machine.generation() {
-            return;
-        }
-        if self.live.as_ref().is_some_and(|live| !live.probing) {
-            self.tell_balancer(Suspected { id: self.id });
-            self.start_probe(ctx);
-        }
-    }
-}
-
-impl Handler<Probe> for ConnectionActor {
-    type Result = ();
-
-    fn handle(&mut self, _: Probe, ctx: &mut Context<Self>) {
-        self.start_probe(ctx);
-    }
-}
-
-impl Handler<ProbeDue> for ConnectionActor {
-    type Result = ();
-
-    fn handle(&mut self, due: ProbeDue, ctx: &mut Context<Self>) {
-        let Some(live) = self
-            .live
-            .as_mut()
-            .filter(|live| live.connection.generation == due.generation)
-        else {
-            return;
-        };
-        live.due = None;
-        let verdict = live.connection.health().verdict;
-        let suspected = live.connection.is_suspected();
-        if suspected {
-            self.tell_balancer(Suspected { id: self.id });
-        }
-        let Some(live) = self.live.as_ref() else {
-            return;
-        };
-        if suspected
-            || !verdict.is_fine()
-            || live.connection.has_standing()
-            || self.shared.follow_leader
-        {
-            self.start_probe(ctx);
-        } else {
-            self.probe_again(verdict, ctx);
-        }
-    }
-}
-
-impl Handler<Probed> for ConnectionActor {
-    type Result = ();
-
-    fn handle(&mut self, Probed { generation, answer }: Probed, ctx: &mut Context<Self>) {
-        let Some(live) = self
-            .live
-            .as_mut()
-            .filter(|live| live.connection.generation == generation)
-        else {
-            return;
-        };
-        live.probing = false;
-        self.judge(answer, ctx);
-    }
-}
-
-impl Handler<ServingChanged> for ConnectionActor {
-    type Result = ();
-
-    fn handle(&mut self, told: ServingChanged, ctx: &mut Context<Self>) {
-        let Some(live) = self
-            .live
-            .as_mut()
-            .filter(|live| live.connection.generation == told.generation)
-        else {
-            return;
-        };
-        if live.serving == told.serving {
-            return;
-        }
-        live.serving = told.serving;
-        let known = live.connection.health().verdict;
-        let verdict = match known {
-            Verdict::NotServing if told.serving => Verdict::Fine,
-            other => other,
-        };
-        self.settle(told.generation, verdict, None, ctx);
     }
 }
 

@@ -30,6 +30,7 @@ use crate::{
 
 pub(crate) mod actor;
 pub(crate) mod probe;
+pub(crate) mod shared;
 pub(crate) mod state;
 pub(crate) mod verdict;
 

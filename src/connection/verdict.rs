@@ -158,10 +158,12 @@ mod tests {
         Duration::from_millis(n)
     }
 
+    type Reach = (u64, u64);
+
     /// Looks at member 2 at these times, with these reaches, while member 3 shows something else each time.
-    fn looks(start: Instant, looks: &[(u64, (u64, u64), (u64, u64))]) -> Vec<Verdict> {
+    fn looks(start: Instant, looks: &[(u64, Reach, Reach)]) -> Vec<Verdict> {
         let mut progress = Progress::default();
-        let look = |(at, own, other): &(u64, (u64, u64), (u64, u64))| {
+        let look = |(at, own, other): &(u64, Reach, Reach)| {
             let at = start + ms(*at);
             progress.look(
                 &sighting(at, 2, own.0, own.1),

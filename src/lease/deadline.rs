@@ -121,6 +121,7 @@ impl Deadline {
         self.held_until
     }
 
+    #[cfg(test)]
     pub(crate) fn remaining(&self, now: Instant) -> Duration {
         self.held_until.saturating_duration_since(now)
     }

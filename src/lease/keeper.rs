@@ -10,7 +10,7 @@ use std::{
 
 use actix::{
     Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message, ResponseFuture,
-    SpawnHandle, Supervised, WeakAddr,
+    SpawnHandle, Supervised,
 };
 use tokio::{sync::oneshot, task::JoinHandle};
 

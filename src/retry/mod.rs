@@ -14,8 +14,8 @@
 //! | what does the server ask for? | `pushback` |
 //! | all of it, over the life of one call | `attempts` |
 //!
-//! A call that has to wait asks the [`RetryActor`](actor::RetryActor): [`ScheduleRetry`] gives a ticket back when it is
-//! time. The actor hears [`MemberReady`] from the balancer, and then lets the waiting calls go early.
+//! A call that has to wait asks the `RetryActor`: `ScheduleRetry` gives a ticket back when it is time. The actor hears
+//! `MemberReady` from the balancer, and then lets the waiting calls go early.
 
 use actix::Message;
 use tokio::{sync::oneshot, time::Instant};

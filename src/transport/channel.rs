@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
-use http::{HeaderMap, HeaderValue, Method, Request, Version, uri::PathAndQuery};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Version, uri::PathAndQuery};
 use prost::Message;
 use tokio::sync::Semaphore;
 
@@ -28,6 +28,13 @@ const USER_AGENT: HeaderValue =
 
 /// Streams that live as long as the connection (watches, keepalives, health) and need room beside the requests.
 const STANDING_STREAMS: usize = 8;
+
+// Names that are parsed once, not with every request.
+const HAS_LEADER: HeaderName = HeaderName::from_static("hasleader");
+const TOKEN: HeaderName = HeaderName::from_static("token");
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+/// As many as a request has at the most. A larger map would cross the size up to which an allocator is fast.
+const HEADERS: usize = 6;
 
 /// What goes along with a request.
 #[derive(Debug, Clone, Default)]
@@ -212,17 +219,17 @@ impl Channel {
     }
 
     fn address(&self, path: PathAndQuery) -> Result<http::Uri, Error> {
-        http::Uri::builder()
-            .scheme(self.shared.endpoint.scheme().clone())
-            .authority(self.shared.endpoint.authority().clone())
-            .path_and_query(path)
-            .build()
+        let mut parts = http::uri::Parts::default();
+        parts.scheme = Some(self.shared.endpoint.scheme().clone());
+        parts.authority = Some(self.shared.endpoint.authority().clone());
+        parts.path_and_query = Some(path);
+        http::Uri::from_parts(parts)
             .map_err(|error| Error::invalid("the request has no valid address").with_source(error))
     }
 
     fn request(&self, path: &'static str, metadata: &Metadata) -> Result<Request<()>, Error> {
         let uri = self.address(PathAndQuery::from_static(path))?;
-        let mut headers = HeaderMap::with_capacity(8);
+        let mut headers = HeaderMap::with_capacity(HEADERS);
         headers.insert(http::header::TE, HeaderValue::from_static("trailers"));
         headers.insert(
             http::header::CONTENT_TYPE,
@@ -230,13 +237,13 @@ impl Channel {
         );
         headers.insert(http::header::USER_AGENT, USER_AGENT);
         if metadata.require_leader {
-            headers.insert("hasleader", HeaderValue::from_static("true"));
+            headers.insert(HAS_LEADER, HeaderValue::from_static("true"));
         }
         if let Some(token) = &metadata.token {
-            headers.insert("token", token.clone());
+            headers.insert(TOKEN, token.clone());
         }
         if let Some(timeout) = metadata.timeout {
-            headers.insert("grpc-timeout", grpc_timeout(timeout));
+            headers.insert(GRPC_TIMEOUT, grpc_timeout(timeout));
         }
         let mut request = Request::new(());
         *request.method_mut() = Method::POST;
@@ -300,8 +307,15 @@ impl Channel {
 
 /// gRPC allows eight digits; milliseconds reach from 1 ms to a day.
 fn grpc_timeout(timeout: Duration) -> HeaderValue {
-    let millis = timeout.as_millis().clamp(1, 99_999_999);
-    HeaderValue::try_from(format!("{millis}m"))
+    let mut millis = timeout.as_millis().clamp(1, 99_999_999);
+    let mut text = *b"00000000m";
+    let mut first = text.len() - 1;
+    while millis > 0 {
+        first -= 1;
+        text[first] = b'0' + u8::try_from(millis % 10).unwrap_or(0);
+        millis /= 10;
+    }
+    HeaderValue::from_bytes(&text[first..])
         .unwrap_or_else(|_| HeaderValue::from_static("99999999m"))
 }
 
@@ -385,6 +399,25 @@ impl<A: Message + Default> StreamReceiver<A> {
                 Err(fault) => Err(self.channel.read_fault(fault).into()),
             },
             Err(fault) => Err(self.channel.read_fault(fault).into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_is_told_in_milliseconds_and_never_as_nothing() {
+        for (given, told) in [
+            (Duration::ZERO, "1m"),
+            (Duration::from_micros(1), "1m"),
+            (Duration::from_millis(250), "250m"),
+            (Duration::from_secs(5), "5000m"),
+            (Duration::from_secs(99_999), "99999000m"),
+            (Duration::MAX, "99999999m"),
+        ] {
+            assert_eq!(grpc_timeout(given), told, "{given:?}");
         }
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use h2::RecvStream;
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use prost::Message;
 
 use crate::{
@@ -17,6 +17,7 @@ use crate::{
     retry::pushback::PUSHBACK_KEY,
 };
 
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const PREFIX: usize = 5;
 /// A buffer for a large message grows as it arrives: a length is only a claim until its bytes are here.
 const GROWTH: usize = 4 << 20;
@@ -238,7 +239,7 @@ pub(crate) fn head_verdict(status: StatusCode, headers: &HeaderMap) -> Option<Fa
 }
 
 fn status_of(headers: &HeaderMap) -> Option<Result<(), Failure>> {
-    if headers.get("grpc-status")?.as_bytes() == b"0" {
+    if headers.get(&GRPC_STATUS)?.as_bytes() == b"0" {
         return Some(Ok(()));
     }
     let status = tonic::Status::from_header_map(headers)?;

@@ -133,6 +133,8 @@ impl Tls {
             "the client certificate has expired"
         } else if anonymous && error.kind() == ErrorKind::ConnectionLost {
             "the server closed the connection after the handshake: it may want a client certificate, and none was given"
+        } else if error.kind() == ErrorKind::ConnectionLost {
+            "the server closed the connection after the handshake: it may not accept the client certificate"
         } else {
             return error;
         };

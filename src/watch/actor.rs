@@ -13,8 +13,9 @@ use actix::{
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
-    AskProgress, Attach, Detach, Heard, News, Spec, Start,
+    AskProgress, Attach, CrashOnNext, Detach, Heard, News, Spec, Start,
     cancel::Cancelled,
+    crash_if,
     cursor::{Attached, Cursor, Revisioned},
     hub::HubActor,
     pacing,
@@ -28,7 +29,7 @@ use crate::{
     connection::EndpointId,
     error::{Code, Error, ErrorKind, Outcome},
     proto::{Event, KeyValue, event::EventType},
-    supervisor::{Crash, crashes, supervise},
+    supervisor::{crashes, supervise},
 };
 
 /// A watch that the server ends sooner than this after creating it is created again with a pause.
@@ -38,7 +39,7 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct WatchActor {
     id: u64,
-    spec: Spec,
+    spec: Arc<Spec>,
     cursor: Cursor<Event>,
     /// What the consumer knows of, if it wants a resync.
     known: Option<Box<Known>>,
@@ -58,6 +59,7 @@ pub(crate) struct WatchActor {
     /// Times in a row that the server ended it soon.
     setbacks: u32,
     restarted: bool,
+    doomed: bool,
 }
 
 /// Where a watch is in its life.
@@ -173,6 +175,7 @@ impl WatchActor {
                 error: None,
                 setbacks: 0,
                 restarted: false,
+                doomed: false,
             },
         )
     }
@@ -202,8 +205,8 @@ impl WatchActor {
             watch: self.id,
             attachment: self.attachment,
             address: ctx.address(),
-            create: self.spec.create(self.cursor.next_revision()),
-            require_leader: self.spec.require_leader,
+            spec: self.spec.clone(),
+            next_revision: self.cursor.next_revision(),
             avoid,
         });
         if !told {
@@ -464,6 +467,7 @@ impl Handler<Heard> for WatchActor {
     type Result = ();
 
     fn handle(&mut self, heard: Heard, ctx: &mut Context<Self>) {
+        crash_if(std::mem::take(&mut self.doomed));
         if heard.attachment != self.attachment {
             return;
         }
@@ -579,5 +583,13 @@ impl Handler<Reread> for WatchActor {
                 }
             },
         }
+    }
+}
+
+impl Handler<CrashOnNext> for WatchActor {
+    type Result = ();
+
+    fn handle(&mut self, _: CrashOnNext, _: &mut Context<Self>) {
+        self.doomed = true;
     }
 }

@@ -97,6 +97,7 @@ impl<W> Default for Creates<W> {
 
 impl<W> Creates<W> {
     /// The watches that want this stream.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.live.len() + self.wanted
     }

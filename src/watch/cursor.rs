@@ -24,6 +24,7 @@ pub(crate) struct Batch<E> {
 
 impl<E: Revisioned> Batch<E> {
     /// The events, in the order of their revisions.
+    #[cfg(test)]
     pub(crate) fn events(&self) -> &[E] {
         &self.events
     }
@@ -32,54 +33,12 @@ impl<E: Revisioned> Batch<E> {
         self.events
     }
 
-    pub(crate) fn last_revision(&self) -> i64 {
-        self.events.last().map_or(0, E::mod_revision)
-    }
-
     /// The events of each revision, without moving them.
+    #[cfg(test)]
     pub(crate) fn revisions(&self) -> impl Iterator<Item = (i64, &[E])> {
         self.events
             .chunk_by(|a, b| a.mod_revision() == b.mod_revision())
             .map(|events| (events[0].mod_revision(), events))
-    }
-
-    /// The events of each revision by value. A batch of one revision, the rule on a watch that keeps
-    /// up, is handed on without a copy.
-    pub(crate) fn into_revisions(self) -> IntoRevisions<E> {
-        let single = self.events.first().map(E::mod_revision) == Some(self.last_revision());
-        let (whole, rest) = if single {
-            (Some(self.events), Vec::new())
-        } else {
-            (None, self.events)
-        };
-        IntoRevisions {
-            whole,
-            rest: rest.into_iter().peekable(),
-        }
-    }
-}
-
-/// See [`Batch::into_revisions`].
-pub(crate) struct IntoRevisions<E> {
-    whole: Option<Vec<E>>,
-    rest: std::iter::Peekable<std::vec::IntoIter<E>>,
-}
-
-impl<E: Revisioned> Iterator for IntoRevisions<E> {
-    type Item = (i64, Vec<E>);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if let Some(whole) = self.whole.take() {
-            let revision = whole.first()?.mod_revision();
-            return Some((revision, whole));
-        }
-        let first = self.rest.next()?;
-        let revision = first.mod_revision();
-        let mut events = vec![first];
-        while let Some(event) = self.rest.next_if(|event| event.mod_revision() == revision) {
-            events.push(event);
-        }
-        Some((revision, events))
     }
 }
 
@@ -134,11 +93,13 @@ impl<E: Revisioned> Cursor<E> {
     }
 
     /// Whether events of the current stream are listened to.
+    #[cfg(test)]
     pub(crate) fn is_attached(&self) -> bool {
         self.attached
     }
 
     /// Events held back because their revision may go on in the next fragment.
+    #[cfg(test)]
     pub(crate) fn held(&self) -> usize {
         self.held.len()
     }

@@ -19,7 +19,7 @@ use crate::{
     balancer::{AwaitReady, Candidates},
     call::Caller,
     connection::{Connection, EndpointId},
-    supervisor::{Crash, crashes, supervise},
+    supervisor::{crashes, supervise},
     transport::channel::Metadata,
 };
 
@@ -98,7 +98,8 @@ impl HubActor {
                 watch: attach.watch,
                 attachment: attach.attachment,
                 address: attach.address,
-                create: attach.create,
+                spec: attach.spec,
+                next_revision: attach.next_revision,
             });
         } else {
             self.set_place(attach.watch, Place::Waiting);
@@ -124,14 +125,14 @@ impl HubActor {
             let token = self.caller.shared.token.generation();
             let shared = self.streams.iter().rev().find(|stream| {
                 (stream.endpoint, stream.generation) == (connection.id, connection.generation)
-                    && stream.require_leader == attach.require_leader
+                    && stream.require_leader == attach.spec.require_leader
                     && stream.token == token
                     && stream.load.take(self.watches_per_stream)
             });
             if let Some(stream) = shared {
                 return Some((stream.number, stream.address.clone()));
             }
-            match self.open_stream(&connection, attach.require_leader, ctx) {
+            match self.open_stream(&connection, attach.spec.require_leader, ctx) {
                 Ok(opened) => return Some(opened),
                 Err(error) => {
                     tracing::debug!(endpoint = %connection.endpoint, %error, "no watch stream");
@@ -156,7 +157,7 @@ impl HubActor {
             connections.iter().filter(fit).cloned().collect()
         };
         let mut usable_now = usable(&set.ready, true);
-        if usable_now.is_empty() && !attach.require_leader {
+        if usable_now.is_empty() && !attach.spec.require_leader {
             usable_now = usable(&set.leaderless, false);
         }
         let elsewhere = |connection: &Arc<Connection>| Some(connection.id) != attach.avoid;
@@ -248,7 +249,10 @@ impl HubActor {
                 .mul_f64(0.5 + 0.5 * fastrand::f64()),
         };
         self.looks = self.looks.saturating_add(1);
-        let leaderless = self.waiting.iter().any(|attach| !attach.require_leader);
+        let leaderless = self
+            .waiting
+            .iter()
+            .any(|attach| !attach.spec.require_leader);
         let nobody = set.ready.is_empty() && (!leaderless || set.leaderless.is_empty());
         let told = (nobody && !set.closed).then(|| {
             let (ready, told) = oneshot::channel();
@@ -436,7 +440,7 @@ impl Handler<Shutdown> for HubActor {
     }
 }
 
-/// Make every stream's actor panic.
+/// Make every stream's actor panic at the next answer it gets.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct CrashStreams;
@@ -446,7 +450,7 @@ impl Handler<CrashStreams> for HubActor {
 
     fn handle(&mut self, _: CrashStreams, _: &mut Context<Self>) {
         for stream in &self.streams {
-            stream.address.do_send(Crash);
+            stream.address.do_send(super::CrashOnNext);
         }
     }
 }

@@ -72,8 +72,8 @@ pub(crate) struct Spec {
 }
 
 impl Spec {
-    /// The create for the next stream, but for the id, which the stream chooses.
-    fn create(&self, start_revision: i64) -> WatchCreateRequest {
+    /// The create for a stream.
+    fn create(&self, watch_id: i64, start_revision: i64) -> WatchCreateRequest {
         WatchCreateRequest {
             key: self.key.clone(),
             range_end: self.range_end.clone(),
@@ -81,7 +81,7 @@ impl Spec {
             progress_notify: self.progress_notify,
             filters: self.filters.clone(),
             prev_kv: self.prev_kv,
-            watch_id: 0,
+            watch_id,
             fragment: self.fragment,
         }
     }
@@ -91,7 +91,7 @@ impl Spec {
 #[derive(Message)]
 #[rtype(result = "(u64, Addr<WatchActor>)")]
 pub(crate) struct Start {
-    pub(crate) spec: Spec,
+    pub(crate) spec: Arc<Spec>,
     pub(crate) from_revision: i64,
     /// The keys of the range before the watch, where they are remembered for a resync.
     pub(crate) known: Option<Known>,
@@ -107,8 +107,8 @@ pub(crate) struct Attach {
     pub(crate) watch: u64,
     pub(crate) attachment: u32,
     pub(crate) address: Addr<WatchActor>,
-    pub(crate) create: WatchCreateRequest,
-    pub(crate) require_leader: bool,
+    pub(crate) spec: Arc<Spec>,
+    pub(crate) next_revision: i64,
     /// The member it comes from, which is the last choice.
     pub(crate) avoid: Option<EndpointId>,
 }
@@ -161,4 +161,13 @@ pub(crate) enum News {
         endpoint: EndpointId,
         error: Arc<Error>,
     },
+}
+
+/// Panic at the next thing the stream says, which is lost with it. For tests of what that costs.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct CrashOnNext;
+
+fn crash_if(asked: bool) {
+    assert!(!asked, "asked to crash");
 }

@@ -38,6 +38,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.keys.len()
     }

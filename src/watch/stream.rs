@@ -21,8 +21,9 @@ use actix::{
 };
 
 use super::{
-    Heard, News,
+    CrashOnNext, Heard, News, Spec,
     actor::WatchActor,
+    crash_if,
     creates::{Answer, Creates, Envelope},
     hub::HubActor,
 };
@@ -30,10 +31,10 @@ use crate::{
     connection::{Connection, EndpointId, Standing, Suspicion, Verdict},
     error::{Error, ErrorKind, Outcome},
     proto::{
-        WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
+        WatchCancelRequest, WatchProgressRequest, WatchRequest, WatchResponse,
         watch_request::RequestUnion,
     },
-    supervisor::{Crash, crashes, supervise},
+    supervisor::{crashes, supervise},
     transport::channel::{Metadata, StreamReceiver, StreamSender},
 };
 
@@ -82,7 +83,8 @@ pub(crate) struct Open {
     pub(crate) watch: u64,
     pub(crate) attachment: u32,
     pub(crate) address: Addr<WatchActor>,
-    pub(crate) create: WatchCreateRequest,
+    pub(crate) spec: Arc<Spec>,
+    pub(crate) next_revision: i64,
 }
 
 /// Cancel a watch.
@@ -174,6 +176,7 @@ pub(crate) struct StreamActor {
     suspicion: Option<Suspicion>,
     error: Option<Arc<Error>>,
     restarted: bool,
+    doomed: bool,
 }
 
 struct Wire {
@@ -238,6 +241,7 @@ impl StreamActor {
                     suspicion: None,
                     error: None,
                     restarted: false,
+                    doomed: false,
                 }
             },
         ))
@@ -527,10 +531,8 @@ impl Handler<Open> for StreamActor {
         }
         let watch_id = self.creates.create(who);
         self.ids.insert(open.watch, watch_id);
-        self.send(RequestUnion::CreateRequest(WatchCreateRequest {
-            watch_id,
-            ..open.create
-        }));
+        let create = open.spec.create(watch_id, open.next_revision);
+        self.send(RequestUnion::CreateRequest(create));
         if !self.looking {
             self.looking = true;
             self.seen_answers = self.answers;
@@ -566,6 +568,7 @@ impl Handler<Received> for StreamActor {
     type Result = ();
 
     fn handle(&mut self, Received(responses): Received, _: &mut Context<Self>) {
+        crash_if(std::mem::take(&mut self.doomed));
         for response in responses {
             if self.load.has_ended() {
                 return;
@@ -606,5 +609,13 @@ impl Handler<Close> for StreamActor {
         self.load.end();
         self.wire = None;
         ctx.stop();
+    }
+}
+
+impl Handler<CrashOnNext> for StreamActor {
+    type Result = ();
+
+    fn handle(&mut self, _: CrashOnNext, _: &mut Context<Self>) {
+        self.doomed = true;
     }
 }

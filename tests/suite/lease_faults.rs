@@ -17,7 +17,7 @@ const FAULT: Duration = Duration::from_secs(4);
 
 /// A keepalive is due, overdue, and answered by the next member, with time to spare on a busy machine: what waits for
 /// TCP, pings or slow probes takes longer.
-const LONGEST_GAP: Duration = Duration::from_millis(2_400);
+const LONGEST_GAP: Duration = Duration::from_millis(2_900);
 
 fn longest_gap(record: &LeaseRecord) -> Duration {
     let renewed = record.told.iter().filter_map(|(at, told)| match told {

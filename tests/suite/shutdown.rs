@@ -70,6 +70,7 @@ fn a_hundred_clients_leave_no_actor_no_socket_and_no_thread() {
                 assert_eq!(client_threads(), 0, "shutdown waits for the thread");
             } else {
                 drop(etcd);
+                until("its thread ends", || client_threads() == 0).await;
             }
         }
         until("all actors end", || live_actors() == 0).await;

@@ -18,18 +18,18 @@ use crate::watch::{item, last_item, next};
 
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
 
-fn header(revision: i64) -> Option<ResponseHeader> {
-    Some(ResponseHeader {
+fn header(revision: i64) -> ResponseHeader {
+    ResponseHeader {
         cluster_id: 1,
         member_id: 1,
         revision,
         raft_term: 2,
-    })
+    }
 }
 
 fn created(watch_id: i64, revision: i64) -> WatchResponse {
     WatchResponse {
-        header: header(revision),
+        header: Some(header(revision)),
         watch_id,
         created: true,
         ..WatchResponse::default()
@@ -58,7 +58,7 @@ fn event(key: &str, revision: i64) -> Event {
 /// Events under a header that says more than has been sent, as while catching up.
 fn events(watch_id: i64, fragment: bool, events: Vec<Event>) -> WatchResponse {
     WatchResponse {
-        header: header(1000),
+        header: Some(header(1000)),
         watch_id,
         fragment,
         events,
@@ -68,7 +68,7 @@ fn events(watch_id: i64, fragment: bool, events: Vec<Event>) -> WatchResponse {
 
 fn progress(watch_id: i64, revision: i64) -> WatchResponse {
     WatchResponse {
-        header: header(revision),
+        header: Some(header(revision)),
         watch_id,
         ..WatchResponse::default()
     }
@@ -319,9 +319,9 @@ async fn a_member_that_is_behind_and_another_cluster_are_told() {
     let (server, _) = server(|nth, mut tx, mut rx, _| async move {
         let id = create(&mut rx).await.watch_id;
         let header_of = |cluster_id| {
-            let header = header(1).map(|header| ResponseHeader {
+            let header = Some(ResponseHeader {
                 cluster_id,
-                ..header
+                ..header(1)
             });
             WatchResponse {
                 header,

@@ -8,6 +8,8 @@ pub enum Mode {
     Load,
     /// Calls without pause until the input ends, told one by one.
     Stream,
+    /// The events of one watch, as fast as they come.
+    Watch,
 }
 
 #[derive(Clone, Copy)]
@@ -36,6 +38,8 @@ pub struct Arguments {
     pub op: Op,
     pub runtime: Runtime,
     pub callers: usize,
+    /// How many events a watch waits for.
+    pub events: u64,
     pub endpoints: Vec<String>,
     pub warmup: Duration,
     pub length: Duration,
@@ -52,7 +56,8 @@ impl Arguments {
         let mode = match words.next().as_deref() {
             Some("load") => Mode::Load,
             Some("stream") => Mode::Stream,
-            _ => return Err("say `load` or `stream`, then name=value …".to_owned()),
+            Some("watch") => Mode::Watch,
+            _ => return Err("say `load`, `stream` or `watch`, then name=value …".to_owned()),
         };
         let mut arguments = Self {
             mode,
@@ -60,6 +65,7 @@ impl Arguments {
             op: Op::Get,
             runtime: Runtime::One,
             callers: 1,
+            events: 1_000_000,
             endpoints: Vec::new(),
             warmup: Duration::from_millis(200),
             length: Duration::from_secs(1),
@@ -89,6 +95,7 @@ impl Arguments {
             ("runtime", "one") => self.runtime = Runtime::One,
             ("runtime", "two") => self.runtime = Runtime::Two,
             ("callers", count) => self.callers = number(name, count)?,
+            ("events", count) => self.events = number(name, count)?,
             ("endpoints", list) => self.endpoints = list.split(',').map(str::to_owned).collect(),
             ("warmup", secs) => self.warmup = Duration::from_secs_f64(number(name, secs)?),
             ("secs", secs) => self.length = Duration::from_secs_f64(number(name, secs)?),

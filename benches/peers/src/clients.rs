@@ -49,7 +49,13 @@ impl Connect for OnOwnThread {
 
 macro_rules! ours {
     ($($client:ty),*) => {
-        $(impl Call for $client {
+        $(impl $client {
+            pub fn client(&self) -> &actix_etcd::Client {
+                &self.0
+            }
+        }
+
+        impl Call for $client {
             async fn get(&mut self, key: &str) -> Result<(), Failed> {
                 self.0.get(key).await.map(drop).map_err(|error| told(&error))
             }
@@ -82,6 +88,12 @@ impl Connect for EtcdClient {
     async fn connect(endpoints: &[String]) -> Result<Self, String> {
         let client = etcd_client::Client::connect(endpoints, None).await;
         client.map(Self).map_err(|error| error.to_string())
+    }
+}
+
+impl EtcdClient {
+    pub fn client(&mut self) -> &mut etcd_client::Client {
+        &mut self.0
     }
 }
 

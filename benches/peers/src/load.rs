@@ -79,7 +79,7 @@ async fn call<C: Call>(mut client: C, op: Op, key: String, phase: Arc<AtomicU8>)
 }
 
 /// User and system time of the whole process.
-fn cpu_time() -> Result<Duration, String> {
+pub fn cpu_time() -> Result<Duration, String> {
     let usage = getrusage(UsageWho::RUSAGE_SELF).map_err(|why| why.to_string())?;
     let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
     Ok(Duration::from_micros(u64::try_from(micros).unwrap_or(0)))

@@ -8,10 +8,11 @@ mod arguments;
 mod clients;
 mod load;
 mod stream;
+mod watch;
 
 use std::process::ExitCode;
 
-use arguments::{Arguments, ClientKind, Runtime};
+use arguments::{Arguments, ClientKind, Mode, Runtime};
 use clients::{Connect, EtcdClient, Etcdrs, OnArbiter, OnOwnThread};
 
 fn main() -> ExitCode {
@@ -19,6 +20,12 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(why) => return failed(&why),
     };
+    if arguments.mode == Mode::Watch {
+        return match watch(&arguments) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => failed(&why),
+        };
+    }
     let done = match (arguments.client, arguments.runtime) {
         (ClientKind::Ours, Runtime::One) => {
             actix_rt::System::new().block_on(run::<OnArbiter>(&arguments))
@@ -40,14 +47,33 @@ fn main() -> ExitCode {
     }
 }
 
+fn watch(arguments: &Arguments) -> Result<(), String> {
+    match (arguments.client, arguments.runtime) {
+        (ClientKind::Ours, Runtime::One) => {
+            actix_rt::System::new().block_on(watch::run::<OnArbiter>(arguments))
+        }
+        (ClientKind::Ours, Runtime::Two) => {
+            one_thread().block_on(watch::run::<OnOwnThread>(arguments))
+        }
+        (ClientKind::EtcdClient, Runtime::One) => {
+            one_thread().block_on(watch::run::<EtcdClient>(arguments))
+        }
+        (ClientKind::EtcdClient, Runtime::Two) => {
+            two_workers().block_on(watch::run::<EtcdClient>(arguments))
+        }
+        (ClientKind::Etcdrs, _) => Err("etcdrs is not measured here".to_owned()),
+    }
+}
+
 async fn run<C: Connect>(arguments: &Arguments) -> Result<(), String> {
     let client = C::connect(&arguments.endpoints).await?;
     match arguments.mode {
-        arguments::Mode::Load => {
+        Mode::Load => {
             println!("{}", load::run(client, arguments).await?);
             Ok(())
         }
-        arguments::Mode::Stream => stream::run(client, arguments).await,
+        Mode::Stream => stream::run(client, arguments).await,
+        Mode::Watch => Err("it has no calls".to_owned()),
     }
 }
 

@@ -80,7 +80,7 @@ impl Connection {
             ..KeyValue::default()
         };
         let range = RangeResponse {
-            header: header.clone(),
+            header,
             kvs: vec![kv],
             count: 1,
             ..RangeResponse::default()
@@ -198,12 +198,14 @@ impl Connection {
     /// `:status: 200, content-type: application/grpc`, then `grpc-status: 0`, as HPACK wants them.
     fn header_blocks(&mut self) -> (Vec<u8>, Vec<u8>) {
         const OK: u8 = 0x88;
+        const INDEXED: u8 = 0x80;
+        const ADDED: u8 = 0x40;
         if std::mem::replace(&mut self.indexed, true) {
-            return (vec![OK, 0x80 | 63], vec![0x80 | 62]);
+            return (vec![OK, INDEXED + 63], vec![INDEXED + 62]);
         }
-        let mut head = vec![OK, 0x40 | 31, 16];
+        let mut head = vec![OK, ADDED + 31, 16];
         head.extend(b"application/grpc");
-        let mut trailers = vec![0x40, 11];
+        let mut trailers = vec![ADDED, 11];
         trailers.extend(b"grpc-status\x010");
         (head, trailers)
     }

@@ -2,7 +2,7 @@
 
 use super::IntoBytes;
 use crate::{
-    api::span::Span,
+    api::span::{Span, spans},
     error::Result,
     proto::{
         self,
@@ -137,25 +137,9 @@ impl CompareValue {
     }
 }
 
+spans!(Compare);
+
 impl Compare {
-    /// It must hold for all keys that start with the key.
-    pub fn prefix(mut self) -> Self {
-        self.span.prefix();
-        self
-    }
-
-    /// It must hold for all keys from the key up to, not including, `end`.
-    pub fn range(mut self, end: impl IntoBytes) -> Self {
-        self.span.until(end.into_bytes());
-        self
-    }
-
-    /// It must hold for the key and all keys after it.
-    pub fn from_key(mut self) -> Self {
-        self.span.onwards();
-        self
-    }
-
     pub(super) fn wire(&self) -> Result<proto::Compare> {
         let (key, range_end) = self.span.resolve()?;
         Ok(proto::Compare {

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use super::{IntoBytes, KeyValue, ResponseHeader, header};
 use crate::{
-    api::{request, span::Span},
+    api::{
+        request,
+        span::{Span, spans},
+    },
     call::Rpc,
     client::Client,
     error::{Error, Result},
@@ -35,25 +38,9 @@ pub fn delete(key: impl IntoBytes) -> Delete {
     }
 }
 
+spans!(<C> Delete<C>);
+
 impl<C> Delete<C> {
-    /// All keys that start with the key; with an empty key, all keys.
-    pub fn prefix(mut self) -> Self {
-        self.span.prefix();
-        self
-    }
-
-    /// All keys from the key up to, not including, `end`.
-    pub fn range(mut self, end: impl IntoBytes) -> Self {
-        self.span.until(end.into_bytes());
-        self
-    }
-
-    /// The key and all keys after it.
-    pub fn from_key(mut self) -> Self {
-        self.span.onwards();
-        self
-    }
-
     /// The answer tells what was deleted.
     pub fn prev_kv(mut self) -> Self {
         self.prev_kv = true;

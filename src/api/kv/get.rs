@@ -6,7 +6,10 @@ use bytes::Bytes;
 
 use super::{IntoBytes, KeyValue, Pages, ResponseHeader, header};
 use crate::{
-    api::{request, span::Span},
+    api::{
+        request,
+        span::{Span, spans},
+    },
     call::Rpc,
     client::Client,
     error::{Error, Result},
@@ -42,25 +45,9 @@ pub fn get(key: impl IntoBytes) -> Get {
     }
 }
 
+spans!(<C> Get<C>);
+
 impl<C> Get<C> {
-    /// All keys that start with the key; with an empty key, all keys.
-    pub fn prefix(mut self) -> Self {
-        self.span.prefix();
-        self
-    }
-
-    /// All keys from the key up to, not including, `end`.
-    pub fn range(mut self, end: impl IntoBytes) -> Self {
-        self.span.until(end.into_bytes());
-        self
-    }
-
-    /// The key and all keys after it.
-    pub fn from_key(mut self) -> Self {
-        self.span.onwards();
-        self
-    }
-
     /// At most that many keys; the answer's `more` tells whether there are others. Default: 0, no limit.
     pub fn limit(mut self, limit: i64) -> Self {
         self.wire.limit = limit;

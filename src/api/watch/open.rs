@@ -1,6 +1,6 @@
 //! How a watch is asked for.
 
-use std::{future::IntoFuture, time::Duration};
+use std::{future::IntoFuture, sync::Arc, time::Duration};
 
 use actix::Recipient;
 use bytes::Bytes;
@@ -258,14 +258,21 @@ impl OpenWatch {
         let queue = Queue::new(self.buffer);
         let (opened, told) = oneshot::channel();
         let start = Start {
-            spec,
+            spec: Arc::new(spec),
             from_revision: start_revision,
             known,
             queue: queue.clone(),
             opened,
         };
-        let started = self.client.watches().send(start).await;
-        let (id, actor) = started.map_err(|_| shut_down())?;
+        let hub = self.client.watches();
+        let (id, actor) = hub.send(start).await.map_err(|_| {
+            if hub.connected() {
+                let text = "the actor that opens watches crashed on this one; open it again";
+                Error::new(ErrorKind::Internal, Outcome::NotSent, text)
+            } else {
+                shut_down()
+            }
+        })?;
         let watch = Watch::new(id, actor, queue, timeout);
         match timeout_at(deadline, told).await {
             Ok(Ok(Ok(()))) => Ok(watch),

@@ -58,13 +58,8 @@ fn clean_batch_passes_through_by_move() {
     let events = vec![at(1), at(2), at(2), at(3)];
     let pointer = events.as_ptr();
     let batch = cursor.events(events, false).expect("delivered");
-    assert_eq!(batch.events().as_ptr(), pointer);
-    let single = Batch {
-        events: vec![at(4), at(4)],
-    };
-    let pointer = single.events().as_ptr();
-    let (revision, events) = single.into_revisions().next().expect("one revision");
-    assert_eq!((revision, events.as_ptr()), (4, pointer));
+    let delivered = batch.into_events();
+    assert_eq!(delivered.as_ptr(), pointer);
 }
 
 #[test]
@@ -78,14 +73,12 @@ fn batch_is_split_by_revision() {
             .iter()
             .map(|(revision, events)| (*revision, &events[..])))
     );
-    assert!(batch.into_revisions().eq(by_value));
 }
 
 #[test]
 fn repeats_are_dropped_even_of_the_last_revision() {
     let mut cursor = attached(1);
     assert_eq!(revisions(cursor.events(vec![at(3), at(4)], false)), [3, 4]);
-    assert_eq!(revisions(cursor.events(vec![at(4)], false)), [0; 0]);
     assert_eq!(
         revisions(cursor.events(vec![at(4)], false)),
         Vec::<i64>::new()
@@ -109,7 +102,6 @@ fn disordered_batch_is_delivered_in_order() {
 #[test]
 fn event_without_a_revision_is_dropped() {
     let mut cursor = attached(0);
-    assert_eq!(revisions(cursor.events(vec![at(0), at(-3)], false)), [0; 0]);
     assert_eq!(
         revisions(cursor.events(vec![at(0), at(-3)], false)),
         Vec::<i64>::new()
@@ -123,8 +115,6 @@ fn fragments_are_joined_and_only_the_open_revision_is_held() {
     let first = vec![at(1), at(2), Event(3, 0, 3)];
     assert_eq!(revisions(cursor.events(first, true)), [1, 2]);
     assert_eq!((cursor.held(), cursor.next_revision()), (1, 3));
-    assert_eq!(revisions(cursor.events(vec![Event(3, 1, 3)], true)), [0; 0]);
-    assert_eq!(revisions(cursor.events(Vec::new(), true)), [0; 0]);
     assert_eq!(
         revisions(cursor.events(vec![Event(3, 1, 3)], true)),
         Vec::<i64>::new()
@@ -144,7 +134,6 @@ fn fragments_are_joined_and_only_the_open_revision_is_held() {
 #[test]
 fn last_fragment_without_events_still_completes_what_is_held() {
     let mut cursor = attached(1);
-    assert_eq!(revisions(cursor.events(vec![at(3)], true)), [0; 0]);
     assert_eq!(
         revisions(cursor.events(vec![at(3)], true)),
         Vec::<i64>::new()

@@ -1,0 +1,47 @@
+//! What watches cost: to resume many at once, to receive events, to have a slow one among them.
+//!
+//! `cargo bench --bench watch [-- resume|events|paused]`. Real members and proxies run beside the client, in this process
+//! or others, so figures are those of a busy machine.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unchecked_time_subtraction,
+    reason = "a bench that can't go on says why and ends"
+)]
+
+mod events;
+mod paused;
+mod process;
+#[path = "../program/mod.rs"]
+#[expect(dead_code, reason = "other benches write their results to files")]
+mod program;
+mod resume;
+
+use testbed::FastServer;
+
+fn main() {
+    FastServer::run_if_child();
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .init();
+    let wanted = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
+    let runs = |name: &str| wanted.as_deref().is_none_or(|wanted| wanted == name);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime starts");
+    runtime.block_on(async {
+        if runs("resume") {
+            for watches in [1_000, 10_000] {
+                resume::run(watches).await;
+            }
+        }
+        if runs("events") {
+            events::run();
+        }
+        if runs("paused") {
+            paused::run().await;
+        }
+    });
+}

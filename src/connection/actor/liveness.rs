@@ -1,0 +1,226 @@
+//! Watching over a connection in use: when its member is probed, and what follows from the answer.
+
+use std::{future::Future, time::Duration};
+
+use actix::{AsyncContext, Context, Handler, Message};
+
+use super::{
+    super::{
+        Health, Probe, Probed, Sighting, Suspect, Suspected, Verdict,
+        probe::{self, Answer},
+    },
+    ConnectionActor, complaint, tell,
+};
+
+/// Between two probes of a member under suspicion, growing from the first to the second.
+pub(super) const PROBE_AGAIN: Duration = Duration::from_millis(100);
+const PROBE_AGAIN_AT_MOST: Duration = Duration::from_millis(200);
+/// Between two looks at a member that carries streams or is watched for its leader.
+const SLOW_PROBE: Duration = Duration::from_secs(3);
+
+impl ConnectionActor {
+    fn probe(&mut self) -> Option<impl Future<Output = Probed> + 'static> {
+        let metadata = self.metadata();
+        let live = self.live.as_mut()?;
+        if live.probing {
+            return None;
+        }
+        live.probing = true;
+        let channel = live.connection.channel.clone();
+        let generation = live.connection.generation;
+        let (id, ready) = (self.id, self.shared.ready.clone());
+        Some(async move {
+            let others_answer = |since| ready.load().heard_others(id, since);
+            let answer = probe::ask(&channel, &metadata, others_answer).await;
+            Probed { generation, answer }
+        })
+    }
+
+    pub(super) fn start_probe(&mut self, ctx: &mut Context<Self>) {
+        if let Some(probe) = self.probe() {
+            let actor = ctx.address().downgrade();
+            actix_rt::spawn(async move { tell(&actor, probe.await) });
+        }
+    }
+
+    /// Takes in what a probe of the connection in use brought.
+    fn judge(&mut self, answer: Answer, ctx: &mut Context<Self>) {
+        let Some(live) = self.live.as_mut() else {
+            return;
+        };
+        let generation = live.connection.generation;
+        let (verdict, sighting) = match answer {
+            Answer::Seen(seen) => {
+                let others = self.shared.ready.load().sightings(self.id);
+                (live.progress.look(&seen, others), Some(seen))
+            }
+            Answer::Alive => (Verdict::Fine, None),
+            Answer::NoLeader => (Verdict::NoLeader, None),
+            Answer::Silent => return self.give_up(generation, Verdict::Unresponsive, ctx),
+            Answer::Broken(error) => {
+                self.error = Some(error);
+                return self.give_up(generation, Verdict::Closed, ctx);
+            }
+        };
+        self.settle(generation, verdict, sighting, ctx);
+    }
+
+    fn settle(
+        &mut self,
+        generation: u64,
+        verdict: Verdict,
+        sighting: Option<Sighting>,
+        ctx: &mut Context<Self>,
+    ) {
+        let Some(live) = self.live.as_mut() else {
+            return;
+        };
+        let verdict = match verdict {
+            Verdict::Fine if !live.serving => Verdict::NotServing,
+            other => other,
+        };
+        let known = live.connection.health();
+        let sighting = sighting.or(known.sighting);
+        if verdict != known.verdict && !verdict.is_fine() {
+            tracing::info!(endpoint = %self.endpoint, reason = verdict.reason(), "member avoided");
+            self.error = Some(complaint(verdict).with_endpoint(self.endpoint.name()));
+        }
+        live.connection
+            .health
+            .send_replace(Health { verdict, sighting });
+        let next = self.machine.leader_seen(generation, verdict.is_fine());
+        self.apply(next, ctx);
+        self.probe_again(verdict, ctx);
+    }
+
+    pub(super) fn probe_again(&mut self, verdict: Verdict, ctx: &mut Context<Self>) {
+        let Some(live) = self.live.as_mut() else {
+            return;
+        };
+        let delay = if live.connection.is_suspected() || !verdict.is_fine() {
+            live.interval = (live.interval * 3 / 2).min(PROBE_AGAIN_AT_MOST);
+            live.interval
+        } else {
+            live.interval = PROBE_AGAIN;
+            SLOW_PROBE
+        };
+        if let Some(pending) = live.due.take() {
+            ctx.cancel_future(pending);
+        }
+        let generation = live.connection.generation;
+        live.due = Some(ctx.notify_later(ProbeDue { generation }, jittered(delay)));
+    }
+}
+
+fn jittered(delay: Duration) -> Duration {
+    delay.mul_f64(0.8 + 0.4 * fastrand::f64())
+}
+
+/// It is time for the next probe.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct ProbeDue {
+    generation: u64,
+}
+
+/// The member's health service told whether it serves.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct ServingChanged {
+    pub(super) generation: u64,
+    pub(super) serving: bool,
+}
+
+impl Handler<Suspect> for ConnectionActor {
+    type Result = ();
+
+    fn handle(&mut self, suspect: Suspect, ctx: &mut Context<Self>) {
+        if suspect.generation != self.machine.generation() {
+            return;
+        }
+        if self.live.as_ref().is_some_and(|live| !live.probing) {
+            self.tell_balancer(Suspected { id: self.id });
+            self.start_probe(ctx);
+        }
+    }
+}
+
+impl Handler<Probe> for ConnectionActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Probe, ctx: &mut Context<Self>) {
+        self.start_probe(ctx);
+    }
+}
+
+impl Handler<ProbeDue> for ConnectionActor {
+    type Result = ();
+
+    fn handle(&mut self, due: ProbeDue, ctx: &mut Context<Self>) {
+        let Some(live) = self
+            .live
+            .as_mut()
+            .filter(|live| live.connection.generation == due.generation)
+        else {
+            return;
+        };
+        live.due = None;
+        let verdict = live.connection.health().verdict;
+        let suspected = live.connection.is_suspected();
+        if suspected {
+            self.tell_balancer(Suspected { id: self.id });
+        }
+        let Some(live) = self.live.as_ref() else {
+            return;
+        };
+        if suspected
+            || !verdict.is_fine()
+            || live.connection.has_standing()
+            || self.shared.follow_leader
+        {
+            self.start_probe(ctx);
+        } else {
+            self.probe_again(verdict, ctx);
+        }
+    }
+}
+
+impl Handler<Probed> for ConnectionActor {
+    type Result = ();
+
+    fn handle(&mut self, Probed { generation, answer }: Probed, ctx: &mut Context<Self>) {
+        let Some(live) = self
+            .live
+            .as_mut()
+            .filter(|live| live.connection.generation == generation)
+        else {
+            return;
+        };
+        live.probing = false;
+        self.judge(answer, ctx);
+    }
+}
+
+impl Handler<ServingChanged> for ConnectionActor {
+    type Result = ();
+
+    fn handle(&mut self, told: ServingChanged, ctx: &mut Context<Self>) {
+        let Some(live) = self
+            .live
+            .as_mut()
+            .filter(|live| live.connection.generation == told.generation)
+        else {
+            return;
+        };
+        if live.serving == told.serving {
+            return;
+        }
+        live.serving = told.serving;
+        let known = live.connection.health().verdict;
+        let verdict = match known {
+            Verdict::NotServing if told.serving => Verdict::Fine,
+            other => other,
+        };
+        self.settle(told.generation, verdict, None, ctx);
+    }
+}
