@@ -42,6 +42,7 @@
 //! | `AuthActor` | a token was rejected | the new token, once for all |
 //! | `WatchActor`, one a watch | opened, responded, broken | events, into a bounded queue or to an actor |
 //! | `LeaseActor`, one a lease | due, acknowledged, broken | renewed, at risk, lost |
+//! | [`Etcd`], for your actors | any request | its answer; failures nobody waits for |
 //!
 //! All of them are supervised: a panic costs the message that caused it, neither state nor mailbox.
 //!
@@ -53,6 +54,7 @@
 //! - A member that stands still is compared with when others were *first* seen ahead of it, and a member that comes
 //!   back is compared before it gets requests.
 
+mod actor;
 mod api;
 mod auth;
 mod balancer;
@@ -73,7 +75,10 @@ pub mod testing;
 mod transport;
 mod watch;
 
-pub use api::watch::{Events, OpenWatch, Resynced, Watch, WatchEnd, WatchHandle, WatchItem};
+pub use actor::{
+    DeliverConnectivity, DeliverLease, DeliverWatch, Etcd, FreeRequest, RequestFailed, WhenFull,
+};
+pub use api::watch::{Events, OpenWatch, Resynced, Watch, WatchEnd, WatchHandle, WatchItem, watch};
 pub use api::{
     Answers, Done, IntoBytes, MemberRequest, MemberVersion, Request, SaveSnapshot, Saved,
     auth as auth_admin, cluster, election, health, kv, locks, maintenance, roles, snapshot, users,
@@ -91,3 +96,8 @@ pub use options::ClientBuilder;
 #[cfg(feature = "tls")]
 pub use transport::TlsOptions;
 pub use transport::{AnswerBody, Endpoint, GrpcService};
+
+/// What the README shows compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

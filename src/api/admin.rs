@@ -14,18 +14,19 @@ use crate::{
     transport::{Endpoint, grpc},
 };
 
-/// A request that is sent when it is awaited.
+/// A request of the administration. Bound to a client it is sent when it is awaited; free (`Request<T, ()>`) it is a
+/// message to the actor [`Etcd`](crate::Etcd).
 #[must_use = "a request is sent when it is awaited"]
-pub struct Request<T> {
-    client: Client,
+pub struct Request<T, C = Client> {
+    client: C,
     rpc: Rpc,
     body: Result<Bytes>,
     timeout: Option<Duration>,
     perform: fn(Caller, Rpc, Bytes, Duration) -> ResponseFuture<T>,
 }
 
-impl<T: 'static> Request<T> {
-    pub(super) fn new<A>(client: &Client, rpc: Rpc, message: &impl Message) -> Self
+impl<T: 'static, C: Clone> Request<T, C> {
+    pub(super) fn new<A>(client: &C, rpc: Rpc, message: &impl Message) -> Self
     where
         A: Answer + 'static,
         T: TryFrom<A, Error = Error> + Send,
@@ -33,7 +34,7 @@ impl<T: 'static> Request<T> {
         Self::with_body::<A>(client, rpc, grpc::encode(message))
     }
 
-    pub(super) fn with_body<A>(client: &Client, rpc: Rpc, body: Result<Bytes>) -> Self
+    pub(super) fn with_body<A>(client: &C, rpc: Rpc, body: Result<Bytes>) -> Self
     where
         A: Answer + 'static,
         T: TryFrom<A, Error = Error> + Send,
@@ -53,6 +54,26 @@ impl<T: 'static> Request<T> {
         self
     }
 
+    /// The RPC it calls, such as `/etcdserverpb.Cluster/MemberList`: one type of request serves several.
+    pub fn rpc(&self) -> &'static str {
+        self.rpc.path
+    }
+}
+
+impl<T: 'static> Request<T, ()> {
+    /// Binds the request to a client: awaiting it sends it.
+    pub fn on(self, client: &Client) -> Request<T> {
+        Request {
+            client: client.clone(),
+            rpc: self.rpc,
+            body: self.body,
+            timeout: self.timeout,
+            perform: self.perform,
+        }
+    }
+}
+
+impl<T: 'static> Request<T> {
     fn send(self, member: Option<Result<Endpoint>>) -> ResponseFuture<T> {
         let Self {
             client,
@@ -89,7 +110,19 @@ impl<T: 'static> IntoFuture for Request<T> {
     }
 }
 
-impl<T> fmt::Debug for Request<T> {
+impl<T, C: Clone> Clone for Request<T, C> {
+    fn clone(&self) -> Self {
+        Self {
+            client: self.client.clone(),
+            rpc: self.rpc,
+            body: self.body.clone(),
+            timeout: self.timeout,
+            perform: self.perform,
+        }
+    }
+}
+
+impl<T, C> fmt::Debug for Request<T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The body may hold a password.
         write!(f, "Request({})", self.rpc.path)
@@ -98,15 +131,14 @@ impl<T> fmt::Debug for Request<T> {
 
 /// A request to one member, which is sent when it is awaited: to the member that is named with
 /// [`at`](Self::at), over its existing connection, or to any.
-#[derive(Debug)]
 #[must_use = "a request is sent when it is awaited"]
-pub struct MemberRequest<T> {
-    request: Request<T>,
+pub struct MemberRequest<T, C = Client> {
+    request: Request<T, C>,
     member: Option<Result<Endpoint>>,
 }
 
-impl<T: 'static> MemberRequest<T> {
-    pub(super) fn new<A>(client: &Client, rpc: Rpc, message: &impl Message) -> Self
+impl<T: 'static, C: Clone> MemberRequest<T, C> {
+    pub(super) fn new<A>(client: &C, rpc: Rpc, message: &impl Message) -> Self
     where
         A: Answer + 'static,
         T: TryFrom<A, Error = Error> + Send,
@@ -127,6 +159,39 @@ impl<T: 'static> MemberRequest<T> {
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.request = self.request.timeout(timeout);
         self
+    }
+
+    /// The RPC it calls, such as `/etcdserverpb.Maintenance/Status`.
+    pub fn rpc(&self) -> &'static str {
+        self.request.rpc()
+    }
+}
+
+impl<T: 'static> MemberRequest<T, ()> {
+    /// Binds the request to a client: awaiting it sends it.
+    pub fn on(self, client: &Client) -> MemberRequest<T> {
+        MemberRequest {
+            request: self.request.on(client),
+            member: self.member,
+        }
+    }
+}
+
+impl<T, C: Clone> Clone for MemberRequest<T, C> {
+    fn clone(&self) -> Self {
+        Self {
+            request: self.request.clone(),
+            member: self.member.clone(),
+        }
+    }
+}
+
+impl<T, C> fmt::Debug for MemberRequest<T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemberRequest")
+            .field("request", &self.request)
+            .field("member", &self.member)
+            .finish()
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) const fn rpc(path: &'static str, class: RpcClass) -> Rpc {
 
 /// Authentication as a whole; see [`Client::auth`].
 #[derive(Debug, Clone)]
-pub struct Auth(Client);
+pub struct Auth<C = Client>(C);
 
 impl Client {
     /// Authentication as a whole: on, off, status.
@@ -38,21 +38,26 @@ impl Client {
     }
 }
 
-impl Auth {
+/// The same, bound to no client yet: messages to the actor [`Etcd`](crate::Etcd), or to be bound with `.on(&client)`.
+pub fn requests() -> Auth<()> {
+    Auth(())
+}
+
+impl<C: Clone> Auth<C> {
     /// Switches authentication on. Needs a user `root` with the role `root`.
-    pub fn enable(&self) -> Request<Done> {
+    pub fn enable(&self) -> Request<Done, C> {
         let rpc = rpc("/etcdserverpb.Auth/AuthEnable", RpcClass::Mutation);
         Request::new::<proto::AuthEnableResponse>(&self.0, rpc, &AuthEnableRequest {})
     }
 
     /// Switches authentication off.
-    pub fn disable(&self) -> Request<Done> {
+    pub fn disable(&self) -> Request<Done, C> {
         let rpc = rpc("/etcdserverpb.Auth/AuthDisable", RpcClass::Mutation);
         Request::new::<proto::AuthDisableResponse>(&self.0, rpc, &AuthDisableRequest {})
     }
 
     /// Whether it is on (since etcd 3.5).
-    pub fn status(&self) -> Request<AuthStatus> {
+    pub fn status(&self) -> Request<AuthStatus, C> {
         let rpc = rpc("/etcdserverpb.Auth/AuthStatus", RpcClass::Read);
         Request::new::<proto::AuthStatusResponse>(&self.0, rpc, &AuthStatusRequest {})
     }

@@ -40,7 +40,7 @@ const fn rpc(path: &'static str, class: RpcClass) -> Rpc {
 
 /// The members of the cluster; see [`Client::cluster`].
 #[derive(Debug, Clone)]
-pub struct Cluster(Client);
+pub struct Cluster<C = Client>(C);
 
 impl Client {
     /// The members of the cluster.
@@ -49,16 +49,21 @@ impl Client {
     }
 }
 
-impl Cluster {
+/// The same, bound to no client yet: messages to the actor [`Etcd`](crate::Etcd), or to be bound with `.on(&client)`.
+pub fn requests() -> Cluster<()> {
+    Cluster(())
+}
+
+impl<C: Clone> Cluster<C> {
     /// The members, as the cluster agrees on them now. (etcd 3.4 knows no such list: a member tells what it knows.)
-    pub fn list(&self) -> Request<Members> {
+    pub fn list(&self) -> Request<Members, C> {
         let rpc = rpc("/etcdserverpb.Cluster/MemberList", RpcClass::Read);
         let request = MemberListRequest { linearizable: true };
         Request::new::<proto::MemberListResponse>(&self.0, rpc, &request)
     }
 
     /// The members as the member that is asked knows them: works without a quorum, and may be out of date.
-    pub fn list_serializable(&self) -> Request<Members> {
+    pub fn list_serializable(&self) -> Request<Members, C> {
         let rpc = Rpc {
             path: "/etcdserverpb.Cluster/MemberList",
             class: RpcClass::Read,
@@ -72,7 +77,10 @@ impl Cluster {
 
     /// Adds a voting member that will be reached at these URLs by the others. It counts for the quorum at once: a
     /// learner is the safer way.
-    pub fn add<U: Into<String>>(&self, peer_urls: impl IntoIterator<Item = U>) -> Request<Added> {
+    pub fn add<U: Into<String>>(
+        &self,
+        peer_urls: impl IntoIterator<Item = U>,
+    ) -> Request<Added, C> {
         self.add_member(peer_urls, false)
     }
 
@@ -80,7 +88,7 @@ impl Cluster {
     pub fn add_learner<U: Into<String>>(
         &self,
         peer_urls: impl IntoIterator<Item = U>,
-    ) -> Request<Added> {
+    ) -> Request<Added, C> {
         self.add_member(peer_urls, true)
     }
 
@@ -88,7 +96,7 @@ impl Cluster {
         &self,
         peer_urls: impl IntoIterator<Item = U>,
         is_learner: bool,
-    ) -> Request<Added> {
+    ) -> Request<Added, C> {
         let rpc = rpc("/etcdserverpb.Cluster/MemberAdd", RpcClass::Mutation);
         let body = checked(peer_urls).and_then(|peer_ur_ls| {
             grpc::encode(&MemberAddRequest {
@@ -100,13 +108,13 @@ impl Cluster {
     }
 
     /// Gives a learner its vote. Fails with `LearnerNotReady` until it has caught up.
-    pub fn promote(&self, id: u64) -> Request<Members> {
+    pub fn promote(&self, id: u64) -> Request<Members, C> {
         let rpc = rpc("/etcdserverpb.Cluster/MemberPromote", RpcClass::Mutation);
         Request::new::<proto::MemberPromoteResponse>(&self.0, rpc, &MemberPromoteRequest { id })
     }
 
     /// Takes a member out of the cluster.
-    pub fn remove(&self, id: u64) -> Request<Members> {
+    pub fn remove(&self, id: u64) -> Request<Members, C> {
         let rpc = rpc("/etcdserverpb.Cluster/MemberRemove", RpcClass::Mutation);
         Request::new::<proto::MemberRemoveResponse>(&self.0, rpc, &MemberRemoveRequest { id })
     }
@@ -116,7 +124,7 @@ impl Cluster {
         &self,
         id: u64,
         peer_urls: impl IntoIterator<Item = U>,
-    ) -> Request<Members> {
+    ) -> Request<Members, C> {
         let rpc = rpc("/etcdserverpb.Cluster/MemberUpdate", RpcClass::Mutation);
         let body = checked(peer_urls)
             .and_then(|peer_ur_ls| grpc::encode(&MemberUpdateRequest { id, peer_ur_ls }));

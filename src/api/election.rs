@@ -37,7 +37,7 @@ const fn rpc(path: &'static str, class: RpcClass) -> Rpc {
 
 /// Elections that the server holds; see [`Client::server_elections`].
 #[derive(Debug, Clone)]
-pub struct ServerElections(Client);
+pub struct ServerElections<C = Client>(C);
 
 impl Client {
     /// Elections that the server holds.
@@ -46,7 +46,12 @@ impl Client {
     }
 }
 
-impl ServerElections {
+/// The same, bound to no client yet: messages to the actor [`Etcd`](crate::Etcd), or to be bound with `.on(&client)`.
+pub fn requests() -> ServerElections<()> {
+    ServerElections(())
+}
+
+impl<C: Clone> ServerElections<C> {
     /// Waits to be elected, and proclaims a value then; it lasts for as long as the lease lives, or until `resign`.
     /// Allow as long as it may take (`.timeout`).
     pub fn campaign(
@@ -54,7 +59,7 @@ impl ServerElections {
         name: impl IntoBytes,
         lease: impl Into<i64>,
         value: impl IntoBytes,
-    ) -> Request<Elected> {
+    ) -> Request<Elected, C> {
         let request = CampaignRequest {
             name: name.into_bytes(),
             lease: lease.into(),
@@ -65,7 +70,7 @@ impl ServerElections {
     }
 
     /// Changes the leader's value.
-    pub fn proclaim(&self, leader: &LeaderKey, value: impl IntoBytes) -> Request<Done> {
+    pub fn proclaim(&self, leader: &LeaderKey, value: impl IntoBytes) -> Request<Done, C> {
         let request = ProclaimRequest {
             leader: Some(leader.clone()),
             value: value.into_bytes(),
@@ -75,7 +80,7 @@ impl ServerElections {
     }
 
     /// Gives the leadership up.
-    pub fn resign(&self, leader: &LeaderKey) -> Request<Done> {
+    pub fn resign(&self, leader: &LeaderKey) -> Request<Done, C> {
         let request = ResignRequest {
             leader: Some(leader.clone()),
         };
@@ -84,14 +89,16 @@ impl ServerElections {
     }
 
     /// Who leads; fails if nobody does.
-    pub fn leader(&self, name: impl IntoBytes) -> Request<Leader> {
+    pub fn leader(&self, name: impl IntoBytes) -> Request<Leader, C> {
         let request = LeaderRequest {
             name: name.into_bytes(),
         };
         let rpc = rpc("/v3electionpb.Election/Leader", RpcClass::Read);
         Request::new::<LeaderResponse>(&self.0, rpc, &request)
     }
+}
 
+impl ServerElections {
     /// The leader now, and every one that follows. The stream ends with an error if its member fails: open it again.
     pub async fn observe(&self, name: impl IntoBytes) -> Result<Answers<Leader>> {
         let request = LeaderRequest {

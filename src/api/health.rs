@@ -23,7 +23,7 @@ impl Answer for HealthCheckResponse {
 
 /// What the members' health services say; see [`Client::health`].
 #[derive(Debug, Clone)]
-pub struct Health(Client);
+pub struct Health<C = Client>(C);
 
 impl Client {
     /// What the members' health services say.
@@ -32,9 +32,14 @@ impl Client {
     }
 }
 
-impl Health {
+/// The same, bound to no client yet: messages to the actor [`Etcd`](crate::Etcd), or to be bound with `.on(&client)`.
+pub fn requests() -> Health<()> {
+    Health(())
+}
+
+impl<C: Clone> Health<C> {
     /// Whether a member serves now.
-    pub fn check(&self) -> MemberRequest<Serving> {
+    pub fn check(&self) -> MemberRequest<Serving, C> {
         let rpc = Rpc {
             path: "/grpc.health.v1.Health/Check",
             class: RpcClass::Read,
@@ -43,7 +48,9 @@ impl Health {
         let request = HealthCheckRequest::default();
         MemberRequest::new::<HealthCheckResponse>(&self.0, rpc, &request)
     }
+}
 
+impl Health {
     /// Whether this member serves, now and at every change. The stream ends with an error if the member fails.
     pub async fn watch(&self, endpoint: impl AsRef<str>) -> Result<Answers<Serving>> {
         let endpoint = Endpoint::parse(endpoint.as_ref())?;

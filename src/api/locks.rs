@@ -26,7 +26,7 @@ done!(UnlockResponse);
 
 /// Locks that the server keeps; see [`Client::server_locks`].
 #[derive(Debug, Clone)]
-pub struct ServerLocks(Client);
+pub struct ServerLocks<C = Client>(C);
 
 impl Client {
     /// Locks that the server keeps.
@@ -35,10 +35,15 @@ impl Client {
     }
 }
 
-impl ServerLocks {
+/// The same, bound to no client yet: messages to the actor [`Etcd`](crate::Etcd), or to be bound with `.on(&client)`.
+pub fn requests() -> ServerLocks<()> {
+    ServerLocks(())
+}
+
+impl<C: Clone> ServerLocks<C> {
     /// Waits for the lock and takes it; it is held for as long as the lease lives, or until `unlock`. Allow as long as
     /// it may take (`.timeout`).
-    pub fn lock(&self, name: impl IntoBytes, lease: impl Into<i64>) -> Request<Locked> {
+    pub fn lock(&self, name: impl IntoBytes, lease: impl Into<i64>) -> Request<Locked, C> {
         let rpc = Rpc {
             path: "/v3lockpb.Lock/Lock",
             class: RpcClass::Mutation,
@@ -52,7 +57,7 @@ impl ServerLocks {
     }
 
     /// Gives a lock back, by the key that `lock` gave.
-    pub fn unlock(&self, key: impl IntoBytes) -> Request<Done> {
+    pub fn unlock(&self, key: impl IntoBytes) -> Request<Done, C> {
         let rpc = Rpc {
             path: "/v3lockpb.Lock/Unlock",
             class: RpcClass::Idempotent,

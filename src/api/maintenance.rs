@@ -71,7 +71,7 @@ const fn agreed(path: &'static str, class: RpcClass) -> Rpc {
 
 /// Looking after the members; see [`Client::maintenance`].
 #[derive(Debug, Clone)]
-pub struct Maintenance(pub(super) Client);
+pub struct Maintenance<C = Client>(pub(super) C);
 
 impl Client {
     /// Looking after the members.
@@ -80,19 +80,24 @@ impl Client {
     }
 }
 
-impl Maintenance {
+/// The same, bound to no client yet: messages to the actor [`Etcd`](crate::Etcd), or to be bound with `.on(&client)`.
+pub fn requests() -> Maintenance<()> {
+    Maintenance(())
+}
+
+impl<C: Clone> Maintenance<C> {
     /// What a member says of itself.
-    pub fn status(&self) -> MemberRequest<Status> {
+    pub fn status(&self) -> MemberRequest<Status, C> {
         MemberRequest::new::<proto::StatusResponse>(&self.0, STATUS, &StatusRequest {})
     }
 
     /// The alarms that are raised.
-    pub fn alarms(&self) -> Request<Alarms> {
+    pub fn alarms(&self) -> Request<Alarms, C> {
         self.alarm(RpcClass::Read, AlarmAction::Get, 0, AlarmType::None)
     }
 
     /// Takes one alarm of one member back; the answer has it if it was raised.
-    pub fn disarm(&self, alarm: Alarm) -> Request<Alarms> {
+    pub fn disarm(&self, alarm: Alarm) -> Request<Alarms, C> {
         self.alarm(
             RpcClass::Idempotent,
             AlarmAction::Deactivate,
@@ -101,22 +106,13 @@ impl Maintenance {
         )
     }
 
-    /// Takes all alarms back that are raised now, and tells them.
-    pub async fn disarm_all(&self) -> Result<Vec<Alarm>> {
-        let raised = self.alarms().await?.alarms;
-        for alarm in &raised {
-            self.disarm(*alarm).await?;
-        }
-        Ok(raised)
-    }
-
     fn alarm(
         &self,
         class: RpcClass,
         action: AlarmAction,
         member_id: u64,
         alarm: AlarmType,
-    ) -> Request<Alarms> {
+    ) -> Request<Alarms, C> {
         let request = AlarmRequest {
             action: action.into(),
             member_id,
@@ -127,22 +123,61 @@ impl Maintenance {
 
     /// Gives the space of deleted and compacted data back to the file system. The member serves nothing meanwhile, so
     /// do one at a time, and allow as long as its database needs (`.timeout`).
-    pub fn defragment(&self) -> MemberRequest<Done> {
+    pub fn defragment(&self) -> MemberRequest<Done, C> {
         let rpc = own("/etcdserverpb.Maintenance/Defragment", RpcClass::Idempotent);
         MemberRequest::new::<proto::DefragmentResponse>(&self.0, rpc, &DefragmentRequest {})
     }
 
     /// The hash of all a member stores, its own bookkeeping among it. To compare members use [`hash_kv`](Self::hash_kv).
-    pub fn hash(&self) -> MemberRequest<Hash> {
+    pub fn hash(&self) -> MemberRequest<Hash, C> {
         let rpc = own("/etcdserverpb.Maintenance/Hash", RpcClass::Read);
         MemberRequest::new::<proto::HashResponse>(&self.0, rpc, &HashRequest {})
     }
 
     /// The hash of a member's keys and values up to a revision, 0 for the newest: equal on all members that have the
     /// same compacted revision.
-    pub fn hash_kv(&self, revision: i64) -> MemberRequest<HashKv> {
+    pub fn hash_kv(&self, revision: i64) -> MemberRequest<HashKv, C> {
         let rpc = own("/etcdserverpb.Maintenance/HashKV", RpcClass::Read);
         MemberRequest::new::<proto::HashKvResponse>(&self.0, rpc, &HashKvRequest { revision })
+    }
+
+    /// Asks whether the cluster could be downgraded to this version (since etcd 3.5).
+    pub fn downgrade_validate(&self, version: impl Into<String>) -> Request<Downgrade, C> {
+        self.downgrade(RpcClass::Read, DowngradeAction::Validate, version)
+    }
+
+    /// Allows members of this older version (since etcd 3.5).
+    pub fn downgrade_enable(&self, version: impl Into<String>) -> Request<Downgrade, C> {
+        self.downgrade(RpcClass::Mutation, DowngradeAction::Enable, version)
+    }
+
+    /// Ends the downgrade that is under way (since etcd 3.5).
+    pub fn downgrade_cancel(&self) -> Request<Downgrade, C> {
+        self.downgrade(RpcClass::Mutation, DowngradeAction::Cancel, "")
+    }
+
+    fn downgrade(
+        &self,
+        class: RpcClass,
+        action: DowngradeAction,
+        version: impl Into<String>,
+    ) -> Request<Downgrade, C> {
+        let request = DowngradeRequest {
+            action: action.into(),
+            version: version.into(),
+        };
+        Request::new::<proto::DowngradeResponse>(&self.0, agreed(DOWNGRADE, class), &request)
+    }
+}
+
+impl Maintenance {
+    /// Takes all alarms back that are raised now, and tells them.
+    pub async fn disarm_all(&self) -> Result<Vec<Alarm>> {
+        let raised = self.alarms().await?.alarms;
+        for alarm in &raised {
+            self.disarm(*alarm).await?;
+        }
+        Ok(raised)
     }
 
     /// Makes this member the leader. Only the leader can do it: it is found among the client's endpoints.
@@ -173,34 +208,6 @@ impl Maintenance {
                 _ => sleep(LEADER_SOUGHT).await,
             }
         }
-    }
-
-    /// Asks whether the cluster could be downgraded to this version (since etcd 3.5).
-    pub fn downgrade_validate(&self, version: impl Into<String>) -> Request<Downgrade> {
-        self.downgrade(RpcClass::Read, DowngradeAction::Validate, version)
-    }
-
-    /// Allows members of this older version (since etcd 3.5).
-    pub fn downgrade_enable(&self, version: impl Into<String>) -> Request<Downgrade> {
-        self.downgrade(RpcClass::Mutation, DowngradeAction::Enable, version)
-    }
-
-    /// Ends the downgrade that is under way (since etcd 3.5).
-    pub fn downgrade_cancel(&self) -> Request<Downgrade> {
-        self.downgrade(RpcClass::Mutation, DowngradeAction::Cancel, "")
-    }
-
-    fn downgrade(
-        &self,
-        class: RpcClass,
-        action: DowngradeAction,
-        version: impl Into<String>,
-    ) -> Request<Downgrade> {
-        let request = DowngradeRequest {
-            action: action.into(),
-            version: version.into(),
-        };
-        Request::new::<proto::DowngradeResponse>(&self.0, agreed(DOWNGRADE, class), &request)
     }
 }
 

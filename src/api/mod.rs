@@ -68,6 +68,8 @@ macro_rules! request {
             }
         }
 
+        $crate::actor::free_request!($request -> $response);
+
         impl<C> $request<C> {
             /// How long this request may take in all, retries included. Default: the client's `request_timeout`.
             pub fn timeout(mut self, timeout: std::time::Duration) -> Self {

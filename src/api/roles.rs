@@ -82,7 +82,7 @@ impl Permission {
 
 /// Roles and what they allow; see [`Client::roles`].
 #[derive(Debug, Clone)]
-pub struct Roles(Client);
+pub struct Roles<C = Client>(C);
 
 impl Client {
     /// Roles and what they allow.
@@ -91,23 +91,28 @@ impl Client {
     }
 }
 
-impl Roles {
+/// The same, bound to no client yet: messages to the actor [`Etcd`](crate::Etcd), or to be bound with `.on(&client)`.
+pub fn requests() -> Roles<()> {
+    Roles(())
+}
+
+impl<C: Clone> Roles<C> {
     /// Adds a role, which allows nothing yet.
-    pub fn add(&self, name: impl Into<String>) -> Request<Done> {
+    pub fn add(&self, name: impl Into<String>) -> Request<Done, C> {
         let rpc = rpc("/etcdserverpb.Auth/RoleAdd", RpcClass::Mutation);
         let request = AuthRoleAddRequest { name: name.into() };
         Request::new::<proto::AuthRoleAddResponse>(&self.0, rpc, &request)
     }
 
     /// Removes a role, from its users, too.
-    pub fn delete(&self, name: impl Into<String>) -> Request<Done> {
+    pub fn delete(&self, name: impl Into<String>) -> Request<Done, C> {
         let rpc = rpc("/etcdserverpb.Auth/RoleDelete", RpcClass::Mutation);
         let request = AuthRoleDeleteRequest { role: name.into() };
         Request::new::<proto::AuthRoleDeleteResponse>(&self.0, rpc, &request)
     }
 
     /// Lets a role do something.
-    pub fn grant(&self, name: impl Into<String>, permission: Permission) -> Request<Done> {
+    pub fn grant(&self, name: impl Into<String>, permission: Permission) -> Request<Done, C> {
         let rpc = rpc("/etcdserverpb.Auth/RoleGrantPermission", RpcClass::Mutation);
         let Permission { access, span } = permission;
         let name = name.into();
@@ -125,7 +130,7 @@ impl Roles {
     }
 
     /// Takes a permission back: exactly the keys that were granted at once, whatever the access.
-    pub fn revoke(&self, name: impl Into<String>, permission: Permission) -> Request<Done> {
+    pub fn revoke(&self, name: impl Into<String>, permission: Permission) -> Request<Done, C> {
         let rpc = rpc(
             "/etcdserverpb.Auth/RoleRevokePermission",
             RpcClass::Mutation,
@@ -143,14 +148,14 @@ impl Roles {
     }
 
     /// What a role allows.
-    pub fn get(&self, name: impl Into<String>) -> Request<RolePermissions> {
+    pub fn get(&self, name: impl Into<String>) -> Request<RolePermissions, C> {
         let rpc = rpc("/etcdserverpb.Auth/RoleGet", RpcClass::Read);
         let request = AuthRoleGetRequest { role: name.into() };
         Request::new::<proto::AuthRoleGetResponse>(&self.0, rpc, &request)
     }
 
     /// The names of all roles.
-    pub fn list(&self) -> Request<RoleNames> {
+    pub fn list(&self) -> Request<RoleNames, C> {
         let rpc = rpc("/etcdserverpb.Auth/RoleList", RpcClass::Read);
         Request::new::<proto::AuthRoleListResponse>(&self.0, rpc, &AuthRoleListRequest {})
     }

@@ -44,7 +44,7 @@ answers!(proto::AuthUserListResponse, proto::AuthUserGetResponse);
 
 /// Users and the roles they have; see [`Client::users`].
 #[derive(Debug, Clone)]
-pub struct Users(Client);
+pub struct Users<C = Client>(C);
 
 impl Client {
     /// Users and the roles they have.
@@ -53,9 +53,14 @@ impl Client {
     }
 }
 
-impl Users {
+/// The same, bound to no client yet: messages to the actor [`Etcd`](crate::Etcd), or to be bound with `.on(&client)`.
+pub fn requests() -> Users<()> {
+    Users(())
+}
+
+impl<C: Clone> Users<C> {
     /// Adds a user with a password.
-    pub fn add(&self, name: impl Into<String>, password: impl Into<String>) -> Request<Done> {
+    pub fn add(&self, name: impl Into<String>, password: impl Into<String>) -> Request<Done, C> {
         self.add_request(AuthUserAddRequest {
             name: name.into(),
             password: password.into(),
@@ -64,7 +69,7 @@ impl Users {
     }
 
     /// Adds a user who logs in by the common name of a client certificate only.
-    pub fn add_without_password(&self, name: impl Into<String>) -> Request<Done> {
+    pub fn add_without_password(&self, name: impl Into<String>) -> Request<Done, C> {
         self.add_request(AuthUserAddRequest {
             name: name.into(),
             options: Some(UserAddOptions { no_password: true }),
@@ -72,7 +77,7 @@ impl Users {
         })
     }
 
-    fn add_request(&self, mut request: AuthUserAddRequest) -> Request<Done> {
+    fn add_request(&self, mut request: AuthUserAddRequest) -> Request<Done, C> {
         let rpc = rpc("/etcdserverpb.Auth/UserAdd", RpcClass::Mutation);
         let body = secret_body(&request);
         request.password.zeroize();
@@ -80,7 +85,7 @@ impl Users {
     }
 
     /// Removes a user.
-    pub fn delete(&self, name: impl Into<String>) -> Request<Done> {
+    pub fn delete(&self, name: impl Into<String>) -> Request<Done, C> {
         let rpc = rpc("/etcdserverpb.Auth/UserDelete", RpcClass::Mutation);
         let request = AuthUserDeleteRequest { name: name.into() };
         Request::new::<proto::AuthUserDeleteResponse>(&self.0, rpc, &request)
@@ -91,7 +96,7 @@ impl Users {
         &self,
         name: impl Into<String>,
         password: impl Into<String>,
-    ) -> Request<Done> {
+    ) -> Request<Done, C> {
         let rpc = rpc("/etcdserverpb.Auth/UserChangePassword", RpcClass::Mutation);
         let mut request = AuthUserChangePasswordRequest {
             name: name.into(),
@@ -104,7 +109,7 @@ impl Users {
     }
 
     /// Gives a user a role.
-    pub fn grant_role(&self, name: impl Into<String>, role: impl Into<String>) -> Request<Done> {
+    pub fn grant_role(&self, name: impl Into<String>, role: impl Into<String>) -> Request<Done, C> {
         let rpc = rpc("/etcdserverpb.Auth/UserGrantRole", RpcClass::Mutation);
         let request = AuthUserGrantRoleRequest {
             user: name.into(),
@@ -114,7 +119,11 @@ impl Users {
     }
 
     /// Takes a role from a user.
-    pub fn revoke_role(&self, name: impl Into<String>, role: impl Into<String>) -> Request<Done> {
+    pub fn revoke_role(
+        &self,
+        name: impl Into<String>,
+        role: impl Into<String>,
+    ) -> Request<Done, C> {
         let rpc = rpc("/etcdserverpb.Auth/UserRevokeRole", RpcClass::Mutation);
         let request = AuthUserRevokeRoleRequest {
             name: name.into(),
@@ -124,14 +133,14 @@ impl Users {
     }
 
     /// The roles of a user.
-    pub fn get(&self, name: impl Into<String>) -> Request<UserRoles> {
+    pub fn get(&self, name: impl Into<String>) -> Request<UserRoles, C> {
         let rpc = rpc("/etcdserverpb.Auth/UserGet", RpcClass::Read);
         let request = AuthUserGetRequest { name: name.into() };
         Request::new::<proto::AuthUserGetResponse>(&self.0, rpc, &request)
     }
 
     /// The names of all users.
-    pub fn list(&self) -> Request<UserNames> {
+    pub fn list(&self) -> Request<UserNames, C> {
         let rpc = rpc("/etcdserverpb.Auth/UserList", RpcClass::Read);
         Request::new::<proto::AuthUserListResponse>(&self.0, rpc, &AuthUserListRequest {})
     }

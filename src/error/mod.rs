@@ -91,11 +91,8 @@ impl Error {
         self.0.attempts
     }
 
-    pub(crate) fn new(
-        kind: ErrorKind,
-        outcome: Outcome,
-        message: impl Into<Cow<'static, str>>,
-    ) -> Self {
+    /// An error that was not met but made: for actors that stand in for etcd in tests.
+    pub fn new(kind: ErrorKind, outcome: Outcome, message: impl Into<Cow<'static, str>>) -> Self {
         Self(Box::new(Inner {
             kind,
             outcome,

@@ -10,6 +10,9 @@
     reason = "a test says what it expects by failing, and tells one story from its beginning to its end"
 )]
 
+mod actor;
+mod actor_limits;
+mod actor_system;
 mod auth;
 mod auth_admin;
 mod auth_watch;
@@ -21,6 +24,7 @@ mod cluster_etcdctl;
 mod cluster_services;
 mod connect;
 mod endpoints;
+mod examples;
 mod failover;
 mod kv;
 mod lease;

@@ -43,13 +43,19 @@ impl<C> Compact<C> {
         self
     }
 
-    async fn perform(self, client: &Client, timeout: Duration) -> Result<CompactResponse> {
+    /// The message as it goes to etcd; fails where the request is not valid. For actors that stand in for etcd in tests.
+    pub fn wire(&self) -> Result<CompactionRequest> {
         if self.wire.revision <= 0 {
             return Err(Error::invalid(format!(
                 "there is no revision {} to compact",
                 self.wire.revision
             )));
         }
+        Ok(self.wire)
+    }
+
+    async fn perform(self, client: &Client, timeout: Duration) -> Result<CompactResponse> {
+        let wire = self.wire()?;
         let rpc = Rpc {
             path: "/etcdserverpb.KV/Compact",
             class: RpcClass::Mutation,
@@ -57,11 +63,9 @@ impl<C> Compact<C> {
         };
         let answer: CompactionResponse = client
             .caller()
-            .unary(rpc, grpc::encode(&self.wire)?, timeout)
+            .unary(rpc, grpc::encode(&wire)?, timeout)
             .await?;
-        Ok(CompactResponse {
-            header: header(answer.header)?,
-        })
+        answer.try_into()
     }
 }
 
@@ -71,4 +75,14 @@ impl<C> Compact<C> {
 pub struct CompactResponse {
     /// The current revision, and who answered.
     pub header: ResponseHeader,
+}
+
+impl TryFrom<CompactionResponse> for CompactResponse {
+    type Error = Error;
+
+    fn try_from(answer: CompactionResponse) -> Result<Self> {
+        Ok(Self {
+            header: header(answer.header)?,
+        })
+    }
 }

@@ -47,7 +47,8 @@ impl<C> Delete<C> {
         self
     }
 
-    pub(super) fn wire(&self) -> Result<DeleteRangeRequest> {
+    /// The message as it goes to etcd; fails where the request is not valid. For actors that stand in for etcd in tests.
+    pub fn wire(&self) -> Result<DeleteRangeRequest> {
         let (key, range_end) = self.span.resolve()?;
         Ok(DeleteRangeRequest {
             key,

@@ -185,8 +185,9 @@ impl<C> Get<C> {
         self
     }
 
-    /// The message, checked: what etcd would misunderstand is refused here.
-    pub(super) fn wire(&self) -> Result<RangeRequest> {
+    /// The message as it goes to etcd; fails where the request is not valid, or etcd would misunderstand it. For
+    /// actors that stand in for etcd in tests.
+    pub fn wire(&self) -> Result<RangeRequest> {
         let (key, range_end) = self.span.resolve()?;
         let wire = &self.wire;
         let numbers = [

@@ -62,7 +62,8 @@ impl<C> Put<C> {
         self
     }
 
-    pub(super) fn wire(&self) -> Result<PutRequest> {
+    /// The message as it goes to etcd; fails where the request is not valid. For actors that stand in for etcd in tests.
+    pub fn wire(&self) -> Result<PutRequest> {
         Span::key(self.wire.key.clone()).resolve()?;
         if self.wire.ignore_value && !self.wire.value.is_empty() {
             return Err(Error::invalid(

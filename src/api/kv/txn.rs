@@ -62,7 +62,8 @@ impl<C> Txn<C> {
         self
     }
 
-    fn wire(&self) -> Result<TxnRequest> {
+    /// The message as it goes to etcd; fails where the request is not valid. For actors that stand in for etcd in tests.
+    pub fn wire(&self) -> Result<TxnRequest> {
         let ops = |ops: &[Op]| {
             ops.iter()
                 .map(|op| op.0.clone())

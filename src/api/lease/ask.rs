@@ -54,13 +54,15 @@ impl<C> TimeToLive<C> {
         };
         let body = grpc::encode(&self.wire)?;
         let answer: LeaseTimeToLiveResponse = client.caller().unary(rpc, body, timeout).await?;
-        let seconds = |ttl: i64| Duration::from_secs(u64::try_from(ttl).unwrap_or(0));
         Ok(TimeToLiveResponse {
             lease: self.wire.id,
-            remaining: (answer.ttl >= 0 && answer.granted_ttl > 0).then(|| seconds(answer.ttl)),
-            granted: seconds(answer.granted_ttl),
-            keys: answer.keys,
+            ..answer.into()
         })
+    }
+
+    /// Which lease is asked for.
+    pub fn lease(&self) -> i64 {
+        self.wire.id
     }
 }
 
@@ -76,6 +78,18 @@ pub struct TimeToLiveResponse {
     pub granted: Duration,
     /// The keys bound to it, where they were asked for.
     pub keys: Vec<Bytes>,
+}
+
+impl From<LeaseTimeToLiveResponse> for TimeToLiveResponse {
+    fn from(answer: LeaseTimeToLiveResponse) -> Self {
+        let seconds = |ttl: i64| Duration::from_secs(u64::try_from(ttl).unwrap_or(0));
+        Self {
+            lease: answer.id,
+            remaining: (answer.ttl >= 0 && answer.granted_ttl > 0).then(|| seconds(answer.ttl)),
+            granted: seconds(answer.granted_ttl),
+            keys: answer.keys,
+        }
+    }
 }
 
 /// Lists the leases of the cluster.
@@ -105,9 +119,7 @@ impl<C> Leases<C> {
         };
         let body = grpc::encode(&LeaseLeasesRequest {})?;
         let answer: LeaseLeasesResponse = client.caller().unary(rpc, body, timeout).await?;
-        Ok(LeasesResponse {
-            leases: answer.leases.iter().map(|lease| lease.id).collect(),
-        })
+        Ok(answer.into())
     }
 }
 
@@ -117,4 +129,12 @@ impl<C> Leases<C> {
 pub struct LeasesResponse {
     /// Their ids.
     pub leases: Vec<i64>,
+}
+
+impl From<LeaseLeasesResponse> for LeasesResponse {
+    fn from(answer: LeaseLeasesResponse) -> Self {
+        Self {
+            leases: answer.leases.iter().map(|lease| lease.id).collect(),
+        }
+    }
 }

@@ -2,13 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
+use actix::Recipient;
+
 use super::handle::Lease;
 use crate::{
+    actor::DeliverLease,
     api::request,
     call::Rpc,
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
-    lease::{actor::now, cell::LeaseCell, deadline::Deadline},
+    lease::{LeaseNews, actor::now, cell::LeaseCell, deadline::Deadline},
     proto::{LeaseGrantRequest, LeaseGrantResponse},
     retry::RpcClass,
     transport::grpc,
@@ -43,6 +46,16 @@ pub fn grant(ttl: Duration) -> Grant {
         options: KeepOptions::default(),
         timeout: None,
         client: (),
+    }
+}
+
+impl Grant {
+    /// A message to the actor [`Etcd`](crate::Etcd): grant the lease, and send what happens to it to this actor.
+    pub fn to(self, recipient: Recipient<LeaseNews>) -> DeliverLease {
+        DeliverLease {
+            grant: self,
+            recipient,
+        }
     }
 }
 

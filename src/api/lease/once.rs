@@ -12,6 +12,7 @@ use crate::{
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
     lease::RenewOnce,
+    proto::LeaseKeepAliveResponse,
     retry::table,
     runtime::shut_down,
 };
@@ -43,6 +44,11 @@ pub fn keep_alive_once(lease: impl Into<i64>) -> KeepAliveOnce {
 }
 
 impl<C> KeepAliveOnce<C> {
+    /// Which lease is to be renewed.
+    pub fn lease(&self) -> i64 {
+        self.id
+    }
+
     async fn perform(self, client: &Client, timeout: Duration) -> Result<KeepAliveOnceResponse> {
         if self.id <= 0 {
             return Err(Error::invalid("a lease's id is a positive number"));
@@ -63,7 +69,14 @@ impl<C> KeepAliveOnce<C> {
             });
             let patience = deadline.min(Instant::now() + ONCE_PATIENCE);
             match timeout_at(patience, answered).await {
-                Ok(Ok(Ok(ttl))) => return response(self.id, ttl),
+                Ok(Ok(Ok(ttl))) => {
+                    let answer = LeaseKeepAliveResponse {
+                        id: self.id,
+                        ttl,
+                        ..LeaseKeepAliveResponse::default()
+                    };
+                    return answer.try_into();
+                }
                 Ok(Ok(Err(error))) => {
                     if table::passing(error.kind()) == table::Passing::Never {
                         return Err(error);
@@ -89,20 +102,6 @@ impl<C> KeepAliveOnce<C> {
     }
 }
 
-fn response(lease: i64, ttl: i64) -> Result<KeepAliveOnceResponse> {
-    match u64::try_from(ttl) {
-        Ok(seconds @ 1..) => Ok(KeepAliveOnceResponse {
-            lease,
-            ttl: Duration::from_secs(seconds),
-        }),
-        _ => Err(Error::new(
-            ErrorKind::LeaseNotFound,
-            Outcome::Rejected,
-            "the server does not have it",
-        )),
-    }
-}
-
 /// What a [`KeepAliveOnce`] did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -111,4 +110,22 @@ pub struct KeepAliveOnceResponse {
     pub lease: i64,
     /// What it has left now.
     pub ttl: Duration,
+}
+
+impl TryFrom<LeaseKeepAliveResponse> for KeepAliveOnceResponse {
+    type Error = Error;
+
+    fn try_from(answer: LeaseKeepAliveResponse) -> Result<Self> {
+        match u64::try_from(answer.ttl) {
+            Ok(seconds @ 1..) => Ok(Self {
+                lease: answer.id,
+                ttl: Duration::from_secs(seconds),
+            }),
+            _ => Err(Error::new(
+                ErrorKind::LeaseNotFound,
+                Outcome::Rejected,
+                "the server does not have it",
+            )),
+        }
+    }
 }

@@ -36,9 +36,12 @@ pub fn revoke(lease: impl Into<i64>) -> Revoke {
 impl<C> Revoke<C> {
     async fn perform(self, client: &Client, timeout: Duration) -> Result<RevokeResponse> {
         let answer = send(client.caller(), self.id, timeout).await?;
-        Ok(RevokeResponse {
-            header: answer.header,
-        })
+        Ok(answer.into())
+    }
+
+    /// Which lease is to end.
+    pub fn lease(&self) -> i64 {
+        self.id
     }
 }
 
@@ -62,4 +65,12 @@ pub(crate) async fn send(
 pub struct RevokeResponse {
     /// The current revision, and who answered; none if an earlier attempt did it whose answer was lost.
     pub header: Option<ResponseHeader>,
+}
+
+impl From<LeaseRevokeResponse> for RevokeResponse {
+    fn from(answer: LeaseRevokeResponse) -> Self {
+        Self {
+            header: answer.header,
+        }
+    }
 }

@@ -33,3 +33,9 @@ impl Client {
         OpenWatch::new(self.clone(), key.into_bytes())
     }
 }
+
+/// A watch of a key, or with `.prefix()`, `.range(end)` or `.from_key()` of many, that is bound to no client yet: to be
+/// opened by a message to the actor [`Etcd`](crate::Etcd), or bound with `.on(&client)`.
+pub fn watch(key: impl IntoBytes) -> OpenWatch<()> {
+    OpenWatch::new((), key.into_bytes())
+}

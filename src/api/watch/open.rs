@@ -11,6 +11,7 @@ use tokio::{
 
 use super::{Watch, WatchHandle, WatchItem};
 use crate::{
+    actor::DeliverWatch,
     api::{IntoBytes, ResponseFuture, span::Span},
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
@@ -28,7 +29,8 @@ use crate::{
 /// The events that wait for a slow reader before the watch lags.
 const BUFFER: usize = 8192;
 
-/// A watch to be opened: awaiting it gives a [`Watch`], [`send_to`](Self::send_to) delivers it to an actor.
+/// A watch to be opened: awaiting it gives a [`Watch`], [`send_to`](Self::send_to) delivers it to an actor. Free
+/// (`OpenWatch<()>`) it becomes a message to the actor [`Etcd`](crate::Etcd) with [`to`](OpenWatch::to).
 ///
 /// Fails if the server refuses the watch, or no member creates it within the client's `request_timeout`.
 #[derive(Debug, Clone)]
@@ -37,8 +39,8 @@ const BUFFER: usize = 8192;
     clippy::struct_excessive_bools,
     reason = "each is an option of its own"
 )]
-pub struct OpenWatch {
-    client: Client,
+pub struct OpenWatch<C = Client> {
+    client: C,
     span: Span,
     start_revision: i64,
     no_puts: bool,
@@ -53,8 +55,8 @@ pub struct OpenWatch {
     max_outage: Option<Duration>,
 }
 
-impl OpenWatch {
-    pub(super) fn new(client: Client, key: Bytes) -> Self {
+impl<C> OpenWatch<C> {
+    pub(super) fn new(client: C, key: Bytes) -> Self {
         Self {
             client,
             span: Span::key(key),
@@ -162,7 +164,38 @@ impl OpenWatch {
         self.resync = true;
         self
     }
+}
 
+impl OpenWatch<()> {
+    /// Binds the watch to a client: awaiting it opens it.
+    pub fn on(self, client: &Client) -> OpenWatch {
+        OpenWatch {
+            client: client.clone(),
+            span: self.span,
+            start_revision: self.start_revision,
+            no_puts: self.no_puts,
+            no_deletes: self.no_deletes,
+            prev_kv: self.prev_kv,
+            progress_notify: self.progress_notify,
+            fragment: self.fragment,
+            require_leader: self.require_leader,
+            notices: self.notices,
+            resync: self.resync,
+            buffer: self.buffer,
+            max_outage: self.max_outage,
+        }
+    }
+
+    /// A message to the actor [`Etcd`](crate::Etcd): open the watch, and send its items to this actor.
+    pub fn to(self, recipient: Recipient<WatchItem>) -> DeliverWatch {
+        DeliverWatch {
+            watch: self,
+            recipient,
+        }
+    }
+}
+
+impl OpenWatch {
     /// Opens the watch and sends its items to an actor, the next one when the last was handled. It ends with the actor,
     /// with the client, or by the handle.
     pub async fn send_to(self, recipient: Recipient<WatchItem>) -> Result<WatchHandle> {

@@ -1,0 +1,86 @@
+//! What goes on for longer, delivered to an actor: watches, leases, connectivity.
+
+use actix::{Message, Recipient};
+
+use super::FreeRequest;
+use crate::{
+    api::{
+        ResponseFuture,
+        watch::{OpenWatch, WatchHandle, WatchItem},
+    },
+    balancer::ConnectivityChange,
+    client::Client,
+    error::Result,
+    lease::{Grant, Lease, LeaseNews},
+};
+
+/// Open a watch and send its items to an actor, the next one when the last was handled:
+/// `etcd.send(watch("config/").prefix().to(recipient))`. Gives the handle that ends it.
+///
+/// Sent with `do_send` it goes on until the actor or the client ends.
+#[derive(Clone, Message)]
+#[rtype(result = "Result<WatchHandle>")]
+pub struct DeliverWatch {
+    pub(crate) watch: OpenWatch<()>,
+    pub(crate) recipient: Recipient<WatchItem>,
+}
+
+impl FreeRequest for DeliverWatch {
+    type Response = WatchHandle;
+
+    fn name(&self) -> &'static str {
+        "DeliverWatch"
+    }
+
+    fn send_by(self, client: &Client) -> ResponseFuture<WatchHandle> {
+        Box::pin(self.watch.on(client).send_to(self.recipient))
+    }
+
+    fn unwanted(handle: WatchHandle) {
+        handle.detach();
+    }
+}
+
+/// Grant a lease and send what happens to it to an actor, from its first renewal on:
+/// `etcd.send(grant(ttl).keep_alive().to(recipient))`. Gives the lease, which is kept until it is dropped.
+#[derive(Clone, Message)]
+#[rtype(result = "Result<Lease>")]
+pub struct DeliverLease {
+    pub(crate) grant: Grant,
+    pub(crate) recipient: Recipient<LeaseNews>,
+}
+
+impl FreeRequest for DeliverLease {
+    type Response = Lease;
+
+    fn name(&self) -> &'static str {
+        "DeliverLease"
+    }
+
+    fn send_by(self, client: &Client) -> ResponseFuture<Lease> {
+        let granted = self.grant.send_by(client);
+        Box::pin(async move {
+            let lease = granted.await?;
+            lease.send_to(self.recipient);
+            Ok(lease)
+        })
+    }
+}
+
+/// Send every change of an endpoint's state to an actor, until that actor ends.
+#[derive(Clone, Message)]
+#[rtype(result = "Result<()>")]
+pub struct DeliverConnectivity(pub Recipient<ConnectivityChange>);
+
+impl FreeRequest for DeliverConnectivity {
+    type Response = ();
+
+    fn name(&self) -> &'static str {
+        "DeliverConnectivity"
+    }
+
+    fn send_by(self, client: &Client) -> ResponseFuture<()> {
+        client.send_connectivity_to(self.0);
+        Box::pin(std::future::ready(Ok(())))
+    }
+}

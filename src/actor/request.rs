@@ -1,0 +1,79 @@
+//! Which objects are requests.
+
+use actix::Message;
+
+use crate::{
+    api::{MemberRequest, Request, ResponseFuture},
+    client::Client,
+    error::Result,
+};
+
+/// A request that is bound to no client: a message to the actor [`Etcd`](crate::Etcd), which binds it to its own.
+///
+/// An application may have requests of its own, made of several of these.
+pub trait FreeRequest:
+    Message<Result = Result<Self::Response>> + Clone + Send + Sized + 'static
+{
+    /// What it gives.
+    type Response: Send + 'static;
+
+    /// What it is called in logs and in [`RequestFailed`](crate::RequestFailed).
+    fn name(&self) -> &'static str;
+
+    /// Makes the call.
+    fn send_by(self, client: &Client) -> ResponseFuture<Self::Response>;
+
+    /// What becomes of an answer nobody waits for. Default: it is dropped.
+    fn unwanted(response: Self::Response) {
+        drop(response);
+    }
+}
+
+/// Makes a request type with a method `on(self, &Client)` a message.
+macro_rules! free_request {
+    ($request:ident -> $response:ty) => {
+        impl actix::Message for $request {
+            type Result = $crate::error::Result<$response>;
+        }
+
+        impl $crate::actor::FreeRequest for $request {
+            type Response = $response;
+
+            fn name(&self) -> &'static str {
+                stringify!($request)
+            }
+
+            fn send_by(
+                self,
+                client: &$crate::client::Client,
+            ) -> $crate::api::ResponseFuture<$response> {
+                std::future::IntoFuture::into_future(self.on(client))
+            }
+        }
+    };
+}
+pub(crate) use free_request;
+
+macro_rules! administration {
+    ($($request:ident),*) => {
+        $(
+            impl<T: Send + 'static> Message for $request<T, ()> {
+                type Result = Result<T>;
+            }
+
+            impl<T: Send + 'static> FreeRequest for $request<T, ()> {
+                type Response = T;
+
+                fn name(&self) -> &'static str {
+                    self.rpc()
+                }
+
+                fn send_by(self, client: &Client) -> ResponseFuture<T> {
+                    self.on(client).into_future()
+                }
+            }
+        )*
+    };
+}
+
+administration!(Request, MemberRequest);
