@@ -1,3 +1,11 @@
 //! What applications build on etcd, built here on the same API they use.
 
+pub mod election;
+mod held;
+pub mod mutex;
+mod place;
+mod queue;
+mod race;
 pub mod session;
+mod tenure;
+mod turns;
