@@ -28,6 +28,7 @@ mod lease_faults;
 mod lease_record;
 mod lease_scripted;
 mod maintenance;
+mod mutex;
 mod session;
 mod shutdown;
 mod snapshot;
