@@ -38,6 +38,18 @@ impl Drop for Working {
     }
 }
 
+/// A write that may have been done without an answer: it failed, or the work was cancelled under way.
+struct Writing {
+    may_arrive: bool,
+    record: Arc<Mutex<Record>>,
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.record.lock().unwrap().unknown += usize::from(self.may_arrive);
+    }
+}
+
 async fn count(etcd: &Client) -> Option<usize> {
     let found = etcd.get("counter").await.ok()?;
     let value = found
@@ -57,15 +69,23 @@ async fn work(etcd: Client, held: Held, record: Arc<Mutex<Record>>) {
             return;
         };
         let write = put("counter", (before + 1).to_string());
+        let mut writing = Writing {
+            may_arrive: true,
+            record: record.clone(),
+        };
         match held.txn().then([write]).await {
-            Ok(done) if done.succeeded => {
+            Ok(done) => {
+                writing.may_arrive = false;
+                if !done.succeeded {
+                    return;
+                }
                 let write = (done.header.revision, held.token());
                 record.lock().unwrap().writes.push(write);
             }
-            Ok(_) => return,
             Err(error) => {
-                // It may still arrive, and be lost under the next count: whoever holds the lock next is safe from it.
-                record.lock().unwrap().unknown += usize::from(error.outcome() == Outcome::Unknown);
+                writing.may_arrive = error.outcome() == Outcome::Unknown;
+                // Should it arrive later, it must not be lost under the next count: the work ends, and the lock with
+                // it.
                 return;
             }
         }
