@@ -7,5 +7,6 @@ mod place;
 mod queue;
 mod race;
 pub mod session;
+pub mod singleton;
 mod tenure;
 mod turns;

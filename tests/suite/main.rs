@@ -34,6 +34,7 @@ mod mutex_chaos;
 mod recipes_etcdctl;
 mod session;
 mod shutdown;
+mod singleton;
 mod snapshot;
 mod storm;
 mod supervision;
