@@ -134,9 +134,10 @@ impl LockGuard {
     /// Gives the lock back and waits for it. Fails with [`ErrorKind::LockLost`] if it was lost before: somebody else's
     /// is never given back.
     pub async fn unlock(self) -> Result<()> {
-        match self.place.leave().await? {
-            true => Ok(()),
-            false => Err(Loss::Taken.into()),
+        if self.place.leave().await? {
+            Ok(())
+        } else {
+            Err(Loss::Taken.into())
         }
     }
 }

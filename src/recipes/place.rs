@@ -167,7 +167,7 @@ fn who_is_ahead(read: &TxnResponse) -> Ahead {
         _ => None,
     };
     match found {
-        Some(before) => Ahead::Key(before.key.clone().into(), read.header.revision + 1),
+        Some(before) => Ahead::Key(before.key.clone(), read.header.revision + 1),
         None => Ahead::Nobody,
     }
 }
@@ -232,7 +232,7 @@ mod tests {
             ..ResponseHeader::default()
         };
         let kvs = before.iter().map(|key| KeyValue {
-            key: Bytes::from_static(key.as_bytes()).into(),
+            key: Bytes::from_static(key.as_bytes()),
             ..KeyValue::default()
         });
         let found = GetResponse {

@@ -270,7 +270,7 @@ mod tests {
         proto::{KeyValue, ResponseHeader},
     };
 
-    const LEASE: i64 = 0x70ff_ab;
+    const LEASE: i64 = 0x0070_ffab;
 
     fn answer(succeeded: bool, found: Option<(i64, i64)>) -> TxnResponse {
         let header = ResponseHeader {

@@ -42,8 +42,8 @@ pub struct Leader {
 impl From<&KeyValue> for Leader {
     fn from(kv: &KeyValue) -> Self {
         Self {
-            key: kv.key.clone().into(),
-            value: kv.value.clone().into(),
+            key: kv.key.clone(),
+            value: kv.value.clone(),
             token: kv.create_revision,
             lease: kv.lease,
             revision: kv.mod_revision,
@@ -64,6 +64,14 @@ pub enum LeaderEvent {
     Ended(Error),
 }
 
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Told {
+    #[default]
+    Nothing,
+    NoLeader,
+    Leads(Leader),
+}
+
 /// All candidates of an election.
 #[derive(Debug, Default)]
 struct Race {
@@ -71,7 +79,8 @@ struct Race {
     candidates: BTreeMap<(i64, Bytes), Leader>,
     /// The create revision of a key, as its deletion does not tell it.
     created: HashMap<Bytes, i64>,
-    told: Option<Option<Leader>>,
+    /// The first one when it was last told.
+    told: Told,
 }
 
 impl Race {
@@ -89,7 +98,7 @@ impl Race {
     fn apply(&mut self, events: &[Event]) -> Option<LeaderEvent> {
         for event in events {
             let Some(kv) = &event.kv else { continue };
-            let key: Bytes = kv.key.clone().into();
+            let key: Bytes = kv.key.clone();
             if let Some(created) = self.created.remove(&key) {
                 self.candidates.remove(&(created, key));
             }
@@ -108,26 +117,24 @@ impl Race {
     }
 
     fn news(&mut self) -> Option<LeaderEvent> {
-        let leader = self.candidates.values().next();
-        if self
-            .told
-            .as_ref()
-            .is_some_and(|told| told.as_ref() == leader)
-        {
+        let leader = self.candidates.values().next().cloned();
+        let now = leader.clone().map_or(Told::NoLeader, Told::Leads);
+        if self.told == now {
             return None;
         }
-        let leader = leader.cloned();
-        self.told = Some(leader.clone());
+        self.told = now;
         Some(leader.map_or(LeaderEvent::NoLeader, LeaderEvent::Leads))
     }
 }
+
+/// The observer again, with its next event.
+type Next = Pin<Box<dyn Future<Output = (Observer, LeaderEvent)> + Send>>;
 
 /// Every change of who leads an election, from the state it is in now: a stream that ends after
 /// [`LeaderEvent::Ended`]. Where history was compacted away during an outage, it goes on with what it came to.
 #[must_use = "an election is observed while this is read"]
 pub struct Leaders {
-    /// Gives itself back with the next event.
-    next: Option<Pin<Box<dyn Future<Output = (Observer, LeaderEvent)> + Send>>>,
+    next: Option<Next>,
 }
 
 impl Leaders {
@@ -154,7 +161,7 @@ impl Leaders {
         };
         let (observer, event) = ready!(next.as_mut().poll(cx));
         let ended = matches!(event, LeaderEvent::Ended(_));
-        self.next = (!ended).then(|| Box::pin(observer.next()) as _);
+        self.next = (!ended).then(|| -> Next { Box::pin(observer.next()) });
         Poll::Ready(Some(event))
     }
 }
@@ -224,7 +231,7 @@ mod tests {
 
     fn kv(key: &'static str, created: i64, revision: i64) -> KeyValue {
         KeyValue {
-            key: Bytes::from_static(key.as_bytes()).into(),
+            key: Bytes::from_static(key.as_bytes()),
             create_revision: created,
             mod_revision: revision,
             ..KeyValue::default()
@@ -254,14 +261,14 @@ mod tests {
         }
     }
 
-    fn leads(key: &'static str, revision: i64) -> Option<(Bytes, i64)> {
-        Some((Bytes::from_static(key.as_bytes()), revision))
+    fn leads(key: &'static str, revision: i64) -> (Bytes, i64) {
+        (Bytes::from_static(key.as_bytes()), revision)
     }
 
     #[test]
     fn the_first_event_is_told_even_if_it_is_that_nobody_leads() {
         let mut race = Race::default();
-        assert_eq!(told(race.replace(&[])), leads("", 0));
+        assert_eq!(told(race.replace(&[])), Some(leads("", 0)));
         assert_eq!(told(race.replace(&[])), None);
     }
 
@@ -270,15 +277,18 @@ mod tests {
         let mut race = Race::default();
         assert_eq!(
             told(race.replace(&[kv("e/b", 5, 5), kv("e/a", 3, 3)])),
-            leads("e/a", 3)
+            Some(leads("e/a", 3))
         );
         assert_eq!(told(race.apply(&[put(kv("e/b", 5, 6))])), None);
-        assert_eq!(told(race.apply(&[put(kv("e/a", 3, 7))])), leads("e/a", 7));
-        assert_eq!(told(race.apply(&[delete("e/a", 8)])), leads("e/b", 6));
-        assert_eq!(told(race.apply(&[delete("e/b", 9)])), leads("", 0));
+        assert_eq!(
+            told(race.apply(&[put(kv("e/a", 3, 7))])),
+            Some(leads("e/a", 7))
+        );
+        assert_eq!(told(race.apply(&[delete("e/a", 8)])), Some(leads("e/b", 6)));
+        assert_eq!(told(race.apply(&[delete("e/b", 9)])), Some(leads("", 0)));
         assert_eq!(
             told(race.apply(&[put(kv("e/a", 10, 10))])),
-            leads("e/a", 10)
+            Some(leads("e/a", 10))
         );
     }
 
@@ -287,7 +297,7 @@ mod tests {
         let mut race = Race::default();
         race.replace(&[kv("e/a", 3, 3), kv("e/b", 5, 5)]);
         let events = [delete("e/a", 8), put(kv("e/a", 8, 8))];
-        assert_eq!(told(race.apply(&events)), leads("e/b", 5));
+        assert_eq!(told(race.apply(&events)), Some(leads("e/b", 5)));
     }
 
     #[test]
@@ -295,6 +305,9 @@ mod tests {
         let mut race = Race::default();
         race.replace(&[kv("e/a", 3, 3)]);
         assert_eq!(told(race.replace(&[kv("e/a", 3, 3)])), None);
-        assert_eq!(told(race.replace(&[kv("e/c", 20, 20)])), leads("e/c", 20));
+        assert_eq!(
+            told(race.replace(&[kv("e/c", 20, 20)])),
+            Some(leads("e/c", 20))
+        );
     }
 }
