@@ -31,6 +31,7 @@ mod lease_scripted;
 mod maintenance;
 mod mutex;
 mod mutex_chaos;
+mod recipes_dropped;
 mod recipes_etcdctl;
 mod session;
 mod shutdown;
