@@ -134,6 +134,8 @@ kinds! {
     Protocol: "the answer is not gRPC, or is malformed", "check that the endpoint is etcd's client URL, with the right scheme";
     TlsFailed: "the encrypted connection could not be made", "check the certificates, their names and their dates";
     CredentialsUnavailable: "the credentials to log in with could not be had", "check where they come from";
+    SessionLost: "the session is lost", "open a new one; what was bound to it is gone or soon will be";
+    LockLost: "the lock or the leadership is not held any more", "stop the work that needs it, and ask for it again";
     FileFailed: "a file could not be read or written", "check the path, its rights and the space left";
     Internal: "a part of the client failed", "report it as a bug";
     Other: "the server answered with an error this client does not know", "see the server's own words";

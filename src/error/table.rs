@@ -234,6 +234,8 @@ impl ErrorKind {
             | Self::Protocol
             | Self::TlsFailed
             | Self::CredentialsUnavailable
+            | Self::SessionLost
+            | Self::LockLost
             | Self::FileFailed
             | Self::Internal
             | Self::Other => Outcome::Unknown,

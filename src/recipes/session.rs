@@ -37,6 +37,8 @@ use crate::{
     lease::{Grant, Lease, LeaseEvent, LeaseEvents, LostReason},
 };
 
+use super::{tenure::TermCell, turns::Turns};
+
 /// A reader that is further behind loses the oldest events.
 const EVENTS_KEPT: usize = 64;
 /// Between two attempts to heal, growing from the first to the second.
@@ -99,15 +101,18 @@ impl SessionBuilder {
     async fn open(self) -> Result<Session> {
         let lease = self.grant().await?;
         let events = lease.events();
+        let id = lease.id();
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
-                leases: vec![lease.id()],
+                leases: vec![id],
                 lease: Some(lease),
                 keys: HashMap::new(),
             }),
             healing: tokio::sync::Mutex::new(()),
             events: broadcast::Sender::new(EVENTS_KEPT),
             lost: watch::Sender::new(None),
+            term: TermCell::new(id),
+            turns: Turns::default(),
         });
         let (end, ended) = watch::channel(());
         let keeper = Keeper {
@@ -161,12 +166,16 @@ pub struct Session {
     _end: watch::Sender<()>,
 }
 
-struct Shared {
+pub(super) struct Shared {
     state: Mutex<State>,
     /// Held while keys are put, so that none is put with a lease that is being replaced.
     healing: tokio::sync::Mutex<()>,
     events: broadcast::Sender<SessionEvent>,
     lost: watch::Sender<Option<LostReason>>,
+    /// What locks and elections go by.
+    pub(super) term: TermCell,
+    /// Tasks that share a session have one key in a queue: they take turns before they get there.
+    pub(super) turns: Turns,
 }
 
 struct State {
@@ -191,11 +200,16 @@ impl Session {
 
     /// How long the server has its lease for certain.
     pub fn remaining(&self) -> Duration {
-        let state = self.shared.lock();
-        state
-            .lease
-            .as_ref()
-            .map_or(Duration::ZERO, Lease::remaining)
+        self.shared.remaining(|_| true)
+    }
+
+    /// The client it was opened with.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// Puts a key that is bound to the session: deleted when it ends, put again when it heals. While it heals, this
@@ -265,6 +279,7 @@ impl Session {
 
     /// Ends it: its lease is revoked and its keys are deleted.
     pub async fn close(self) -> Result<()> {
+        self.shared.term.close();
         let lease = self.shared.lock().lease.take();
         match lease {
             Some(lease) => lease.revoke().await,
@@ -275,6 +290,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        self.shared.term.close();
         // Its own drop revokes it.
         drop(self.shared.lock().lease.take());
     }
@@ -292,6 +308,13 @@ impl fmt::Debug for Session {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long the server has the lease for certain, if it is the one meant.
+    pub(super) fn remaining(&self, meant: impl FnOnce(i64) -> bool) -> Duration {
+        let state = self.lock();
+        let lease = state.lease.as_ref().filter(|lease| meant(lease.id()));
+        lease.map_or(Duration::ZERO, Lease::remaining)
     }
 
     fn tell(&self, event: SessionEvent) {
@@ -329,12 +352,14 @@ impl Keeper {
                 match events.next().await {
                     Some(LeaseEvent::Lost(reason)) => break reason,
                     Some(LeaseEvent::AtRisk { deadline }) => {
+                        self.shared.term.at_risk();
                         self.shared.tell(SessionEvent::AtRisk { deadline });
                     }
-                    Some(LeaseEvent::Renewed { .. }) => {}
+                    Some(LeaseEvent::Renewed { .. }) => self.shared.term.certain(),
                     None => return,
                 }
             };
+            self.shared.term.lost(reason);
             let last = matches!(reason, LostReason::Shutdown | LostReason::PermissionDenied);
             if last || !self.builder.heal {
                 self.lost(reason);
@@ -397,6 +422,7 @@ impl Keeper {
         let before = self.shared.lock().lease.replace(lease);
         // Never confirmed is not gone: nothing of the old one may stay.
         drop(before);
+        self.shared.term.begin(id);
         self.shared.tell(SessionEvent::Healed { lease: id, taken });
         Ok(events)
     }

@@ -189,6 +189,8 @@ pub(crate) fn passing(kind: ErrorKind) -> Passing {
         | ErrorKind::ResponseTooLarge
         | ErrorKind::TlsFailed
         | ErrorKind::CredentialsUnavailable
+        | ErrorKind::SessionLost
+        | ErrorKind::LockLost
         | ErrorKind::FileFailed
         | ErrorKind::Other => Passing::Never,
     }

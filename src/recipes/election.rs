@@ -1,0 +1,253 @@
+//! An election: of all candidates one leads at a time, and everybody can see who.
+//!
+//! The layout of the keys is that of the Go client's `concurrency` package, so that Go programs and `etcdctl elect`
+//! take part in the same election. As there, every key under `<name>/` counts: do not nest names. What
+//! [is said of locks](super::mutex#what-holds-when) is true of leaders, too.
+//!
+//! ```no_run
+//! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
+//! use std::time::Duration;
+//! use actix_etcd::recipes::election::LeaderEvent;
+//!
+//! let session = etcd.session(Duration::from_secs(10)).await?;
+//! let leadership = session.election("jobs").campaign("10.0.0.1").await?;
+//! tokio::select! {
+//!     loss = leadership.lost() => println!("not the leader any more: {loss}"),
+//!     () = tokio::time::sleep(Duration::from_secs(60)) => leadership.resign().await?,
+//! }
+//!
+//! let mut leaders = etcd.leaders("jobs");
+//! while let Some(event) = leaders.next().await {
+//!     match event {
+//!         LeaderEvent::Leads(leader) => println!("{:?} leads", leader.value),
+//!         LeaderEvent::NoLeader => println!("nobody leads"),
+//!         _ => break,
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+use std::{fmt, ops::Deref};
+
+use actix::Recipient;
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+pub use super::{
+    held::Held,
+    race::{Leader, LeaderEvent, Leaders},
+    tenure::Loss,
+};
+use super::{
+    place::Place,
+    queue::{Queue, prefix},
+    session::Session,
+};
+use crate::{
+    api::{
+        IntoBytes,
+        kv::{create_revision, put},
+    },
+    client::Client,
+    error::Result,
+};
+
+/// An election, as a candidate sees it.
+#[derive(Clone)]
+pub struct Election {
+    queue: Queue,
+}
+
+impl Session {
+    /// The election of that name.
+    pub fn election(&self, name: impl IntoBytes) -> Election {
+        Election::new(self, name)
+    }
+}
+
+impl Client {
+    /// Every change of who leads the election of that name, from the state it is in now. Needs no session.
+    pub fn leaders(&self, name: impl IntoBytes) -> Leaders {
+        Leaders::new(self.clone(), prefix(&name.into_bytes()))
+    }
+
+    /// Who leads the election of that name now.
+    pub async fn leader(&self, name: impl IntoBytes) -> Result<Option<Leader>> {
+        leader(self, &prefix(&name.into_bytes())).await
+    }
+
+    /// Sends every change of who leads the election of that name to an actor, the next one when the last was handled,
+    /// until that actor or the client ends, or the handle is dropped.
+    pub fn send_leaders_to(
+        &self,
+        name: impl IntoBytes,
+        recipient: Recipient<LeaderEvent>,
+    ) -> Observation {
+        let mut leaders = self.leaders(name);
+        let (end, ended) = oneshot::channel::<()>();
+        let pump = async move {
+            while let Some(event) = leaders.next().await {
+                if recipient.send(event).await.is_err() {
+                    return;
+                }
+            }
+        };
+        self.run(move || {
+            actix_rt::spawn(async move {
+                tokio::select! {
+                    // An error: the handle was dropped.
+                    _ = ended => {}
+                    () = pump => {}
+                }
+            });
+        });
+        Observation { _end: end }
+    }
+}
+
+impl Election {
+    /// The election of that name, for this session as a candidate.
+    pub fn new(session: &Session, name: impl IntoBytes) -> Self {
+        Self {
+            queue: Queue::new(session, &name.into_bytes()),
+        }
+    }
+
+    /// Waits until this candidate leads. Dropping the future withdraws it.
+    ///
+    /// Outages are waited out for as long as the session lives. Fails with
+    /// [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) at once when it is lost, with
+    /// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) where somebody deleted its key, and where the user may not
+    /// do this. Nothing stays behind then.
+    pub async fn campaign(&self, value: impl IntoBytes) -> Result<Leadership> {
+        let value = value.into_bytes();
+        let place = self.queue.join(value.clone()).await?;
+        place.first().await?;
+        let adopted = place.adopted;
+        let leadership = Leadership { place };
+        // Of a key that was there already, the value may be another one.
+        if adopted {
+            leadership.proclaim(value).await?;
+        }
+        Ok(leadership)
+    }
+
+    /// Takes over a leadership that was won before, by a session whose process was restarted: with the key and the
+    /// token of then, and without anybody else leading in between. `None` where it is lost: campaign anew.
+    ///
+    /// Works while the lease of the former session has not expired. From then on the leadership is bound to this
+    /// session, and the former one, should it still be there, has lost it. Where this fails or is dropped halfway, the
+    /// leadership may be bound to this session already: call it again, or close the session.
+    pub async fn resume(
+        &self,
+        key: impl IntoBytes,
+        token: i64,
+        value: impl IntoBytes,
+    ) -> Result<Option<Leadership>> {
+        let (key, value) = (key.into_bytes(), value.into_bytes());
+        let tenure = self.queue.tenure()?;
+        let turn = self.queue.turn(&tenure).await?;
+        let rebind = self
+            .queue
+            .client
+            .txn()
+            .when([create_revision(key.clone()).eq(token)])
+            .then([put(key.clone(), value).lease(tenure.lease())])
+            .await?;
+        if !rebind.succeeded {
+            return Ok(None);
+        }
+        let place = Place {
+            held: Held {
+                client: self.queue.client.clone(),
+                tenure,
+                key,
+                token,
+            },
+            prefix: self.queue.prefix.clone(),
+            adopted: true,
+            unsure: None,
+            turn: Some(turn),
+        };
+        // It may have been a candidate only.
+        place.first().await?;
+        Ok(Some(Leadership { place }))
+    }
+
+    /// Who leads now.
+    pub async fn leader(&self) -> Result<Option<Leader>> {
+        leader(&self.queue.client, &self.queue.prefix).await
+    }
+
+    /// Every change of who leads, from the state it is in now: every leader, every proclamation of a leader, and when
+    /// nobody leads.
+    pub fn observe(&self) -> Leaders {
+        Leaders::new(self.queue.client.clone(), self.queue.prefix.clone())
+    }
+}
+
+/// An actor is told who leads while this is held.
+#[derive(Debug)]
+#[must_use = "an election whose handle is dropped is not observed any more"]
+pub struct Observation {
+    _end: oneshot::Sender<()>,
+}
+
+async fn leader(client: &Client, prefix: &Bytes) -> Result<Option<Leader>> {
+    let first = client.get(prefix.clone()).prefix();
+    let first = first.first_by_create_revision().await?;
+    Ok(first.first().map(Leader::from))
+}
+
+impl fmt::Debug for Election {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Election")
+            .field("prefix", &self.queue.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An election that was won. Dropped, it is resigned in the background.
+#[must_use = "a leadership that is dropped is resigned"]
+pub struct Leadership {
+    place: Place,
+}
+
+impl Leadership {
+    /// Tells everybody something new. Fails with [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) where this does
+    /// not lead any more.
+    pub async fn proclaim(&self, value: impl IntoBytes) -> Result<()> {
+        let proclamation = put(self.key().clone(), value).lease(self.lease());
+        let done = self.txn().then([proclamation]).await?;
+        if done.succeeded {
+            Ok(())
+        } else {
+            Err(Loss::Taken.into())
+        }
+    }
+
+    /// Gives the leadership up and waits for it. Fails with
+    /// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if it was lost before.
+    pub async fn resign(self) -> Result<()> {
+        if self.place.leave().await? {
+            Ok(())
+        } else {
+            Err(Loss::Taken.into())
+        }
+    }
+}
+
+impl Deref for Leadership {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.place.held
+    }
+}
+
+impl fmt::Debug for Leadership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Leadership").field(&**self).finish()
+    }
+}

@@ -1,0 +1,320 @@
+//! Runs an actor on exactly one node.
+//!
+//! Every node starts a [`Singleton`] with the same name. They campaign; the one that leads makes the actor and runs it
+//! until its leadership is at risk. Then the actor is stopped while the lease still has some time, and only after its
+//! end the leadership is given up: two alive at once is what this is here to prevent.
+//!
+//! It can do so only where the actor ends when it is stopped: one that refuses in `stopping`, or blocks its thread for
+//! longer than the lease has, outlives it, and an error is logged. What such an actor writes with
+//! [`Held::txn`] is not written any more, whatever happens.
+//!
+//! ```no_run
+//! # use actix::{Actor, Context};
+//! use std::time::Duration;
+//! use actix_etcd::recipes::election::Held;
+//!
+//! struct Scheduler { leadership: Held }
+//!
+//! impl Actor for Scheduler {
+//!     type Context = Context<Self>;
+//! }
+//!
+//! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
+//! let singleton = etcd
+//!     .singleton("scheduler")
+//!     .ttl(Duration::from_secs(10))
+//!     .start(|leadership| Scheduler { leadership })?;
+//! if let Some(scheduler) = singleton.addr() {
+//!     println!("it runs here: {scheduler:?}");
+//! }
+//! singleton.stop().await;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::{fmt, pin::pin, time::Duration};
+
+use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, fut::wrap_future};
+use bytes::Bytes;
+use tokio::sync::{oneshot, watch};
+
+use super::{
+    election::{Held, Leadership},
+    held::PAUSE,
+};
+use crate::{
+    api::IntoBytes,
+    client::Client,
+    error::{Error, ErrorKind, Result},
+};
+
+/// Default time to live.
+const TTL: Duration = Duration::from_secs(10);
+/// Before the next campaign where one failed.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// The shortest time between two checks of the lease.
+const TICK: Duration = Duration::from_millis(10);
+
+impl Client {
+    /// An actor that runs on exactly one of the nodes that start it under this name.
+    pub fn singleton(&self, name: impl IntoBytes) -> SingletonBuilder {
+        SingletonBuilder {
+            client: self.clone(),
+            name: name.into_bytes(),
+            value: Bytes::new(),
+            ttl: TTL,
+            margin: None,
+        }
+    }
+}
+
+/// Makes a [`Singleton`].
+#[derive(Debug, Clone)]
+#[must_use = "nothing runs before it is started"]
+pub struct SingletonBuilder {
+    client: Client,
+    name: Bytes,
+    value: Bytes,
+    ttl: Duration,
+    margin: Option<Duration>,
+}
+
+impl SingletonBuilder {
+    /// How long after a crash of its node the actor can run on another one. Default: 10 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// What this node proclaims as the leader, for those who observe the election. Default: nothing.
+    pub fn value(mut self, value: impl IntoBytes) -> Self {
+        self.value = value.into_bytes();
+        self
+    }
+
+    /// How long before the end of the lease the actor is told to stop. Default: a third of the time to live, which is
+    /// also about the most it can be.
+    pub fn margin(mut self, margin: Duration) -> Self {
+        self.margin = Some(margin);
+        self
+    }
+
+    /// Campaigns from now on, and runs the actor on this arbiter whenever this node leads.
+    ///
+    /// The actor is made with a view of the leadership, for its token and its transactions. When it ends by itself,
+    /// the leadership is given up, and the node campaigns again. Fails where there is no actix arbiter on this thread,
+    /// or the margin is more than half of the time to live.
+    pub fn start<A, F>(self, factory: F) -> Result<Singleton<A>>
+    where
+        A: Actor<Context = Context<A>>,
+        F: FnMut(Held) -> A + 'static,
+    {
+        if actix_rt::Arbiter::try_current().is_none() {
+            return Err(Error::invalid("there is no actix arbiter on this thread"));
+        }
+        let margin = self.margin.unwrap_or(self.ttl / 3);
+        if margin > self.ttl / 2 {
+            let text = "the margin is more than half of the time to live";
+            return Err(Error::invalid(text));
+        }
+        let (end, ended) = watch::channel(());
+        let running = watch::Sender::new(None);
+        let (done, finished) = oneshot::channel();
+        let singleton = Singleton {
+            running: running.subscribe(),
+            end,
+            finished,
+        };
+        let runner = Runner {
+            builder: self,
+            margin,
+            factory,
+            running,
+        };
+        actix_rt::spawn(async move {
+            runner.run(ended).await;
+            let _ = done.send(());
+        });
+        Ok(singleton)
+    }
+}
+
+/// An actor that runs on exactly one node, perhaps this one. Dropped, it is stopped here in the background.
+#[must_use = "a singleton that is dropped is stopped"]
+pub struct Singleton<A: Actor> {
+    running: watch::Receiver<Option<Addr<A>>>,
+    end: watch::Sender<()>,
+    finished: oneshot::Receiver<()>,
+}
+
+impl<A: Actor> Singleton<A> {
+    /// The actor, while it runs on this node.
+    pub fn addr(&self) -> Option<Addr<A>> {
+        self.running.borrow().clone()
+    }
+
+    /// Waits until it runs on this node.
+    pub async fn running(&self) -> Result<Addr<A>> {
+        let mut running = self.running.clone();
+        let found = running.wait_for(Option::is_some).await;
+        let found = found.ok().and_then(|found| found.clone());
+        found.ok_or_else(crate::runtime::shut_down)
+    }
+
+    /// Waits until it does not run on this node.
+    pub async fn not_running(&self) {
+        let mut running = self.running.clone();
+        // An error: it never will.
+        let _ = running.wait_for(Option::is_none).await;
+    }
+
+    /// Stops it on this node, waits for its end, and lets another node have it.
+    pub async fn stop(self) {
+        drop(self.end);
+        let _ = self.finished.await;
+    }
+}
+
+impl<A: Actor> fmt::Debug for Singleton<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Singleton")
+            .field("runs_here", &self.running.borrow().is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+struct Runner<A: Actor, F> {
+    builder: SingletonBuilder,
+    margin: Duration,
+    factory: F,
+    running: watch::Sender<Option<Addr<A>>>,
+}
+
+impl<A, F> Runner<A, F>
+where
+    A: Actor<Context = Context<A>>,
+    F: FnMut(Held) -> A,
+{
+    async fn run(mut self, mut ended: watch::Receiver<()>) {
+        loop {
+            let pause = match self.term(&mut ended).await {
+                Ok(true) => return,
+                Ok(false) => PAUSE,
+                Err(error) if error.kind() == ErrorKind::Shutdown => return,
+                Err(error) => {
+                    tracing::warn!(%error, "a candidate for a singleton tries again");
+                    AFTER_FAILURE
+                }
+            };
+            tokio::select! {
+                _ = ended.changed() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// One session: campaigns, runs the actor, stops it. Whether that was asked for.
+    async fn term(&mut self, ended: &mut watch::Receiver<()>) -> Result<bool> {
+        let builder = &self.builder;
+        let campaign = async {
+            let session = builder.client.session(builder.ttl).await?;
+            let election = session.election(builder.name.clone());
+            let leadership = election.campaign(builder.value.clone()).await?;
+            Ok::<_, Error>((session, leadership))
+        };
+        let (session, leadership) = tokio::select! {
+            biased;
+            _ = ended.changed() => return Ok(true),
+            led = campaign => led?,
+        };
+        let mut actor = Running::start((self.factory)((*leadership).clone()));
+        self.running.send_replace(Some(actor.addr.clone()));
+        let end = tokio::select! {
+            biased;
+            () = endangered(&leadership, self.margin) => End::Endangered,
+            _ = ended.changed() => End::Asked,
+            () = actor.ended() => End::ByItself,
+        };
+        self.running.send_replace(None);
+        actor.stop(&leadership).await;
+        // Only now may somebody else lead. Where nobody can be told, dropping the two goes on trying.
+        if end != End::Endangered {
+            leadership.resign().await?;
+            session.close().await?;
+        }
+        Ok(end == End::Asked)
+    }
+}
+
+/// Why the actor does not run here any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Asked,
+    Endangered,
+    ByItself,
+}
+
+/// Waits until the leadership is lost, or certain for no longer than the margin.
+async fn endangered(leadership: &Leadership, margin: Duration) {
+    let mut lost = pin!(leadership.lost());
+    loop {
+        let spare = leadership.remaining().saturating_sub(margin);
+        if spare.is_zero() {
+            return;
+        }
+        tokio::select! {
+            _ = &mut lost => return,
+            () = tokio::time::sleep(spare.max(TICK)) => {}
+        }
+    }
+}
+
+/// An actor that can be stopped from outside, and whose end can be waited for.
+struct Running<A: Actor> {
+    addr: Addr<A>,
+    stop: Option<oneshot::Sender<()>>,
+    ended: watch::Receiver<()>,
+}
+
+impl<A: Actor<Context = Context<A>>> Running<A> {
+    fn start(actor: A) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        // Dropped with the actor's context, right after the actor.
+        let (alive, ended) = watch::channel(());
+        let addr = A::create(move |ctx| {
+            let order = wrap_future::<_, A>(stopped).map(move |_, _, ctx: &mut Context<A>| {
+                ctx.stop();
+            });
+            ctx.spawn(order);
+            let life = async move {
+                let _alive = alive;
+                std::future::pending::<()>().await;
+            };
+            ctx.spawn(wrap_future::<_, A>(life));
+            actor
+        });
+        Self {
+            addr,
+            stop: Some(stop),
+            ended,
+        }
+    }
+
+    async fn ended(&mut self) {
+        // Never sent, only dropped.
+        let _ = self.ended.changed().await;
+    }
+
+    /// Stops it and waits for its end, however long that takes.
+    async fn stop(mut self, leadership: &Leadership) {
+        let _ = self.stop.take().map(|stop| stop.send(()));
+        let remaining = leadership.remaining();
+        if tokio::time::timeout(remaining, self.ended()).await.is_err() {
+            tracing::error!(
+                key = ?leadership.key(),
+                "an actor that should run on one node only has not ended in time: it may run on two"
+            );
+            self.ended().await;
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! An actor that runs on exactly one node, whatever happens to the others.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, Running};
+use actix_etcd::{
+    Client, ErrorKind,
+    recipes::{election::Held, singleton::Singleton},
+};
+use testbed::{Chaos, ChaosKind, Cluster, Fault};
+use tokio::time::timeout;
+
+use crate::wait::{until, until_async};
+
+const SECOND: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(3);
+
+type Lives = Arc<Mutex<Vec<(&'static str, Instant, Option<Instant>)>>>;
+
+/// Notes when it began and when it was gone.
+struct Only {
+    node: &'static str,
+    lives: Lives,
+    number: usize,
+    token: i64,
+    dies_slowly: Option<Duration>,
+}
+
+impl Actor for Only {
+    type Context = Context<Self>;
+
+    fn started(&mut self, _: &mut Self::Context) {
+        let mut lives = self.lives.lock().unwrap();
+        self.number = lives.len();
+        lives.push((self.node, Instant::now(), None));
+    }
+
+    fn stopping(&mut self, ctx: &mut Self::Context) -> Running {
+        let Some(last_words) = self.dies_slowly.take() else {
+            return Running::Stop;
+        };
+        ctx.run_later(last_words, |_, ctx| ctx.stop());
+        Running::Continue
+    }
+}
+
+impl Drop for Only {
+    fn drop(&mut self) {
+        self.lives.lock().unwrap()[self.number].2 = Some(Instant::now());
+    }
+}
+
+#[derive(Message)]
+#[rtype(result = "i64")]
+struct Token;
+
+impl Handler<Token> for Only {
+    type Result = i64;
+
+    fn handle(&mut self, _: Token, _: &mut Self::Context) -> i64 {
+        self.token
+    }
+}
+
+#[derive(Message)]
+#[rtype(result = "()")]
+struct End;
+
+impl Handler<End> for Only {
+    type Result = ();
+
+    fn handle(&mut self, _: End, ctx: &mut Self::Context) {
+        ctx.stop();
+    }
+}
+
+fn node(etcd: &Client, name: &'static str, lives: &Lives) -> Singleton<Only> {
+    let lives = lives.clone();
+    let make = move |leadership: Held| Only {
+        node: name,
+        lives: lives.clone(),
+        number: 0,
+        token: leadership.token(),
+        dies_slowly: Some(SECOND / 5),
+    };
+    let singleton = etcd.singleton("only").value(name).ttl(TTL);
+    singleton.start(make).unwrap()
+}
+
+/// Who lived, in order; fails where two did at once.
+fn one_at_a_time(lives: &Lives) -> Vec<&'static str> {
+    let lives = lives.lock().unwrap();
+    for pair in lives.windows(2) {
+        let ended = pair[0].2.expect("the one before has ended");
+        assert!(ended <= pair[1].1, "two were alive at once: {lives:?}");
+    }
+    lives.iter().map(|life| life.0).collect()
+}
+
+#[actix::test]
+async fn an_actor_runs_on_one_node_and_moves_when_that_is_stopped() {
+    let cluster = Cluster::start(1).await;
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let lives = Lives::default();
+    let a = node(&etcd, "a", &lives);
+    let addr = a.running().await.unwrap();
+    let b = node(&etcd, "b", &lives);
+    until_async("both are candidates", async || {
+        etcd.get("only/").prefix().await.unwrap().count == 2
+    })
+    .await;
+    assert!(b.addr().is_none());
+    let leader = etcd.leader("only").await.unwrap().unwrap();
+    assert_eq!(leader.value, "a");
+    assert_eq!(addr.send(Token).await.unwrap(), leader.token);
+    a.stop().await;
+    assert!(!addr.connected());
+    let addr = b.running().await.unwrap();
+    assert!(addr.send(Token).await.unwrap() > leader.token);
+    // Dropped is stopped, too.
+    drop(b);
+    until("the second has ended", || {
+        lives.lock().unwrap().iter().all(|life| life.2.is_some())
+    })
+    .await;
+    assert_eq!(one_at_a_time(&lives), ["a", "b"]);
+    until_async("no candidate is left", async || {
+        etcd.get("only/").prefix().await.unwrap().count == 0
+    })
+    .await;
+}
+
+#[actix::test]
+async fn a_node_that_is_cut_off_has_ended_its_actor_before_another_starts_it() {
+    let cluster = Cluster::start(1).await;
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
+    let lives = Lives::default();
+    let a = node(&etcd, "a", &lives);
+    a.running().await.unwrap();
+    let b = node(&direct, "b", &lives);
+    cluster.member(0).client_link().set(Fault::Freeze);
+    timeout(20 * SECOND, b.running()).await.unwrap().unwrap();
+    assert!(a.addr().is_none());
+    assert_eq!(one_at_a_time(&lives), ["a", "b"]);
+    cluster.heal();
+    // Back again, it is a candidate like any other.
+    until_async("both are candidates", async || {
+        direct.get("only/").prefix().await.unwrap().count == 2
+    })
+    .await;
+    b.stop().await;
+    timeout(20 * SECOND, a.running()).await.unwrap().unwrap();
+    assert_eq!(one_at_a_time(&lives), ["a", "b", "a"]);
+    a.stop().await;
+}
+
+#[actix::test]
+async fn an_actor_that_ends_by_itself_is_made_again() {
+    let cluster = Cluster::start(1).await;
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let lives = Lives::default();
+    let a = node(&etcd, "a", &lives);
+    let first = a.running().await.unwrap();
+    first.send(End).await.unwrap();
+    a.not_running().await;
+    a.running().await.unwrap();
+    assert_eq!(one_at_a_time(&lives), ["a", "a"]);
+    a.stop().await;
+}
+
+/// `CHAOS_SECS` and `CHAOS_SEED` say how long and from which seed; the seed is printed.
+#[actix::test]
+async fn never_are_two_alive_while_members_and_links_fail_at_random() {
+    let cluster = Cluster::start(3).await;
+    let lives = Lives::default();
+    let mut nodes = Vec::new();
+    for name in ["a", "b", "c"] {
+        let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+        nodes.push(node(&etcd, name, &lives));
+    }
+    // All members at once, for longer than a lease.
+    let chaos = Chaos::from_env("singleton").bad_at_once(3);
+    let chaos = chaos.lasts(SECOND / 5, 5 * SECOND);
+    let faults = chaos.run(&cluster, &ChaosKind::ALL).await;
+    let runs = || nodes.iter().any(|node| node.addr().is_some());
+    until("it runs somewhere after the faults", runs).await;
+    for node in nodes {
+        node.stop().await;
+    }
+    println!(
+        "{} faults, lives: {:?}",
+        faults.len(),
+        one_at_a_time(&lives)
+    );
+}
+
+#[tokio::test]
+async fn a_singleton_needs_an_arbiter() {
+    let cluster = Cluster::start(1).await;
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let made = etcd.singleton("only").start(|_| -> Only { unreachable!() });
+    assert_eq!(made.unwrap_err().kind(), ErrorKind::InvalidArgument);
+}
