@@ -191,3 +191,20 @@ async fn random_faults_double_no_write_and_lose_no_read() {
         unread.len()
     );
 }
+
+#[tokio::test]
+async fn five_members_serve_with_two_of_them_gone() {
+    let cluster = Cluster::start(5).await;
+    let client = Client::connect(cluster.endpoints()).await.unwrap();
+    let writers = Writers::start(&client, 4, PREFIX);
+    writers.until_written(20).await;
+    let leader = cluster.leader().await;
+    cluster.member(leader).kill();
+    cluster.member((leader + 1) % 5).freeze();
+    writers.until_written(200).await;
+    cluster.member((leader + 1) % 5).thaw();
+    cluster.member(leader).start().await;
+    cluster.wait_healthy().await;
+    let writes = writers.finish().await;
+    check_applied_at_most_once(&cluster, PREFIX, &writes).await;
+}
