@@ -16,6 +16,7 @@ use crate::{
         watch::WatchItem,
     },
     error::{Error, ErrorKind, Outcome, Result},
+    lease::LostReason,
 };
 
 /// A write without an answer can arrive at the server's log that late.
@@ -58,11 +59,20 @@ impl Place {
         Ok(self.ahead().await? == Ahead::Nobody)
     }
 
+    /// A key goes with its lease, and that is seen before the session hears of its lease.
+    async fn why_removed(&self) -> Loss {
+        let lease = self.held.tenure.lease();
+        match self.held.client.time_to_live(lease).await {
+            Ok(answer) if answer.remaining.is_none() => Loss::Session(LostReason::Revoked),
+            Ok(_) | Err(_) => Loss::Taken,
+        }
+    }
+
     async fn wait(&self) -> Result<()> {
         loop {
             let step = match self.ahead().await {
                 Ok(Ahead::Nobody) => break,
-                Ok(Ahead::Removed) => return Err(Loss::Taken.into()),
+                Ok(Ahead::Removed) => return Err(self.why_removed().await.into()),
                 Ok(Ahead::Key(key, from)) => self.wait_for(key, from).await,
                 Err(error) => Err(error),
             };
