@@ -139,6 +139,9 @@ impl TermCell {
     }
 }
 
+/// Longer than the news of a loss needs to reach its holder; a lease that is renewed never comes this close to its end.
+const MARGIN: Duration = Duration::from_millis(200);
+
 /// One lease of a session, and how long it is held.
 #[derive(Clone)]
 pub(super) struct Tenure {
@@ -173,9 +176,24 @@ impl Tenure {
         self.until(|term| term.over(self.lease)).await
     }
 
-    /// Waits until the lease is over or at risk.
+    /// Waits until the lease is over or at risk. At risk it is a moment before its deadline: whoever holds something by
+    /// it must hear of that before the server can give it to somebody else.
     pub(super) async fn doubtful(&self) -> Loss {
-        self.until(|term| term.doubtful(self.lease)).await
+        tokio::select! {
+            biased;
+            loss = self.until(|term| term.doubtful(self.lease)) => loss,
+            () = self.nearly_over() => Loss::AtRisk,
+        }
+    }
+
+    async fn nearly_over(&self) {
+        loop {
+            let spare = self.remaining().saturating_sub(MARGIN);
+            if spare.is_zero() {
+                return;
+            }
+            tokio::time::sleep(spare).await;
+        }
     }
 
     /// Waits until the server has the lease for certain; fails when it is over.
