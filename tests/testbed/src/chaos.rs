@@ -174,6 +174,11 @@ impl Chaos {
             for struck in over {
                 recover(cluster, struck.member, &bad).await;
             }
+            // A member that has started but not joined is still bad: with the next fault there would be no quorum, and
+            // what a client then cannot do would say nothing of the client.
+            if self.bad_at_once.is_none() && bad.is_empty() {
+                cluster.wait_healthy().await;
+            }
         }
         cluster.heal();
         cluster.start_all().await;
