@@ -239,11 +239,17 @@ async fn a_holder_that_is_cut_off_hears_of_it_before_anybody_else_has_the_lock()
     let holder = etcd.session(2 * SECOND).await.unwrap();
     let other = session(&direct).await;
     let mutex = holder.mutex("l");
+    // Its key is on the server before the holder hears of it: only the holder can say that it holds.
+    let (holds, held) = tokio::sync::oneshot::channel();
     let work = tokio::spawn(async move {
-        let cancelled = mutex.scope(|_| std::future::pending::<()>()).await;
+        let hold_on = |_| {
+            holds.send(()).expect("the test waits for it");
+            std::future::pending::<()>()
+        };
+        let cancelled = mutex.scope(hold_on).await;
         (cancelled.unwrap_err().kind(), Instant::now())
     });
-    until_async("the lock is held", async || keys(&direct, "l/").await == 1).await;
+    held.await.unwrap();
     cluster.member(0).client_link().set(Fault::Freeze);
     let guard = other.mutex("l").lock().await.unwrap();
     let had = Instant::now();
