@@ -178,9 +178,15 @@ impl Member {
         self.start().await;
     }
 
-    /// SIGSTOP: the kernel still accepts connections for it, nobody answers.
+    /// SIGSTOP: the kernel still accepts connections for it, nobody answers. Returns when all its threads stand still.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
+        // The signal stops one thread after the other: a request in the meantime would still be answered.
+        let limit = std::time::Instant::now() + Duration::from_secs(1);
+        while self.pid().is_some_and(|pid| !stands_still(pid)) && std::time::Instant::now() < limit
+        {
+            std::thread::yield_now();
+        }
     }
 
     /// SIGCONT.
@@ -346,4 +352,19 @@ impl Member {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether every thread of a process is stopped, or the process is gone.
+fn stands_still(pid: u32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return true;
+    };
+    threads
+        .filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("stat")).ok())
+        // The state follows the name, which stands in parentheses and may hold anything.
+        .filter_map(|stat| {
+            stat.rsplit_once(") ")
+                .map(|(_, rest)| rest.starts_with('T'))
+        })
+        .all(|stopped| stopped)
 }
