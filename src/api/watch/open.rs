@@ -12,7 +12,10 @@ use tokio::{
 use super::{Watch, WatchHandle, WatchItem};
 use crate::{
     actor::DeliverWatch,
-    api::{IntoBytes, ResponseFuture, span::Span},
+    api::{
+        ResponseFuture,
+        span::{Span, spans},
+    },
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
     proto::watch_create_request::FilterType,
@@ -55,6 +58,8 @@ pub struct OpenWatch<C = Client> {
     max_outage: Option<Duration>,
 }
 
+spans!(<C> OpenWatch<C>);
+
 impl<C> OpenWatch<C> {
     pub(super) fn new(client: C, key: Bytes) -> Self {
         Self {
@@ -72,24 +77,6 @@ impl<C> OpenWatch<C> {
             buffer: BUFFER,
             max_outage: None,
         }
-    }
-
-    /// All keys that start with the key; with an empty key, all keys.
-    pub fn prefix(mut self) -> Self {
-        self.span.prefix();
-        self
-    }
-
-    /// All keys from the key up to, not including, `end`.
-    pub fn range(mut self, end: impl IntoBytes) -> Self {
-        self.span.until(end.into_bytes());
-        self
-    }
-
-    /// The key and all keys after it.
-    pub fn from_key(mut self) -> Self {
-        self.span.onwards();
-        self
     }
 
     /// The first revision wanted, in the past or in the future. Default: 0, what happens from now on.
