@@ -116,6 +116,14 @@ impl Member {
         &self.state.client_link
     }
 
+    /// Its address leads clients to another member from now on, say to one of another cluster, as a name does that was
+    /// given to another machine. What is open is reset.
+    pub fn lead_clients_to(&self, other: &Self) {
+        let port = other.state.client_port.load(Ordering::SeqCst);
+        self.state.client.set_target(port);
+        self.state.client_link.reset_now();
+    }
+
     /// Its process id while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.process().as_ref().map(Child::id)

@@ -1,0 +1,1 @@
+//! What must never be shown: passwords, keys and tokens.
