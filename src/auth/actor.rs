@@ -153,12 +153,14 @@ async fn log_in(
     }
 }
 
-/// A token that was asked for then. It may have been made as early as that, so the way back counts as age.
+/// A token that was asked for then.
 fn new_token(token: &str, asked: Instant, told: Option<Duration>) -> Result<NewToken, Error> {
     let since_epoch = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
-    let end = lifetime(token, since_epoch, told).and_then(|life| asked.checked_add(life));
+    let now = Instant::now();
+    let left = lifetime(token, now - asked, since_epoch, told);
+    let end = left.and_then(|left| now.checked_add(left));
     Ok(NewToken {
         value: Some(header_value(token)?),
         end,

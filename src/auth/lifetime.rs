@@ -5,11 +5,13 @@
 //! ([`token_lifetime`](crate::ClientBuilder::token_lifetime)). Without that they are replaced when they are refused,
 //! which costs a call one more round trip, and only after a time without any.
 //!
-//! Clocks may differ: an end that seems to have passed already says nothing, and one that comes earlier than
-//! expected shows when the token is refused.
+//! Clocks may differ: an end that is past already, or as good as, says nothing, and one that comes earlier than expected
+//! shows when the token is refused.
 
 use std::time::Duration;
 
+/// A token that lasts no longer is used until it is refused: it could end before the next one is there.
+const SHORTEST_LIFE: Duration = Duration::from_secs(1);
 /// A token is replaced this much before its end at the most.
 const LONGEST_MARGIN: Duration = Duration::from_secs(30);
 /// The part of its life that is left when it is replaced.
@@ -19,14 +21,18 @@ const SPREAD: f64 = 0.3;
 /// An attempt before the end that failed is made again when half of the rest is over, but not sooner than this.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// How long a token lasts that was just given, where that is known.
+/// How much longer a token lasts, where that is known. It was asked for this long ago, and may be as old.
 pub(super) fn lifetime(
     token: &str,
+    age: Duration,
     since_epoch: Duration,
     told: Option<Duration>,
 ) -> Option<Duration> {
-    let left = jwt_end(token).and_then(|end| end.checked_sub(since_epoch));
-    left.filter(|left| !left.is_zero()).or(told)
+    let left = match jwt_end(token) {
+        Some(end) => end.checked_sub(since_epoch),
+        None => told.map(|told| told.saturating_sub(age)),
+    };
+    left.filter(|left| *left >= SHORTEST_LIFE)
 }
 
 /// How long to wait before a token is replaced that lasts this long. `chance` is in 0..1.
@@ -104,15 +110,15 @@ mod tests {
     }
 
     fn ends_in(token: &str) -> Option<Duration> {
-        lifetime(token, NOW, None)
+        lifetime(token, Duration::ZERO, NOW, None)
     }
 
     #[test]
     fn a_jwt_tells_its_end() {
         let token = jwt(r#"{"username":"ann","revision":4,"exp":1700000300}"#);
         assert_eq!(ends_in(&token), Some(Duration::from_secs(300)));
-        let half = jwt(r#"{"exp":1700000000.5}"#);
-        assert_eq!(ends_in(&half), Some(Duration::from_millis(500)));
+        let half = jwt(r#"{"exp":1700000001.5}"#);
+        assert_eq!(ends_in(&half), Some(Duration::from_millis(1500)));
         // One that was made elsewhere: {"alg":"HS256"}, {"exp":1700000060,"username":"ann?>"}
         let known = "eyJhbGciOiJIUzI1NiJ9.eyJleHAiOjE3MDAwMDAwNjAsInVzZXJuYW1lIjoiYW5uPz4ifQ.AA";
         assert_eq!(ends_in(known), Some(Duration::from_secs(60)));
@@ -131,12 +137,25 @@ mod tests {
             &jwt(r#"{"exp":"soon"}"#),
             &jwt(r#"{"exp":-1}"#),
             &jwt(r#"{"exp":1e300}"#),
-            // Our clock is ahead: its end seems to have passed.
-            &jwt(r#"{"exp":1700000000}"#),
             &format!("{}.more", jwt(r#"{"exp":1700000300}"#)),
         ] {
             assert_eq!(ends_in(token), None, "{token}");
-            assert_eq!(lifetime(token, NOW, told), told, "{token}");
+            let age = Duration::from_secs(1);
+            assert_eq!(
+                lifetime(token, age, NOW, told),
+                Some(Duration::from_secs(299)),
+                "{token}"
+            );
+            assert_eq!(lifetime(token, Duration::from_secs(300), NOW, told), None);
+        }
+    }
+
+    #[test]
+    fn an_end_that_is_past_by_our_clock_says_nothing() {
+        let told = Some(Duration::from_secs(300));
+        for end in ["1699999999", "1700000000", "1700000000.9"] {
+            let token = jwt(&format!(r#"{{"exp":{end}}}"#));
+            assert_eq!(lifetime(&token, Duration::ZERO, NOW, told), None, "{end}");
         }
     }
 

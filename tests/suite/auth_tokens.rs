@@ -27,6 +27,14 @@ async fn refusals(cluster: &Cluster) -> f64 {
     handled(cluster, r#"grpc_code="Unauthenticated""#).await
 }
 
+/// A token is used for two thirds of its life at least, of which etcd cuts off up to a second, and is replaced once.
+async fn assert_frugal(cluster: &Cluster, before: f64, ttl: Duration, started: Instant) {
+    let shortest = (ttl - Duration::from_secs(1)).mul_f64(0.66);
+    let most = started.elapsed().as_secs_f64() / shortest.as_secs_f64() + 1.0;
+    let logins = logins(cluster).await - before;
+    assert!(logins <= most, "{logins} logins, {most} at the most");
+}
+
 /// A token that ends then, as a JWT tells it. Nobody here looks at the signature.
 fn jwt(nth: usize, life: Duration) -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -85,52 +93,20 @@ async fn a_token_that_tells_its_end_is_never_refused() {
         reader.await.unwrap();
     }
     assert_eq!(refusals(&cluster).await - refused, 0.0);
-    // A token is used for two thirds of its life at least, of which etcd cuts off up to a second.
-    let shortest = (ttl - Duration::from_secs(1)).mul_f64(0.66);
-    let most = started.elapsed().as_secs_f64() / shortest.as_secs_f64() + 1.0;
-    let got = logins(&cluster).await - tokens;
-    assert!(got <= most, "{got} logins, {most} at the most");
+    assert_frugal(&cluster, tokens, ttl, started).await;
 }
 
 #[tokio::test]
 async fn writers_and_watches_see_nothing_of_ten_expiries() {
-    let ttl = Duration::from_secs(1);
-    let cluster = secured(Cluster::builder().members(3).tokens(Tokens::Simple(ttl))).await;
-    let etcd = root(&cluster).await;
-    let mut watches = Vec::new();
-    for _ in 0..8 {
-        watches.push(etcd.watch("k/").prefix().buffer(10_000).await.unwrap());
-    }
-    let before = logins(&cluster).await;
-    for _ in 0..10 {
-        // Nobody uses it, so every member forgets it: etcd looks once a second.
-        hold(ttl * 2 + Duration::from_millis(500)).await;
-        all_succeed(puts(&etcd, 64)).await;
-        // This one comes onto streams whose token has ended.
-        let mut newcomer = etcd.watch("k/").prefix().await.unwrap();
-        etcd.put("k/last", "v").await.unwrap();
-        next(&mut newcomer).await;
-    }
-    for watch in &mut watches {
-        let mut seen = 0;
-        while seen < 10 * 65 {
-            seen += next(watch).await.1.len();
-        }
-    }
-    let logins = logins(&cluster).await - before;
-    assert!(
-        (9.0..=11.0).contains(&logins),
-        "{logins} logins for ten expiries"
-    );
-}
-
-#[tokio::test]
-async fn sixty_four_writers_see_nothing_of_tokens_that_end_every_second() {
     let ttl = Duration::from_secs(2);
     let cluster = secured(Cluster::builder().members(3).tokens(Tokens::Jwt(ttl))).await;
     let etcd = root(&cluster).await;
     let before = logins(&cluster).await;
-    let mut watch = etcd.watch("k/").prefix().buffer(100_000).await.unwrap();
+    let started = Instant::now();
+    let mut watches = Vec::new();
+    for _ in 0..8 {
+        watches.push(etcd.watch("k/").prefix().buffer(100_000).await.unwrap());
+    }
     let enough = Arc::new(AtomicBool::new(false));
     let writers: Vec<_> = (0..64)
         .map(|writer| {
@@ -147,6 +123,9 @@ async fn sixty_four_writers_see_nothing_of_tokens_that_end_every_second() {
         })
         .collect();
     until_async("ten tokens are used up", async || {
+        // New watches come onto streams whose token has ended meanwhile.
+        let mut newcomer = etcd.watch("k/").prefix().await.unwrap();
+        next(&mut newcomer).await;
         logins(&cluster).await - before >= 10.0
     })
     .await;
@@ -155,10 +134,40 @@ async fn sixty_four_writers_see_nothing_of_tokens_that_end_every_second() {
     for writer in writers {
         written += writer.await.unwrap();
     }
+    for watch in &mut watches {
+        let mut seen = 0;
+        while seen < written {
+            seen += next(watch).await.1.len();
+        }
+        assert_eq!(seen, written);
+    }
+    assert_frugal(&cluster, before, ttl, started).await;
+}
+
+/// How often etcd's simple tokens are looked through for old ones.
+const SWEEP: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn a_simple_token_that_was_forgotten_costs_one_login_and_no_call() {
+    let ttl = Duration::from_secs(1);
+    let cluster = with_tokens(Tokens::Simple(ttl)).await;
+    let etcd = root(&cluster).await;
+    let mut watch = etcd.watch("k/").prefix().buffer(1000).await.unwrap();
+    let before = logins(&cluster).await;
+    for _ in 0..4 {
+        // Probes, which a watch has, use the token, too, every three seconds: it ends between two of them.
+        hold((ttl + SWEEP) * 2 + Duration::from_millis(500)).await;
+        all_succeed(puts(&etcd, 64)).await;
+        // This one comes onto streams whose token has ended.
+        let mut newcomer = etcd.watch("k/").prefix().await.unwrap();
+        etcd.put("k/last", "v").await.unwrap();
+        next(&mut newcomer).await;
+    }
     let mut seen = 0;
-    while seen < written {
+    while seen < 4 * 65 {
         seen += next(&mut watch).await.1.len();
     }
+    assert_eq!(logins(&cluster).await - before, 4.0);
 }
 
 #[tokio::test]
@@ -218,7 +227,7 @@ async fn short_lived(life: Duration) -> ScriptedServer {
 
 #[tokio::test]
 async fn who_does_nothing_does_not_log_in_again_either() {
-    let life = Duration::from_secs(1);
+    let life = Duration::from_secs(2);
     let server = short_lived(life).await;
     let etcd = ann(&server).await;
     etcd.put("k", "v").await.unwrap();
@@ -235,10 +244,10 @@ async fn who_does_nothing_does_not_log_in_again_either() {
 
 #[tokio::test]
 async fn calls_use_the_old_token_until_the_new_one_is_there() {
-    let life = Duration::from_secs(2);
+    let life = Duration::from_secs(4);
     let server = ScriptedServer::start().await;
     server.on(AUTHENTICATE, move |call| {
-        let delay = if call.nth == 0 { 0 } else { 300 };
+        let delay = if call.nth == 0 { 0 } else { 1500 };
         token(&jwt(call.nth, life)).after(Duration::from_millis(delay))
     });
     server.on(PUT, |_| written());
@@ -255,6 +264,19 @@ async fn calls_use_the_old_token_until_the_new_one_is_there() {
         last_token(&server) == 1
     })
     .await;
+}
+
+#[tokio::test]
+async fn tokens_that_end_before_they_arrive_are_used_all_the_same() {
+    let server = ScriptedServer::start().await;
+    server.on(AUTHENTICATE, |call| {
+        let life = Duration::from_millis(200);
+        token(&jwt(call.nth, life)).after(Duration::from_millis(300))
+    });
+    server.on(PUT, |_| written());
+    let etcd = ann(&server).await;
+    all_succeed(puts(&etcd, 16)).await;
+    assert_eq!(server.count(AUTHENTICATE), 1, "nobody refused it");
 }
 
 #[tokio::test]
@@ -283,11 +305,14 @@ async fn a_provider_of_tokens_is_asked_before_the_last_one_ends() {
     server.on(PUT, |_| written());
     let asked = Arc::new(AtomicUsize::new(0));
     let counter = asked.clone();
+    let first = jwt(0, Duration::from_secs(3));
     let etcd = Client::builder([server.endpoint()])
         .auth_provider(move || {
-            // It has the next one only when it is asked for the third time.
-            let nth = counter.fetch_add(1, Ordering::SeqCst) / 2;
-            let token = jwt(nth, Duration::from_secs(if nth == 0 { 3 } else { 600 }));
+            let token = match counter.fetch_add(1, Ordering::SeqCst) {
+                // It has no other one yet.
+                0 | 1 => first.clone(),
+                _ => jwt(1, Duration::from_secs(600)),
+            };
             async move { Ok::<_, std::io::Error>(Credentials::token(token)) }
         })
         .connect()
@@ -303,7 +328,7 @@ async fn a_provider_of_tokens_is_asked_before_the_last_one_ends() {
 
 #[tokio::test]
 async fn a_crash_of_the_auth_actor_does_not_make_it_forget_the_end_of_a_token() {
-    let server = short_lived(Duration::from_secs(2)).await;
+    let server = short_lived(Duration::from_secs(3)).await;
     let etcd = ann(&server).await;
     etcd.put("k", "v").await.unwrap();
     testing::crash_auth(&etcd);
