@@ -26,6 +26,7 @@ mod cluster;
 mod cluster_etcdctl;
 mod cluster_services;
 mod connect;
+mod coverage;
 mod election;
 mod endpoints;
 mod etcdctl;
