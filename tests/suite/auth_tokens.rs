@@ -267,14 +267,16 @@ async fn calls_use_the_old_token_until_the_new_one_is_there() {
 }
 
 #[tokio::test]
-async fn tokens_that_end_before_they_arrive_are_used_all_the_same() {
+async fn tokens_that_end_as_soon_as_they_arrive_are_used_until_they_are_refused() {
     let server = ScriptedServer::start().await;
     server.on(AUTHENTICATE, |call| {
-        let life = Duration::from_millis(200);
+        let life = Duration::from_millis(400);
         token(&jwt(call.nth, life)).after(Duration::from_millis(300))
     });
     server.on(PUT, |_| written());
     let etcd = ann(&server).await;
+    all_succeed(puts(&etcd, 16)).await;
+    hold(Duration::from_secs(1)).await;
     all_succeed(puts(&etcd, 16)).await;
     assert_eq!(server.count(AUTHENTICATE), 1, "nobody refused it");
 }
