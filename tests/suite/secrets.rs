@@ -79,6 +79,7 @@ fn logging_in_and_renewing_a_token_shows_neither_password_nor_token() {
         shown
     });
     assert!(text.contains("logging in"), "nothing was captured");
+    assert!(text.contains("h2::"), "the frames were not captured");
     assert!(text.contains("cannot be sent"), "{text}");
     assert_silent(&text, &["swordfish", "sesame"]);
 }
