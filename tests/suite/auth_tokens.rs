@@ -97,6 +97,24 @@ async fn a_token_that_tells_its_end_is_never_refused() {
 }
 
 #[tokio::test]
+async fn a_lease_is_kept_over_the_ends_of_tokens() {
+    let cluster = with_tokens(Tokens::Jwt(Duration::from_secs(5))).await;
+    let etcd = root(&cluster).await;
+    let (tokens, refused) = (logins(&cluster).await, refusals(&cluster).await);
+    let lease = etcd.lease(Duration::from_secs(3)).keep_alive().await;
+    let lease = lease.unwrap();
+    let mut events = lease.events();
+    while logins(&cluster).await - tokens < 3.0 {
+        let event = events.next().await;
+        assert!(
+            matches!(event, Some(LeaseEvent::Renewed { .. })),
+            "{event:?}"
+        );
+    }
+    assert_eq!(refusals(&cluster).await - refused, 0.0);
+}
+
+#[tokio::test]
 async fn writers_and_watches_see_nothing_of_ten_expiries() {
     let ttl = Duration::from_secs(2);
     let cluster = secured(Cluster::builder().members(3).tokens(Tokens::Jwt(ttl))).await;
