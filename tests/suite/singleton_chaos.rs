@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use actix::{Actor, ActorContext, AsyncContext, Context, Running, fut::wrap_future};
+use actix::{
+    Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Running, fut::wrap_future,
+};
 use actix_etcd::{
     Client,
     recipes::{election::Held, singleton::Singleton},
@@ -40,7 +42,6 @@ impl Actor for Counting {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        use actix::ActorFutureExt;
         ctx.spawn(wrap_future::<_, Self>(work).map(|(), _, ctx: &mut Context<Self>| ctx.stop()));
     }
 
