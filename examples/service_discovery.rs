@@ -73,7 +73,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("▸ two instances register themselves");
     let first = register("services/web", "10.0.0.1:80").metadata("zone a");
     let first = etcd.send(first).await??;
-    let second = client.register("services/web", "10.0.0.2:80").await?;
+    let second = client.register("services/web", "10.0.0.2:80");
+    let second = second.metadata("zone b").await?;
     list.wait_for(|list| list.len() == 2).await?;
 
     println!("▸ a third one does, whose machine will be cut off");
@@ -84,13 +85,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let way = TcpBehind::port(port.ok_or("an endpoint has a port")??);
     let doomed = Client::connect([format!("http://{}", way.address())]).await?;
     let third = doomed.register("services/web", "10.0.0.3:80");
-    let third = third.ttl(Duration::from_secs(2)).await?;
+    let third = third.metadata("zone c").ttl(Duration::from_secs(2));
+    let third = third.await?;
     list.wait_for(|list| list.len() == 3).await?;
 
     println!("▸ killing an etcd member: nobody is lost");
     cluster.member(0).kill();
     // Of a write that was under way when the member died nobody can know: this one may be done twice.
-    while let Err(error) = first.update("10.0.0.1:80", "zone b").await {
+    while let Err(error) = first.update("10.0.0.1:80", "zone d").await {
         println!("  {error}");
     }
     list.changed().await?;
