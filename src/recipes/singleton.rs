@@ -9,9 +9,9 @@
 //!   same speed and the actor ends when it is stopped. One that refuses in `stopping`, or blocks its thread for longer
 //!   than the lease has, outlives it, and an error is logged.
 //! - A process that is paused (a debugger, `SIGSTOP`, a virtual machine that stands still) cannot end anything in
-//!   time, but neither does it do anything. When it goes on, its actor stops before it handles the next message or
-//!   timer, however many have piled up; what is left is the step it was paused in. A machine that was suspended
-//!   may not count that time.
+//!   time, but neither does it do anything. When it goes on, its actor stops before it looks at its mail and its timers
+//!   again, however many have piled up. What is left is what it was paused in: one pass through its mail, as a rule one
+//!   message. A machine that was suspended may not count that time.
 //! - So for what must never be done twice, count on the token: what is written with [`Held::txn`] is written only
 //!   while this node leads, whatever happens; other stores can refuse what carries an older [`Held::token`].
 //!

@@ -3,7 +3,7 @@
 
 use std::{
     sync::{Arc, Mutex},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use actix_etcd::{Client, Outcome, kv::put, recipes::mutex::Held};
@@ -89,8 +89,12 @@ pub async fn counted(etcd: &Client) -> actix_etcd::Result<usize> {
 /// Counts up, by a read and a write that lose counts if two do it at once. Tells whether the work may go on: where a
 /// write may arrive later, it must not be lost under the next count, so whoever did it ends, and what is held with it.
 pub async fn count_up(etcd: &Client, held: &Held, record: &Shared) -> bool {
-    let Ok(before) = counted(etcd).await else {
-        return false;
+    // An outage is no reason to stop working: only the loss of what is held is.
+    let before = loop {
+        match counted(etcd).await {
+            Ok(before) => break before,
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
     };
     let write = put("counter", (before + 1).to_string());
     let mut writing = Writing {

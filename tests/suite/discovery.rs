@@ -14,6 +14,7 @@ use actix_etcd::{
 };
 use serde_json::{Value, json};
 use testbed::Cluster;
+use tokio::time::timeout;
 use tokio_stream::StreamExt;
 
 use crate::{
@@ -36,7 +37,8 @@ fn addrs(instances: &Instances) -> Vec<&str> {
 
 /// Who joined, changed, left, and who is there then.
 async fn told(discovery: &mut Discovery) -> [String; 4] {
-    let event = discovery.next().await.unwrap();
+    let event = timeout(LONG, discovery.next()).await;
+    let event = event.expect("something is told").unwrap();
     let DiscoveryEvent::Changed(change) = event else {
         panic!("{event:?}");
     };

@@ -125,7 +125,7 @@ async fn an_actor_hears_how_it_lost_its_lock() {
 }
 
 /// Stops when it has what it wants.
-struct Content;
+struct Content(Arc<Mutex<Vec<i64>>>);
 
 impl Actor for Content {
     type Context = Context<Self>;
@@ -134,7 +134,10 @@ impl Actor for Content {
 impl Handler<LockEvent> for Content {
     type Result = ();
 
-    fn handle(&mut self, _: LockEvent, ctx: &mut Self::Context) {
+    fn handle(&mut self, event: LockEvent, ctx: &mut Self::Context) {
+        if let LockEvent::Acquired(held) = event {
+            self.0.lock().unwrap().push(held.token());
+        }
         ctx.stop();
     }
 }
@@ -143,15 +146,17 @@ impl Handler<LockEvent> for Content {
 async fn the_lock_of_an_actor_that_has_ended_is_given_back() {
     let (_cluster, etcd) = cluster_and_client().await;
     let session = etcd.session(LONG).await.unwrap();
-    let _claim = session.mutex("l").lock_for(Content.start().recipient());
-    let other = etcd.session(LONG).await.unwrap();
-    let mutex = other.mutex("l");
-    until_async("the actor has the lock", async || {
-        etcd.get("l/").prefix().await.unwrap().count == 1
+    let tokens = Arc::default();
+    let content = Content(Arc::clone(&tokens)).start();
+    let _claim = session.mutex("l").lock_for(content.recipient());
+    until("the actor has the lock", || {
+        tokens.lock().unwrap().len() == 1
     })
     .await;
-    let guard = tokio::time::timeout(20 * SECOND, mutex.lock()).await;
-    guard.unwrap().unwrap().unlock().await.unwrap();
+    let other = etcd.session(LONG).await.unwrap();
+    let guard = other.mutex("l").lock_within(20 * SECOND).await.unwrap();
+    assert!(guard.token() > tokens.lock().unwrap()[0]);
+    guard.unlock().await.unwrap();
 }
 
 #[actix::test]

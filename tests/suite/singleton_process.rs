@@ -10,7 +10,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use actix::{Actor, AsyncContext, Context, Handler, Message};
+use actix::{Actor, Context, Handler, Message};
 use actix_etcd::{Client, kv::put, recipes::election::Held};
 
 use crate::wait::until;
@@ -81,9 +81,8 @@ struct Only {
 impl Actor for Only {
     type Context = Context<Self>;
 
-    fn started(&mut self, ctx: &mut Self::Context) {
+    fn started(&mut self, _: &mut Self::Context) {
         say("started", self.leadership.token());
-        ctx.run_interval(BEAT, |only, _| say("beat", only.leadership.token()));
     }
 }
 
@@ -126,7 +125,7 @@ pub fn is_a_node() -> bool {
             let _ = stdin().read_to_end(&mut Vec::new());
             let _ = end.send(());
         });
-        // Mail from outside, which waits in the mailbox after a pause.
+        // One letter at a time: whatever is done after a pause was decided on after it, but for one step.
         while ended.try_recv().is_err() {
             if let Some(only) = singleton.addr() {
                 only.do_send(Beat);
