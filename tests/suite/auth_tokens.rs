@@ -117,7 +117,8 @@ async fn a_lease_is_kept_over_the_ends_of_tokens() {
 #[tokio::test]
 async fn writers_and_watches_see_nothing_of_ten_expiries() {
     let ttl = Duration::from_secs(2);
-    let cluster = secured(Cluster::builder().members(3).tokens(Tokens::Jwt(ttl))).await;
+    // One member: of several, one that a busy machine holds up for long is left, and writes on it are in doubt.
+    let cluster = with_tokens(Tokens::Jwt(ttl)).await;
     let etcd = root(&cluster).await;
     let before = logins(&cluster).await;
     let started = Instant::now();
