@@ -19,9 +19,6 @@ use crate::{
     proto::Event,
 };
 
-/// A queue that was once longer gives its memory back when it is empty.
-const KEPT: usize = 32;
-
 /// What waits for the consumer.
 #[derive(Debug)]
 pub(crate) enum Queued {
@@ -92,7 +89,7 @@ impl Queue {
         if let Queued::Batch(events) = &item {
             state.events -= events.len();
         }
-        if state.items.is_empty() && state.items.capacity() > KEPT {
+        if state.items.is_empty() {
             state.items = VecDeque::new();
         }
         let drained = state.drain_wanted && state.events <= self.limit / 2;
@@ -119,7 +116,11 @@ impl Feed {
         self.0.lock().events >= self.0.limit
     }
 
-    pub(crate) fn batch(&self, events: Vec<Event>) {
+    pub(crate) fn batch(&self, mut events: Vec<Event>) {
+        // An answer with one event is decoded into room for four, and thousands may wait to be read.
+        if events.capacity() / 2 >= events.len() {
+            events.shrink_to_fit();
+        }
         self.change(|state| {
             state.events += events.len();
             state.items.push_back(Queued::Batch(events));

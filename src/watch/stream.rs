@@ -114,6 +114,11 @@ struct Received(Vec<WatchResponse>);
 #[rtype(result = "()")]
 struct Broken(Error);
 
+/// Send what has gathered.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Flush;
+
 /// Creates may be overdue.
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -166,6 +171,8 @@ pub(crate) struct StreamActor {
     connection: Arc<Connection>,
     /// Gone once the stream has ended.
     wire: Option<Wire>,
+    /// Requests that go out together.
+    outgoing: Vec<WatchRequest>,
     creates: Creates<Subscriber>,
     ids: HashMap<u64, i64>,
     load: Load,
@@ -231,6 +238,7 @@ impl StreamActor {
                     hub,
                     connection,
                     wire: Some(wire),
+                    outgoing: Vec::new(),
                     creates: Creates::default(),
                     ids: HashMap::new(),
                     load,
@@ -248,13 +256,19 @@ impl StreamActor {
     }
 
     fn send(&mut self, request: RequestUnion) {
-        let Some(wire) = self.wire.as_mut() else {
-            return;
-        };
-        let request = WatchRequest {
+        self.outgoing.push(WatchRequest {
             request_union: Some(request),
-        };
-        if let Err(error) = wire.sender.send(&request) {
+        });
+        self.flush();
+    }
+
+    /// Sends what waits, in one piece: after a reconnect thousands of creates do, and a frame for each of them
+    /// would cost more than the create.
+    fn flush(&mut self) {
+        let outgoing = std::mem::take(&mut self.outgoing);
+        if let Some(wire) = self.wire.as_mut()
+            && let Err(error) = wire.sender.send_all(&outgoing)
+        {
             self.break_up(error);
         }
     }
@@ -532,7 +546,13 @@ impl Handler<Open> for StreamActor {
         let watch_id = self.creates.create(who);
         self.ids.insert(open.watch, watch_id);
         let create = open.spec.create(watch_id, open.next_revision);
-        self.send(RequestUnion::CreateRequest(create));
+        self.outgoing.push(WatchRequest {
+            request_union: Some(RequestUnion::CreateRequest(create)),
+        });
+        if self.outgoing.len() == 1 {
+            // Handled when no more creates wait in the mailbox.
+            ctx.notify(Flush);
+        }
         if !self.looking {
             self.looking = true;
             self.seen_answers = self.answers;
@@ -583,6 +603,14 @@ impl Handler<Received> for StreamActor {
             }
             self.hear(response);
         }
+    }
+}
+
+impl Handler<Flush> for StreamActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Flush, _: &mut Context<Self>) {
+        self.flush();
     }
 }
 

@@ -105,6 +105,8 @@ impl Watch {
         }
         loop {
             if let Some(events) = self.current.as_mut().and_then(Iterator::next) {
+                // A reader that rests now must not keep what it has read.
+                self.current.take_if(|current| current.is_empty());
                 self.link.queue.set_delivered(events.revision());
                 return Poll::Ready(Some(WatchItem::Events(events)));
             }

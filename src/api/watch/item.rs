@@ -164,6 +164,11 @@ impl Revisions {
             next: 0,
         }
     }
+
+    /// Whether all was handed out.
+    pub(super) fn is_empty(&self) -> bool {
+        self.next == self.batch.len()
+    }
 }
 
 impl Iterator for Revisions {
