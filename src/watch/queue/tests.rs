@@ -95,3 +95,16 @@ fn what_a_burst_took_is_given_back() {
     rest(&queue);
     assert_eq!(queue.lock().items.capacity(), 0);
 }
+
+#[test]
+fn a_single_event_waits_without_room_for_more() {
+    let queue = Queue::new(10);
+    let feed = Feed::new(queue.clone());
+    let mut one = Vec::with_capacity(4);
+    one.extend(events(1));
+    feed.batch(one);
+    let Some(Queued::Batch(waited)) = take(&queue).map(|taken| taken.item) else {
+        panic!("the batch waits");
+    };
+    assert_eq!(waited.capacity(), 1);
+}
