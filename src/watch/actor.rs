@@ -176,6 +176,7 @@ impl WatchActor {
             address: ctx.address(),
             spec: self.spec.clone(),
             next_revision: self.cursor.next_revision(),
+            queue: self.feed.queue(),
             avoid,
         });
         if !told {

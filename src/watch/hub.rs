@@ -104,6 +104,7 @@ impl HubActor {
                 address: attach.address,
                 spec: attach.spec,
                 next_revision: attach.next_revision,
+                queue: attach.queue,
             });
         } else {
             self.set_place(attach.watch, Place::Waiting);

@@ -109,6 +109,7 @@ pub(crate) struct Attach {
     pub(crate) address: Addr<WatchActor>,
     pub(crate) spec: Arc<Spec>,
     pub(crate) next_revision: i64,
+    pub(crate) queue: Arc<Queue>,
     /// The member it comes from, which is the last choice.
     pub(crate) avoid: Option<EndpointId>,
 }

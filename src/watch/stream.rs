@@ -20,6 +20,7 @@ use super::{
     actor::WatchActor,
     creates::{Answer, Creates, Envelope},
     hub::HubActor,
+    queue::Queue,
 };
 use crate::{
     connection::{Connection, EndpointId, Standing, Suspicion, Verdict},
@@ -44,6 +45,7 @@ pub(crate) struct Open {
     pub(crate) address: Addr<WatchActor>,
     pub(crate) spec: Arc<Spec>,
     pub(crate) next_revision: i64,
+    pub(crate) queue: Arc<Queue>,
 }
 
 /// Cancel a watch.
@@ -63,9 +65,9 @@ pub(crate) struct Ask;
 #[rtype(result = "()")]
 pub(crate) struct Close;
 
-/// Answers arrived, in order.
+/// Answers arrived, in order. Gives the queues that may be nearly full now.
 #[derive(Message)]
-#[rtype(result = "()")]
+#[rtype(result = "Vec<Arc<Queue>>")]
 struct Received(Vec<WatchResponse>);
 
 /// Nothing more will arrive.
@@ -108,6 +110,7 @@ struct Subscriber {
     watch: u64,
     attachment: u32,
     address: Addr<WatchActor>,
+    queue: Arc<Queue>,
 }
 
 impl Subscriber {
@@ -140,6 +143,9 @@ pub(crate) struct StreamActor {
     seen_answers: u64,
     overdue: u32,
     suspicion: Option<Suspicion>,
+    /// Of the answers being handled: how many events, and the queues they may have crowded.
+    events: usize,
+    crowded: Vec<Arc<Queue>>,
     error: Option<Arc<Error>>,
     restarted: bool,
     doomed: bool,
@@ -188,6 +194,8 @@ impl StreamActor {
                     seen_answers: 0,
                     overdue: 0,
                     suspicion: None,
+                    events: 0,
+                    crowded: Vec::new(),
                     error: None,
                     restarted: false,
                     doomed: false,
@@ -299,6 +307,14 @@ impl StreamActor {
                 let news = if response.events.is_empty() {
                     News::Progress(revision)
                 } else {
+                    self.events += response.events.len();
+                    // They are not in the queue yet, but all of them may be for it.
+                    if who.queue.is_crowded_by(self.events) {
+                        let last = self.crowded.last();
+                        if !last.is_some_and(|last| Arc::ptr_eq(last, &who.queue)) {
+                            self.crowded.push(who.queue.clone());
+                        }
+                    }
                     News::Events {
                         events: response.events,
                         fragment: response.fragment,

@@ -351,3 +351,34 @@ async fn a_member_that_is_behind_and_another_cluster_are_told() {
     ));
     etcd.shutdown().await;
 }
+
+/// On one thread, so that the reader runs whenever the stream waits for it.
+#[actix::test]
+async fn a_reader_that_reads_never_lags_however_fast_the_server_is() {
+    const BATCHES: i64 = 1000;
+    const EACH: i64 = 100;
+    let (server, _) = server(|_, mut tx, mut rx, _| async move {
+        let id = create(&mut rx).await.watch_id;
+        tx.send(&created(id, 1)).await.unwrap();
+        for batch in 0..BATCHES {
+            let first = 2 + batch * EACH;
+            let batch = (first..first + EACH).map(|revision| event("a", revision));
+            tx.send(&events(id, false, batch.collect())).await.unwrap();
+        }
+        tx.stopped().await;
+    })
+    .await;
+    let etcd = Client::builder([server.endpoint()])
+        .on_current_arbiter()
+        .connect()
+        .await
+        .unwrap();
+    let mut watch = etcd.watch("a").notices().await.unwrap();
+    for revision in 2..2 + BATCHES * EACH {
+        match item(&mut watch).await {
+            WatchItem::Events(events) => assert_eq!(events.revision(), revision),
+            other => panic!("{other:?}"),
+        }
+    }
+    etcd.shutdown().await;
+}

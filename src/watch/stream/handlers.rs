@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use actix::{ActorContext, AsyncContext, Context, Handler};
+use actix::{ActorContext, AsyncContext, Context, Handler, MessageResult};
 
 use super::{
     super::{CrashOnNext, News, crash_if},
@@ -20,6 +20,7 @@ impl Handler<Open> for StreamActor {
             watch: open.watch,
             attachment: open.attachment,
             address: open.address,
+            queue: open.queue,
         };
         if self.load.has_ended() {
             let error = self.error.clone().unwrap_or_else(|| {
@@ -73,13 +74,18 @@ impl Handler<Ask> for StreamActor {
 }
 
 impl Handler<Received> for StreamActor {
-    type Result = ();
+    type Result = MessageResult<Received>;
 
-    fn handle(&mut self, Received(responses): Received, _: &mut Context<Self>) {
+    fn handle(
+        &mut self,
+        Received(responses): Received,
+        _: &mut Context<Self>,
+    ) -> MessageResult<Received> {
         crash_if(std::mem::take(&mut self.doomed));
+        self.events = 0;
         for response in responses {
             if self.load.has_ended() {
-                return;
+                break;
             }
             self.answers += 1;
             if self.answers == 1
@@ -91,6 +97,7 @@ impl Handler<Received> for StreamActor {
             }
             self.hear(response);
         }
+        MessageResult(std::mem::take(&mut self.crowded))
     }
 }
 

@@ -19,6 +19,8 @@ use crate::{
 
 /// How many answers are handed on in one message, if so many are there already.
 const AT_ONCE: usize = 64;
+/// No more than fit into what a queue of the usual size still has free when its stream waits for it.
+const EVENTS_AT_ONCE: usize = 1024;
 
 /// The task that reads; it ends with this.
 pub(super) struct Reader(tokio::task::JoinHandle<()>);
@@ -63,7 +65,11 @@ async fn read(
             Ok(Some(response)) => responses.push(response),
             other => ended = Some(why(other, connection)),
         }
-        while ended.is_none() && responses.len() < AT_ONCE {
+        let full = |responses: &[WatchResponse]| {
+            responses.len() == AT_ONCE
+                || responses.iter().map(|r| r.events.len()).sum::<usize>() >= EVENTS_AT_ONCE
+        };
+        while ended.is_none() && !full(&responses) {
             let next = poll_fn(|cx| match pin!(receiver.next()).poll(cx) {
                 Poll::Ready(next) => Poll::Ready(Some(next)),
                 Poll::Pending => Poll::Ready(None),
@@ -75,7 +81,9 @@ async fn read(
             }
         }
         if !responses.is_empty() {
-            actor.upgrade()?.send(Received(responses)).await.ok()?;
+            for queue in actor.upgrade()?.send(Received(responses)).await.ok()? {
+                queue.relieved().await;
+            }
         }
         if ended.is_some() {
             return ended;
