@@ -215,7 +215,8 @@ impl StreamActor {
     /// would cost more than the create.
     fn flush(&mut self) {
         let outgoing = std::mem::take(&mut self.outgoing);
-        if let Some(wire) = self.wire.as_mut()
+        if !outgoing.is_empty()
+            && let Some(wire) = self.wire.as_mut()
             && let Err(error) = wire.sender.send_all(&outgoing)
         {
             self.break_up(error);

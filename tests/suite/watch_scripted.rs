@@ -294,7 +294,7 @@ async fn a_member_that_creates_no_watch_is_left_for_another() {
     for _ in 0..2 {
         watches.push(etcd.watch("a").await.unwrap());
     }
-    assert_eq!(watches.len(), 2);
+    assert!(silent.count(WATCH) > 0, "nobody asked the silent member");
     etcd.shutdown().await;
 }
 

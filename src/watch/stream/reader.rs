@@ -51,6 +51,43 @@ impl Drop for Reader {
     }
 }
 
+/// Answers that are handed on in one message.
+#[derive(Default)]
+struct Gathered {
+    responses: Vec<WatchResponse>,
+    events: usize,
+}
+
+impl Gathered {
+    fn is_enough(&self) -> bool {
+        self.responses.len() >= AT_ONCE || self.events >= EVENTS_AT_ONCE
+    }
+
+    /// Events of one watch that follow each other become one answer: a busy watch is made of small ones, and each
+    /// costs a message. Their headers say nothing (see the cursor).
+    fn add(&mut self, mut response: WatchResponse) {
+        self.events += response.events.len();
+        match self.responses.last_mut() {
+            Some(last)
+                if last.watch_id == response.watch_id
+                    && only_events(last)
+                    && only_events(&response) =>
+            {
+                last.events.append(&mut response.events);
+            }
+            _ => self.responses.push(response),
+        }
+    }
+}
+
+fn only_events(response: &WatchResponse) -> bool {
+    !response.created
+        && !response.canceled
+        && !response.fragment
+        && response.compact_revision == 0
+        && !response.events.is_empty()
+}
+
 /// Reads answers and hands them over; the next ones are read when the last have been handled. Gives why it
 /// ended, unless the actor is the reason.
 async fn read(
@@ -60,26 +97,23 @@ async fn read(
 ) -> Option<Error> {
     loop {
         let mut ended = None;
-        let mut responses = Vec::new();
+        let mut gathered = Gathered::default();
         match receiver.next().await {
-            Ok(Some(response)) => responses.push(response),
+            Ok(Some(response)) => gathered.add(response),
             other => ended = Some(why(other, connection)),
         }
-        let full = |responses: &[WatchResponse]| {
-            responses.len() == AT_ONCE
-                || responses.iter().map(|r| r.events.len()).sum::<usize>() >= EVENTS_AT_ONCE
-        };
-        while ended.is_none() && !full(&responses) {
+        while ended.is_none() && !gathered.is_enough() {
             let next = poll_fn(|cx| match pin!(receiver.next()).poll(cx) {
                 Poll::Ready(next) => Poll::Ready(Some(next)),
                 Poll::Pending => Poll::Ready(None),
             });
             match next.await {
                 None => break,
-                Some(Ok(Some(response))) => responses.push(response),
+                Some(Ok(Some(response))) => gathered.add(response),
                 Some(other) => ended = Some(why(other, connection)),
             }
         }
+        let Gathered { responses, .. } = gathered;
         if !responses.is_empty() {
             for queue in actor.upgrade()?.send(Received(responses)).await.ok()? {
                 queue.relieved().await;
@@ -127,5 +161,63 @@ async fn unfit(connection: &Connection, leader_wanted: bool) -> Error {
         if health.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::Event;
+
+    fn events(watch_id: i64, count: usize) -> WatchResponse {
+        WatchResponse {
+            watch_id,
+            events: vec![Event::default(); count],
+            ..WatchResponse::default()
+        }
+    }
+
+    #[test]
+    fn only_events_of_one_watch_in_a_row_become_one_answer() {
+        let fragment = WatchResponse {
+            fragment: true,
+            ..events(1, 1)
+        };
+        let canceled = WatchResponse {
+            canceled: true,
+            ..events(2, 0)
+        };
+        let mut gathered = Gathered::default();
+        let answers = [
+            events(1, 2),
+            events(1, 3),
+            events(2, 1),
+            events(1, 1),
+            fragment,
+            events(1, 1),
+            events(1, 0),
+            events(1, 1),
+            events(2, 1),
+            canceled,
+        ];
+        for answer in answers {
+            gathered.add(answer);
+        }
+        let told = gathered.responses.iter();
+        let told: Vec<_> = told.map(|r| (r.watch_id, r.events.len())).collect();
+        let apart = [(1, 1), (1, 1), (1, 1), (1, 0), (1, 1), (2, 1), (2, 0)];
+        assert_eq!(told, [&[(1, 5), (2, 1)][..], &apart[..]].concat());
+        assert_eq!(gathered.events, 11);
+    }
+
+    #[test]
+    fn enough_is_a_number_of_answers_or_of_events() {
+        let mut gathered = Gathered::default();
+        for n in 0..EVENTS_AT_ONCE {
+            assert!(!gathered.is_enough(), "after {n}");
+            gathered.add(events(1, 1));
+        }
+        assert!(gathered.is_enough());
+        assert_eq!(gathered.responses.len(), 1);
     }
 }
