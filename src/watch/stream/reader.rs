@@ -8,13 +8,14 @@ use std::{
 };
 
 use actix::WeakAddr;
+use bytes::Bytes;
 
-use super::{Broken, Received, StreamActor};
+use super::{super::events, Broken, Received, StreamActor};
 use crate::{
     connection::{Connection, Verdict},
     error::{Error, ErrorKind, Outcome},
     proto::WatchResponse,
-    transport::channel::StreamReceiver,
+    transport::{channel::StreamReceiver, grpc::Failure},
 };
 
 /// How many answers are handed on in one message, if so many are there already.
@@ -63,20 +64,46 @@ impl Gathered {
         self.responses.len() >= AT_ONCE || self.events >= EVENTS_AT_ONCE
     }
 
+    /// Takes in what was read; gives why nothing more can be.
+    fn take(
+        &mut self,
+        read: Result<Option<Bytes>, Failure>,
+        receiver: &mut StreamReceiver<WatchResponse>,
+        connection: &Connection,
+    ) -> Option<Error> {
+        let message = match read {
+            Ok(Some(message)) => message,
+            Ok(None) => {
+                let ended = protocol("the member ended the watch stream");
+                return Some(ended.with_endpoint(connection.endpoint.name()));
+            }
+            Err(failure) => return Some(failure.error),
+        };
+        if self.join(&message) {
+            return None;
+        }
+        match receiver.decode(message) {
+            Ok(response) => self.add(response),
+            Err(failure) => return Some(failure.error),
+        }
+        None
+    }
+
     /// Events of one watch that follow each other become one answer: a busy watch is made of small ones, and each
     /// costs a message. Their headers say nothing (see the cursor).
-    fn add(&mut self, mut response: WatchResponse) {
+    fn join(&mut self, message: &Bytes) -> bool {
+        let Some(last) = self.responses.last_mut().filter(|last| only_events(last)) else {
+            return false;
+        };
+        let before = last.events.len();
+        let joined = events::append(message, last.watch_id, &mut last.events);
+        self.events += last.events.len() - before;
+        joined
+    }
+
+    fn add(&mut self, response: WatchResponse) {
         self.events += response.events.len();
-        match self.responses.last_mut() {
-            Some(last)
-                if last.watch_id == response.watch_id
-                    && only_events(last)
-                    && only_events(&response) =>
-            {
-                last.events.append(&mut response.events);
-            }
-            _ => self.responses.push(response),
-        }
+        self.responses.push(response);
     }
 }
 
@@ -96,22 +123,16 @@ async fn read(
     connection: &Connection,
 ) -> Option<Error> {
     loop {
-        let mut ended = None;
         let mut gathered = Gathered::default();
-        match receiver.next().await {
-            Ok(Some(response)) => gathered.add(response),
-            other => ended = Some(why(other, connection)),
-        }
+        let first = receiver.next_encoded().await;
+        let mut ended = gathered.take(first, &mut receiver, connection);
         while ended.is_none() && !gathered.is_enough() {
-            let next = poll_fn(|cx| match pin!(receiver.next()).poll(cx) {
+            let next = poll_fn(|cx| match pin!(receiver.next_encoded()).poll(cx) {
                 Poll::Ready(next) => Poll::Ready(Some(next)),
                 Poll::Pending => Poll::Ready(None),
             });
-            match next.await {
-                None => break,
-                Some(Ok(Some(response))) => gathered.add(response),
-                Some(other) => ended = Some(why(other, connection)),
-            }
+            let Some(next) = next.await else { break };
+            ended = gathered.take(next, &mut receiver, connection);
         }
         let Gathered { responses, .. } = gathered;
         if !responses.is_empty() {
@@ -121,18 +142,6 @@ async fn read(
         }
         if ended.is_some() {
             return ended;
-        }
-    }
-}
-
-fn why(
-    end: Result<Option<WatchResponse>, crate::transport::grpc::Failure>,
-    connection: &Connection,
-) -> Error {
-    match end {
-        Err(failure) => failure.error,
-        Ok(_) => {
-            protocol("the member ended the watch stream").with_endpoint(connection.endpoint.name())
         }
     }
 }
@@ -166,6 +175,8 @@ async fn unfit(connection: &Connection, leader_wanted: bool) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use prost::Message;
+
     use super::*;
     use crate::proto::Event;
 
@@ -174,6 +185,12 @@ mod tests {
             watch_id,
             events: vec![Event::default(); count],
             ..WatchResponse::default()
+        }
+    }
+
+    fn hear(gathered: &mut Gathered, response: WatchResponse) {
+        if !gathered.join(&response.encode_to_vec().into()) {
+            gathered.add(response);
         }
     }
 
@@ -201,7 +218,7 @@ mod tests {
             canceled,
         ];
         for answer in answers {
-            gathered.add(answer);
+            hear(&mut gathered, answer);
         }
         let told = gathered.responses.iter();
         let told: Vec<_> = told.map(|r| (r.watch_id, r.events.len())).collect();
@@ -215,7 +232,7 @@ mod tests {
         let mut gathered = Gathered::default();
         for n in 0..EVENTS_AT_ONCE {
             assert!(!gathered.is_enough(), "after {n}");
-            gathered.add(events(1, 1));
+            hear(&mut gathered, events(1, 1));
         }
         assert!(gathered.is_enough());
         assert_eq!(gathered.responses.len(), 1);
