@@ -14,7 +14,7 @@ use actix_etcd::{
 };
 use testbed::{Receiver, Reply, ScriptedServer, Sender};
 
-use crate::watch::{item, last_item, next};
+use crate::watch::{SOON, item, last_item, next};
 
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
 
@@ -277,7 +277,12 @@ async fn a_silent_server_is_asked_for_progress_again() {
 
 #[tokio::test]
 async fn a_member_that_creates_no_watch_is_left_for_another() {
-    let (silent, _) = server(|_, mut tx, _rx, _| async move { tx.stopped().await }).await;
+    let (silent, _) = server(|_, mut tx, rx, _| async move {
+        // Dropped, it would reset the stream.
+        let _open = rx;
+        tx.stopped().await;
+    })
+    .await;
     let (good, _) = server(|_, mut tx, mut rx, _| async move {
         loop {
             let id = create(&mut rx).await.watch_id;
@@ -285,7 +290,9 @@ async fn a_member_that_creates_no_watch_is_left_for_another() {
         }
     })
     .await;
-    let etcd = Client::connect([silent.endpoint(), good.endpoint()])
+    let etcd = Client::builder([silent.endpoint(), good.endpoint()])
+        .request_timeout(SOON)
+        .connect()
         .await
         .unwrap();
     etcd.wait_ready(Duration::from_secs(5)).await.unwrap();

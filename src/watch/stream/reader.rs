@@ -20,8 +20,9 @@ use crate::{
 
 /// How many answers are handed on in one message, if so many are there already.
 const AT_ONCE: usize = 64;
-/// No more than fit into what a queue of the usual size still has free when its stream waits for it.
-const EVENTS_AT_ONCE: usize = 1024;
+/// No more than fit into what a queue of the usual size still has free when its stream waits for it; and a list of so
+/// many is memory that the allocator has at hand.
+const EVENTS_AT_ONCE: usize = 256;
 
 /// The task that reads; it ends with this.
 pub(super) struct Reader(tokio::task::JoinHandle<()>);
