@@ -226,14 +226,15 @@ impl KeeperActor {
         ctx: &mut Context<Self>,
         now: Instant,
     ) -> Option<usize> {
-        let open = self
-            .streams
-            .iter()
-            .position(|stream| stream.is_on(connection));
+        let token = self.caller.shared.token.load();
+        let open = self.streams.iter().position(|stream| {
+            // A stream keeps the token it was opened with, and is left before that one ends.
+            stream.is_on(connection) && stream.token.generation == token.generation
+        });
         if open.is_some() {
             return open;
         }
-        let token = Token::clone(&self.caller.shared.token.load());
+        let token = Token::clone(&token);
         let number = self.next_stream;
         self.next_stream += 1;
         let keeper = ctx.address().downgrade();
