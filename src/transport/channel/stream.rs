@@ -83,6 +83,14 @@ pub(crate) struct StreamReceiver<A> {
 impl<A: Message + Default> StreamReceiver<A> {
     /// The next message; `None` when the member ended the stream with OK. After an error or the end: `None`.
     pub(crate) async fn next(&mut self) -> Result<Option<A>, Failure> {
+        match self.next_encoded().await? {
+            Some(message) => self.decode(message).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The same, as it came: for [`Self::decode`], or for somebody who needs less than all of it.
+    pub(crate) async fn next_encoded(&mut self) -> Result<Option<Bytes>, Failure> {
         let read = self.read().await;
         if !matches!(read, Ok(Some(_))) {
             self.state = Answer::Ended;
@@ -90,7 +98,15 @@ impl<A: Message + Default> StreamReceiver<A> {
         read
     }
 
-    async fn read(&mut self) -> Result<Option<A>, Failure> {
+    /// Fails if it is not the message it should be, which ends the stream.
+    pub(crate) fn decode(&mut self, message: Bytes) -> Result<A, Failure> {
+        grpc::decode(message).map_err(|error| {
+            self.state = Answer::Ended;
+            self.channel.at(error).into()
+        })
+    }
+
+    async fn read(&mut self) -> Result<Option<Bytes>, Failure> {
         if let Answer::Awaited(response) = &mut self.state {
             let response = poll_fn(|cx| std::pin::Pin::new(&mut *response).poll(cx))
                 .await
@@ -105,10 +121,7 @@ impl<A: Message + Default> StreamReceiver<A> {
             return Ok(None);
         };
         match reader.next().await {
-            Ok(Some(message)) => match grpc::decode(message) {
-                Ok(message) => Ok(Some(message)),
-                Err(error) => Err(self.channel.at(error).into()),
-            },
+            Ok(Some(message)) => Ok(Some(message)),
             Ok(None) => match reader.status().await {
                 Ok(Ok(())) => Ok(None),
                 Ok(Err(failure)) => Err(self.channel.located(failure)),
