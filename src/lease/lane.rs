@@ -26,6 +26,10 @@ pub(crate) struct Look;
 /// The index of the keeper itself on the wheel.
 const KEEPER: u32 = 0;
 
+/// A lease that is renewed again can wait for this part of its TTL to be renewed together with others: waking up is most
+/// of what a keepalive costs.
+const GRAINS: u32 = 48;
+
 /// A handle on the lane; clones share it.
 #[derive(Clone)]
 pub(crate) struct Lane(Rc<RefCell<State>>);
@@ -170,7 +174,8 @@ impl Lane {
         let Some(next) = next else {
             return false;
         };
-        state.wheel.set(place.index(), next);
+        let grain = kept.deadline.ttl() / GRAINS;
+        state.wheel.set_about(place.index(), next, grain);
         let deadline = kept.deadline.deadline();
         kept.cell.note(kept.deadline.ttl(), deadline);
         kept.cell.tell(LeaseEvent::Renewed { deadline });

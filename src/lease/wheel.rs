@@ -11,6 +11,8 @@ use std::{
 /// Short against the shortest wait for an answer (300 ms), long enough to make batches: most of what a keepalive costs
 /// is waking up for it.
 const TICK: Duration = Duration::from_millis(50);
+/// Years away: who would be woken later is woken then and waits on.
+const LAST: u64 = u32::MAX as u64;
 /// Not woken.
 const NEVER: u64 = u64::MAX;
 
@@ -37,7 +39,17 @@ impl Wheel {
 
     /// Wakes a lease at that time, and at no other.
     pub(crate) fn set(&mut self, lease: u32, at: Instant) {
-        let tick = self.tick(at);
+        self.put(lease, self.tick(at));
+    }
+
+    /// Wakes a lease at that time or up to `grain` later, together with others that can wait as well.
+    pub(crate) fn set_about(&mut self, lease: u32, at: Instant, grain: Duration) {
+        let grain = u64::try_from(grain.as_millis() / TICK.as_millis()).unwrap_or(1);
+        let tick = self.tick(at).next_multiple_of(grain.max(1));
+        self.put(lease, tick.min(LAST));
+    }
+
+    fn put(&mut self, lease: u32, tick: u64) {
         let place = lease as usize;
         if place >= self.due.len() {
             self.due.resize(place + 1, NEVER);
@@ -93,10 +105,7 @@ impl Wheel {
     fn tick(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.origin).as_nanos();
         let ticks = since.div_ceil(TICK.as_nanos());
-        // A tick that does not fit is years away: the lease is woken then and waits on.
-        u64::try_from(ticks)
-            .unwrap_or(u64::MAX)
-            .min(u64::from(u32::MAX))
+        u64::try_from(ticks).unwrap_or(LAST).min(LAST)
     }
 }
 
@@ -151,6 +160,20 @@ mod tests {
         wheel.set(1, start + ms(20));
         wheel.clear(1);
         assert_eq!(wheel.expired(start + ms(100)), [0_u32; 0]);
+    }
+
+    #[test]
+    fn leases_that_can_wait_are_woken_together_in_their_time() {
+        let start = Instant::now();
+        let mut wheel = Wheel::new(start);
+        for (lease, at) in [(1, 610), (2, 700), (3, 800), (4, 801)] {
+            wheel.set_about(lease, start + ms(at), ms(210));
+        }
+        assert_eq!(wheel.expired(start + ms(799)), [0_u32; 0]);
+        assert_eq!(wheel.expired(start + ms(800)), [1, 2, 3]);
+        assert_eq!(wheel.expired(start + ms(1000)), [4]);
+        wheel.set_about(1, start + ms(1001), ms(49));
+        assert_eq!(wheel.expired(start + ms(1050)), [1], "no less than a tick");
     }
 
     #[test]
