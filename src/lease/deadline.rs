@@ -61,6 +61,7 @@ pub(crate) enum Told {
 }
 
 #[derive(Debug, Clone, Copy)]
+#[cfg_attr(test, derive(PartialEq))]
 enum Keepalive {
     Due { at: Instant },
     InFlight { sent_at: Instant },
@@ -68,6 +69,7 @@ enum Keepalive {
 
 /// The clock of one lease. Jitter is a random number in `0.0..1.0`.
 #[derive(Debug, Clone)]
+#[cfg_attr(test, derive(PartialEq))]
 pub(crate) struct Deadline {
     ttl: Duration,
     /// The deadline itself.
@@ -367,5 +369,7 @@ fn unit(jitter: f64) -> f64 {
 
 #[cfg(test)]
 mod properties;
+#[cfg(test)]
+mod routine;
 #[cfg(test)]
 mod tests;

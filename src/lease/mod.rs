@@ -99,6 +99,11 @@ pub(crate) struct Shutdown {
 #[rtype(result = "()")]
 pub(crate) struct CrashLease(pub(crate) i64);
 
+/// Makes the keeper panic with the next keepalives in its hands. For tests of what its crash costs.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct CrashWhenDue;
+
 /// Answers arrived on a stream: lease and TTL.
 #[derive(Message)]
 #[rtype(result = "()")]

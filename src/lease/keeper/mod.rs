@@ -10,7 +10,7 @@ use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle, S
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::{
-    CrashLease, End, Keep, KeepAliveDue, LostReason, RenewOnce,
+    CrashLease, CrashWhenDue, End, Keep, KeepAliveDue, LostReason, RenewOnce,
     actor::now,
     events::LeaseEvent,
     lane::{Lane, Look},
@@ -41,6 +41,7 @@ pub(crate) struct KeeperActor {
     revokes: Vec<JoinHandle<()>>,
     timer: Option<SpawnHandle>,
     closed: bool,
+    crash_when_due: bool,
 }
 
 /// Who wants one keepalive.
@@ -74,6 +75,7 @@ impl KeeperActor {
                 revokes: Vec::new(),
                 timer: None,
                 closed: false,
+                crash_when_due: false,
             },
         )
     }
@@ -121,6 +123,14 @@ impl Handler<CrashLease> for KeeperActor {
         if let Some(actor) = place.and_then(|place| self.lane.actor(place)) {
             actor.do_send(Crash);
         }
+    }
+}
+
+impl Handler<CrashWhenDue> for KeeperActor {
+    type Result = ();
+
+    fn handle(&mut self, _: CrashWhenDue, _: &mut Context<Self>) {
+        self.crash_when_due = true;
     }
 }
 
@@ -181,6 +191,12 @@ impl Handler<Due> for KeeperActor {
         let rounds = self
             .lane
             .due(now, &mut renewals, |actor| actor.do_send(KeepAliveDue));
+        if !renewals.is_empty() && std::mem::take(&mut self.crash_when_due) {
+            #[allow(clippy::panic, reason = "it was asked for")]
+            {
+                panic!("asked to crash with keepalives in hand");
+            }
+        }
         self.send(renewals, now, ctx);
         if rounds {
             self.make_rounds(now);
