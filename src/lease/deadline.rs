@@ -249,12 +249,13 @@ impl Deadline {
         now: Instant,
         jitter: f64,
     ) -> Option<Instant> {
-        let deadline = later(sent_at, seconds(ttl));
-        let well = self.is_calm(now) && deadline > now && self.in_flight_since() == Some(sent_at);
+        let ttl = seconds(ttl);
+        let in_time = later(sent_at, ttl / 3) > now;
+        let well = self.is_calm(now) && in_time && self.in_flight_since() == Some(sent_at);
         if !well {
             return None;
         }
-        self.renew(seconds(ttl), deadline);
+        self.renew(ttl, later(sent_at, ttl));
         self.expected = self.schedule(sent_at, jitter).min(self.held_until);
         Some(self.expected)
     }

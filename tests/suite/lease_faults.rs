@@ -168,10 +168,10 @@ async fn crashes_of_every_actor_involved_cost_no_lease() {
         for lease in leases.iter().skip(round % 6).step_by(6) {
             testing::crash_lease(&etcd, lease.id());
         }
-        if round % 5 == 0 {
+        if round % 10 == 0 {
             testing::crash_lease_keeper(&etcd);
             testing::crash_balancer(&etcd);
-        } else if round % 5 == 2 {
+        } else if round % 10 == 5 {
             testing::crash_lease_keeper_when_due(&etcd);
         }
         testing::crash_connection(&etcd, &endpoints[round % 3]).unwrap();
