@@ -9,7 +9,12 @@ use testbed::{
 };
 use tokio_stream::StreamExt;
 
-use crate::{lateness::Lateness, lease_record::Recorder, wait::hold};
+use crate::{
+    lateness::Lateness,
+    lease_record::Recorder,
+    lessor::Lessor,
+    wait::{hold, until},
+};
 
 const TTL: Duration = Duration::from_secs(3);
 /// Longer than the lease lives.
@@ -193,6 +198,29 @@ async fn crashes_of_every_actor_involved_cost_no_lease() {
         );
     }
     assert_eq!(etcd.leases().await.unwrap().leases.len(), leases.len());
+}
+
+#[tokio::test]
+async fn keepalives_in_the_hands_of_a_keeper_that_crashes_are_sent_all_the_same() {
+    let lessor = Lessor::start().await;
+    let etcd = Client::connect([lessor.server.endpoint()]).await.unwrap();
+    let mut leases = Vec::new();
+    for _ in 0..20 {
+        leases.push(etcd.lease(TTL).keep_alive().await.unwrap());
+    }
+    for _ in 0..3 {
+        let before: Vec<_> = leases
+            .iter()
+            .map(|lease| lessor.count(lease.id()))
+            .collect();
+        testing::crash_lease_keeper_when_due(&etcd);
+        for (lease, before) in leases.iter().zip(before) {
+            until("it is kept on", || lessor.count(lease.id()) > before + 1).await;
+        }
+    }
+    for lease in &leases {
+        assert!(lease.remaining() > Duration::ZERO, "{lease:?}");
+    }
 }
 
 /// A load, whatever comes of it.

@@ -33,8 +33,23 @@ async fn is_whole(etcd: &Client, session: &Session, key: &'static str) {
     .await;
 }
 
-async fn healing(events: &mut (impl Stream<Item = SessionEvent> + Unpin)) {
-    while !matches!(events.next().await, Some(SessionEvent::Healing(_))) {}
+/// Waits until that is told.
+async fn told(
+    events: &mut (impl Stream<Item = SessionEvent> + Unpin),
+    wanted: impl Fn(&SessionEvent) -> bool,
+) {
+    let heard = tokio::time::timeout(30 * SECOND, async {
+        while !wanted(&events.next().await.expect("a session that is not lost")) {}
+    });
+    heard.await.expect("it was not told");
+}
+
+fn healing(event: &SessionEvent) -> bool {
+    matches!(event, SessionEvent::Healing(_))
+}
+
+fn healed(event: &SessionEvent) -> bool {
+    matches!(event, SessionEvent::Healed { .. })
 }
 
 #[tokio::test]
@@ -66,12 +81,12 @@ async fn a_crash_in_the_middle_of_healing_is_healed() {
     session.put("a", "1").await.unwrap();
     let mut events = session.events();
     cluster.member(0).client_link().set(Fault::Freeze);
-    healing(&mut events).await;
+    told(&mut events, healing).await;
     for _ in 0..3 {
         testing::crash_session(&session);
     }
     cluster.heal();
-    while !matches!(events.next().await, Some(SessionEvent::Healed { .. })) {}
+    told(&mut events, healed).await;
     is_whole(&direct, &session, "a").await;
 }
 
@@ -86,7 +101,7 @@ async fn a_session_dropped_while_its_new_lease_is_granted_leaves_none() {
     link.client_link().set(Fault::Delay(SECOND / 10));
     direct.revoke(before).await.unwrap();
     let _ = etcd.keep_alive_once(before).await;
-    healing(&mut events).await;
+    told(&mut events, healing).await;
     link.client_link().set(Fault::HalfOpen(Direction::ToClient));
     until_async("a lease is granted", async || {
         !direct.leases().await.unwrap().leases.is_empty()
