@@ -111,6 +111,7 @@ impl Client {
         let (policy, retry_policy) = (options.policy, options.retry);
         let seeds = endpoints.clone();
         let patience = options.request_timeout;
+        let token_lifetime = options.token_lifetime;
         let caller = runtime
             .call(move || {
                 let retries = RetryActor::start();
@@ -135,8 +136,13 @@ impl Client {
                 let tokens = match provider {
                     None => Tokens::fixed(token),
                     Some(provider) => {
-                        let actor =
-                            AuthActor::start(token.clone(), provider, caller.clone(), patience);
+                        let actor = AuthActor::start(
+                            token.clone(),
+                            provider,
+                            caller.clone(),
+                            patience,
+                            token_lifetime,
+                        );
                         Tokens::renewed_by(token, actor)
                     }
                 };

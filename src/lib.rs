@@ -76,7 +76,8 @@ mod transport;
 mod watch;
 
 pub use actor::{
-    DeliverConnectivity, DeliverLease, DeliverWatch, Etcd, FreeRequest, RequestFailed, WhenFull,
+    DeliverConnectivity, DeliverInstances, DeliverLeaders, DeliverLease, DeliverWatch, Etcd,
+    FreeRequest, RequestFailed, WhenFull,
 };
 pub use api::watch::{Events, OpenWatch, Resynced, Watch, WatchEnd, WatchHandle, WatchItem, watch};
 pub use api::{

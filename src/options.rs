@@ -31,6 +31,7 @@ pub struct ClientBuilder {
     pub(crate) auto_sync: Option<Duration>,
     pub(crate) watches_per_stream: usize,
     pub(crate) login: Login,
+    pub(crate) token_lifetime: Option<Duration>,
     pub(crate) follow_cluster: bool,
     tls_invalid: Option<Error>,
     pub(crate) min_cluster_version: Option<String>,
@@ -56,6 +57,7 @@ impl ClientBuilder {
             auto_sync: None,
             watches_per_stream: 256,
             login: Login::Anonymous,
+            token_lifetime: None,
             follow_cluster: false,
             tls_invalid: None,
             min_cluster_version: None,
@@ -120,8 +122,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Logs in as this user. The client gets a token, renews it when it is refused, and goes without where
-    /// authentication is not enabled. Replaces `token` and `auth_provider`. Default: no user.
+    /// Logs in as this user. The client gets a token, renews it before it ends or when it is refused, and goes without
+    /// where authentication is not enabled. Replaces `token` and `auth_provider`. Default: no user.
     pub fn auth(self, user: impl Into<String>, password: impl Into<String>) -> Self {
         let provider = Provider::always(Credentials::password(user, password));
         self.logging_in(Login::Provided(provider))
@@ -157,6 +159,15 @@ impl ClientBuilder {
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         self.logging_in(Login::Provided(Provider::new(give)))
+    }
+
+    /// How long a token lasts that does not tell so itself: it is replaced before that, as a JWT is before its own end.
+    /// For etcd's simple tokens give the cluster's `--auth-token-ttl`, which is 300 s unless set. Default: such a token
+    /// is replaced when it is refused. That costs a call one more round trip, and only after that long
+    /// without any, for a member keeps a simple token as long as it is used.
+    pub fn token_lifetime(mut self, lifetime: impl Into<Option<Duration>>) -> Self {
+        self.token_lifetime = lifetime.into();
+        self
     }
 
     /// Goes on where the endpoints lead to another cluster all of a sudden, say one that was restored from a backup
@@ -263,6 +274,12 @@ impl ClientBuilder {
         ];
         if self.auto_sync.is_some_and(|interval| interval.is_zero()) {
             return Err(Error::invalid("`auto_sync` is zero"));
+        }
+        if self
+            .token_lifetime
+            .is_some_and(|lifetime| lifetime.is_zero())
+        {
+            return Err(Error::invalid("`token_lifetime` is zero"));
         }
         for (name, time) in times {
             if time.is_zero() {

@@ -128,3 +128,44 @@ pub(crate) fn shut_down() -> Error {
         "the client has been shut down",
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        cell::RefCell,
+        sync::{
+            Arc,
+            atomic::{AtomicBool, Ordering},
+        },
+    };
+
+    use super::Runtime;
+
+    /// Says when the thread that holds it has destroyed what was its own.
+    struct LastWord(Arc<AtomicBool>);
+
+    impl Drop for LastWord {
+        fn drop(&mut self) {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    thread_local! {
+        static LAST_WORD: RefCell<Option<LastWord>> = const { RefCell::new(None) };
+    }
+
+    #[tokio::test]
+    async fn joining_waits_for_the_end_of_the_thread() {
+        let ended = Arc::new(AtomicBool::new(false));
+        let runtime = Runtime::own_thread().unwrap();
+        let last_word = LastWord(ended.clone());
+        runtime
+            .call(|| LAST_WORD.set(Some(last_word)))
+            .await
+            .unwrap();
+        assert!(!ended.load(Ordering::SeqCst));
+        runtime.join().await;
+        assert!(ended.load(Ordering::SeqCst));
+    }
+}

@@ -1,6 +1,7 @@
-//! What goes on for longer, delivered to an actor: watches, leases, connectivity.
+//! What goes on for longer, delivered to an actor: watches, leases, connectivity, elections, services.
 
 use actix::{Message, Recipient};
+use bytes::Bytes;
 
 use super::FreeRequest;
 use crate::{
@@ -12,6 +13,10 @@ use crate::{
     client::Client,
     error::Result,
     lease::{Grant, Lease, LeaseNews},
+    recipes::{
+        discovery::{Discover, DiscoveryEvent},
+        election::{LeaderEvent, Observation},
+    },
 };
 
 /// Open a watch and send its items to an actor, the next one when the last was handled:
@@ -82,5 +87,60 @@ impl FreeRequest for DeliverConnectivity {
     fn send_by(self, client: &Client) -> ResponseFuture<()> {
         client.send_connectivity_to(self.0);
         Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// Send every change of who leads an election to an actor, the next one when the last was handled:
+/// `etcd.send(leaders("jobs").to(recipient))`. Gives the handle that ends it.
+///
+/// Sent with `do_send` it goes on until the actor or the client ends.
+#[derive(Clone, Message)]
+#[rtype(result = "Result<Observation>")]
+pub struct DeliverLeaders {
+    pub(crate) name: Bytes,
+    pub(crate) recipient: Recipient<LeaderEvent>,
+}
+
+impl FreeRequest for DeliverLeaders {
+    type Response = Observation;
+
+    fn name(&self) -> &'static str {
+        "DeliverLeaders"
+    }
+
+    fn send_by(self, client: &Client) -> ResponseFuture<Observation> {
+        let observation = client.send_leaders_to(self.name, self.recipient);
+        Box::pin(std::future::ready(Ok(observation)))
+    }
+
+    fn unwanted(observation: Observation) {
+        observation.detach();
+    }
+}
+
+/// Send the instances of a service to an actor, now and whenever they change, the next time when the last was handled:
+/// `etcd.send(discover("services/web").to(recipient))`. Gives the handle that ends it.
+///
+/// Sent with `do_send` it goes on until the actor or the client ends.
+#[derive(Clone, Message)]
+#[rtype(result = "Result<Observation>")]
+pub struct DeliverInstances {
+    pub(crate) discover: Discover,
+    pub(crate) recipient: Recipient<DiscoveryEvent>,
+}
+
+impl FreeRequest for DeliverInstances {
+    type Response = Observation;
+
+    fn name(&self) -> &'static str {
+        "DeliverInstances"
+    }
+
+    fn send_by(self, client: &Client) -> ResponseFuture<Observation> {
+        Box::pin(self.discover.on(client).send_to(self.recipient))
+    }
+
+    fn unwanted(observation: Observation) {
+        observation.detach();
     }
 }

@@ -13,7 +13,7 @@ mod request;
 mod serve;
 
 pub use self::{
-    deliver::{DeliverConnectivity, DeliverLease, DeliverWatch},
+    deliver::{DeliverConnectivity, DeliverInstances, DeliverLeaders, DeliverLease, DeliverWatch},
     request::FreeRequest,
 };
 pub(crate) use request::free_request;

@@ -1,9 +1,11 @@
 //! The actor that logs in.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
-use actix::{Actor, ActorContext, Addr, AsyncContext, Context, Handler, Supervised};
-use http::HeaderValue;
+use actix::{Actor, ActorContext, Addr, AsyncContext, Context, Handler, SpawnHandle, Supervised};
 use tokio::{
     sync::oneshot,
     time::{Instant, timeout},
@@ -11,10 +13,11 @@ use tokio::{
 use zeroize::Zeroize;
 
 use super::{
-    Close, LoggedIn, Provider, RenewToken, TokenCell,
+    Close, LoggedIn, NewToken, Provider, RenewToken, TokenCell, TokenEnds,
     credentials::{Secret, secret_body},
     flight::{Boarding, Flight},
     header_value,
+    lifetime::{lifetime, next_attempt, renewal},
 };
 use crate::{
     api::answers,
@@ -42,7 +45,12 @@ pub(crate) struct AuthActor {
     /// Sends without a token.
     caller: Caller,
     patience: Duration,
+    /// How long tokens last that do not tell it.
+    told_lifetime: Option<Duration>,
+    /// When the token in use ends, where that is known.
+    end: Option<Instant>,
     flight: Flight<Waiter>,
+    timer: Option<SpawnHandle>,
     restarted: bool,
 }
 
@@ -52,6 +60,7 @@ impl AuthActor {
         provider: Provider,
         caller: Caller,
         patience: Duration,
+        told_lifetime: Option<Duration>,
     ) -> Addr<Self> {
         supervise(
             "auth",
@@ -61,7 +70,10 @@ impl AuthActor {
                 provider,
                 caller,
                 patience,
+                told_lifetime,
+                end: None,
                 flight: Flight::new(),
+                timer: None,
                 restarted: false,
             },
         )
@@ -71,9 +83,11 @@ impl AuthActor {
         let actor = ctx.address().downgrade();
         let (provider, caller, patience) =
             (self.provider.clone(), self.caller.clone(), self.patience);
+        let told_lifetime = self.told_lifetime;
         tracing::debug!(flight, "logging in");
         actix_rt::spawn(async move {
-            let result = timeout(patience, log_in(&provider, &caller, patience))
+            let login = log_in(&provider, &caller, patience, told_lifetime);
+            let result = timeout(patience, login)
                 .await
                 .unwrap_or_else(|_| Err(too_slow()));
             if let Some(actor) = actor.upgrade() {
@@ -81,14 +95,30 @@ impl AuthActor {
             }
         });
     }
+
+    /// Has itself told of the end of the token in use, some time before it.
+    fn watch_the_end(&mut self, wait: Option<Duration>, ctx: &mut Context<Self>) {
+        if let Some(earlier) = self.timer.take() {
+            ctx.cancel_future(earlier);
+        }
+        let generation = self.cell.generation();
+        self.timer = wait.map(|wait| ctx.notify_later(TokenEnds { generation }, wait));
+    }
+
+    fn left(&self) -> Option<Duration> {
+        let end = self.end?;
+        Some(end.saturating_duration_since(Instant::now()))
+    }
 }
 
-/// The token to use from now on; `None` where the cluster wants none.
+/// The token to use from now on.
 async fn log_in(
     provider: &Provider,
     caller: &Caller,
     patience: Duration,
-) -> Result<Option<HeaderValue>, Error> {
+    told_lifetime: Option<Duration>,
+) -> Result<NewToken, Error> {
+    let asked = Instant::now();
     let credentials = provider.give().await.map_err(|error| {
         Error::new(
             ErrorKind::CredentialsUnavailable,
@@ -97,7 +127,7 @@ async fn log_in(
         )
     })?;
     let (user, password) = match &credentials.0 {
-        Secret::Token(token) => return header_value(token).map(Some),
+        Secret::Token(token) => return new_token(token, asked, told_lifetime),
         Secret::Password { user, password } => (user, password),
     };
     let mut request = AuthenticateRequest {
@@ -111,13 +141,30 @@ async fn log_in(
         .await
     {
         Ok(mut answer) => {
-            let token = header_value(&answer.token);
+            let token = new_token(&answer.token, asked, told_lifetime);
             answer.token.zeroize();
-            token.map(Some)
+            token
         }
-        Err(error) if error.kind() == ErrorKind::AuthNotEnabled => Ok(None),
+        Err(error) if error.kind() == ErrorKind::AuthNotEnabled => Ok(NewToken {
+            value: None,
+            end: None,
+        }),
         Err(error) => Err(error),
     }
+}
+
+/// A token that was asked for then.
+fn new_token(token: &str, asked: Instant, told: Option<Duration>) -> Result<NewToken, Error> {
+    let since_epoch = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let now = Instant::now();
+    let left = lifetime(token, now - asked, since_epoch, told);
+    let end = left.and_then(|left| now.checked_add(left));
+    Ok(NewToken {
+        value: Some(header_value(token)?),
+        end,
+    })
 }
 
 fn too_slow() -> Error {
@@ -140,10 +187,14 @@ impl Actor for AuthActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        if std::mem::take(&mut self.restarted)
-            && let Some(flight) = self.flight.restart()
-        {
-            self.take_off(flight, ctx);
+        if !std::mem::take(&mut self.restarted) {
+            return;
+        }
+        // Timers died with the crash.
+        self.timer = None;
+        match self.flight.restart() {
+            Some(flight) => self.take_off(flight, ctx),
+            None => self.watch_the_end(self.left().map(|left| renewal(left, fastrand::f64())), ctx),
         }
     }
 }
@@ -174,12 +225,28 @@ impl Handler<RenewToken> for AuthActor {
     }
 }
 
+impl Handler<TokenEnds> for AuthActor {
+    type Result = ();
+
+    fn handle(&mut self, TokenEnds { generation }: TokenEnds, ctx: &mut Context<Self>) {
+        self.timer = None;
+        if generation != self.cell.generation() || self.cell.lapse(generation) {
+            return;
+        }
+        if let Some(flight) = self.flight.start_early() {
+            self.take_off(flight, ctx);
+        }
+    }
+}
+
 impl Handler<LoggedIn> for AuthActor {
     type Result = ();
 
-    fn handle(&mut self, LoggedIn { flight, result }: LoggedIn, _: &mut Context<Self>) {
+    fn handle(&mut self, LoggedIn { flight, result }: LoggedIn, ctx: &mut Context<Self>) {
         let result = match result {
-            Ok(Some(token)) if self.cell.value().as_ref() == Some(&token) => Err(same_again()),
+            Ok(NewToken {
+                value: Some(value), ..
+            }) if self.cell.holds(&value) => Err(same_again()),
             other => other,
         };
         let Some(waiting) = self
@@ -191,15 +258,20 @@ impl Handler<LoggedIn> for AuthActor {
         let told = match result {
             Ok(token) => {
                 tracing::debug!(
-                    enabled = token.is_some(),
+                    enabled = token.value.is_some(),
                     waiting = waiting.len(),
                     "logged in"
                 );
-                self.cell.replace(token);
+                self.cell.replace(token.value);
+                self.end = token.end;
+                let wait = self.left().map(|left| renewal(left, fastrand::f64()));
+                self.watch_the_end(wait, ctx);
                 Ok(())
             }
             Err(error) => {
+                // The token in use may last a little longer; who is refused in the end asks for another.
                 tracing::warn!(%error, waiting = waiting.len(), "cannot log in");
+                self.watch_the_end(self.left().and_then(next_attempt), ctx);
                 Err(error)
             }
         };

@@ -65,6 +65,12 @@ impl<W> Flight<W> {
         Boarding::Start(self.start())
     }
 
+    /// The token in use ends soon, though nobody was refused yet: a login of this number is to be started. `None` where
+    /// one is under way.
+    pub(super) fn start_early(&mut self) -> Option<u64> {
+        (!self.under_way).then(|| self.start())
+    }
+
     /// The login under way was lost with a crash: a new one, if anybody waits.
     pub(super) fn restart(&mut self) -> Option<u64> {
         self.under_way = false;
@@ -131,6 +137,17 @@ mod tests {
         let passing = Error::new(ErrorKind::Unavailable, Outcome::NotSent, "");
         flight.land(2, Some(&passing), now);
         assert!(matches!(flight.board(3, 0, 0, now), Boarding::Start(3)));
+    }
+
+    #[test]
+    fn a_login_ahead_of_time_serves_those_who_come_meanwhile() {
+        let now = Instant::now();
+        let mut flight = Flight::new();
+        assert_eq!(flight.start_early(), Some(1));
+        assert_eq!(flight.start_early(), None);
+        assert!(matches!(flight.board(7, 4, 4, now), Boarding::Wait));
+        assert_eq!(flight.land(1, None, now), Some(vec![7]));
+        assert_eq!(flight.start_early(), Some(2));
     }
 
     #[test]

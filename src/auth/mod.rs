@@ -8,23 +8,28 @@
 //! Where authentication is not enabled, calls go without a token; the day one of them is refused for that, the client
 //! logs in.
 //!
-//! What the actor decides is pure code: [`flight`].
+//! Where the end of a token is known ([`lifetime`]), the next one is got before it; calls use the old one meanwhile. A
+//! token that nobody has used is let go instead, so idle clients do not keep the cluster busy with logins.
+//!
+//! What the actor decides is pure code: [`flight`] and [`lifetime`].
 
 use std::{
     fmt,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
 use actix::{Addr, Message, WeakAddr};
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use http::HeaderValue;
 use tokio::{
     sync::oneshot,
     time::{Instant, timeout_at},
 };
+use zeroize::Zeroizing;
 
 use crate::{
     error::{Error, ErrorKind, Outcome},
@@ -35,6 +40,7 @@ use crate::{
 pub(crate) mod actor;
 mod credentials;
 mod flight;
+mod lifetime;
 
 pub use credentials::Credentials;
 pub(crate) use credentials::{Login, Provider, secret_body};
@@ -53,13 +59,20 @@ pub(crate) struct Token {
 #[derive(Default)]
 pub(crate) struct TokenCell {
     token: ArcSwap<Token>,
+    /// Whether any request took the token along.
+    used: AtomicBool,
     /// Up to this generation, tokens are of no use: calls wait for the next one.
     useless: AtomicU64,
     renewer: OnceLock<WeakAddr<AuthActor>>,
 }
 
 impl TokenCell {
+    /// The token, for a request.
     pub(crate) fn load(&self) -> arc_swap::Guard<Arc<Token>> {
+        // Looked at before it is written: many calls share this line of memory.
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
         self.token.load()
     }
 
@@ -68,13 +81,27 @@ impl TokenCell {
     }
 
     pub(crate) fn generation(&self) -> u64 {
-        self.load().generation
+        self.token.load().generation
+    }
+
+    fn holds(&self, value: &HeaderValue) -> bool {
+        self.token.load().value.as_ref() == Some(value)
     }
 
     /// Puts the next token in the place of the last. Only one may do so at a time.
     pub(crate) fn replace(&self, value: Option<HeaderValue>) {
         let generation = self.generation() + 1;
         self.token.store(Arc::new(Token { value, generation }));
+        self.used.store(false, Ordering::Relaxed);
+    }
+
+    /// Lets a token end that no request took along: whoever needs the next one waits for it. `false` if one did.
+    fn lapse(&self, generation: u64) -> bool {
+        if self.used.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.useless.store(generation, Ordering::Release);
+        true
     }
 
     /// Takes a token out of use that a member leaves without an answer, where another one can be had. etcd's simple
@@ -110,9 +137,10 @@ impl fmt::Debug for TokenCell {
     }
 }
 
-/// A token as it may stand in metadata, never printed.
+/// A token as it may stand in metadata, never printed, and wiped from memory with its last user.
 pub(crate) fn header_value(token: &str) -> Result<HeaderValue, Error> {
-    let mut value = HeaderValue::from_str(token).map_err(|_| {
+    let owned = Bytes::from_owner(Zeroizing::new(token.as_bytes().to_vec()));
+    let mut value = HeaderValue::from_maybe_shared(owned).map_err(|_| {
         Error::new(
             ErrorKind::CredentialsUnavailable,
             Outcome::NotSent,
@@ -223,8 +251,23 @@ pub(crate) struct RenewToken {
 #[rtype(result = "()")]
 pub(crate) struct LoggedIn {
     pub(crate) flight: u64,
-    /// The token; `None` where authentication is not enabled.
-    pub(crate) result: Result<Option<HeaderValue>, Error>,
+    pub(crate) result: Result<NewToken, Error>,
+}
+
+/// What a login gave.
+#[derive(Debug, Clone)]
+pub(crate) struct NewToken {
+    /// `None` where authentication is not enabled.
+    pub(crate) value: Option<HeaderValue>,
+    /// When it ends, where that is known.
+    pub(crate) end: Option<Instant>,
+}
+
+/// The token of this generation ends soon.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct TokenEnds {
+    pub(crate) generation: u64,
 }
 
 /// The client ends.

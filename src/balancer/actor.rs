@@ -1,5 +1,7 @@
 //! The actor that owns the connections.
 
+mod named;
+
 use std::{sync::Arc, time::Duration};
 
 use actix::{
@@ -11,7 +13,7 @@ use tokio::{sync::broadcast, time::Instant};
 use super::{
     AwaitReady, BalancePolicy, ConnectivityChange, CrashConnection, MemberView, ReadySet, Shutdown,
     Subscribe, SubscribeRecipient, UpdateEndpoints,
-    demand::{Demand, demands},
+    demand::{Demand, Known, demands},
 };
 use crate::{
     connection::{
@@ -33,9 +35,12 @@ pub(crate) struct BalancerActor {
     shared: Arc<Shared>,
     policy: Arc<dyn BalancePolicy>,
     members: Vec<Member>,
+    /// The one endpoint that is kept connected, where the policy wants one.
+    kept: Option<EndpointId>,
     next_id: u64,
     waiters: Vec<AwaitReady>,
     reminding: bool,
+    forgetting: bool,
     changes: broadcast::Sender<ConnectivityChange>,
     subscribers: Vec<Recipient<ConnectivityChange>>,
     /// Calls that wait for their next attempt hear of a member that became ready.
@@ -46,6 +51,8 @@ pub(crate) struct BalancerActor {
 struct Member {
     view: MemberView,
     actor: Addr<ConnectionActor>,
+    /// Until then it counts as named by requests.
+    named_until: Option<Instant>,
 }
 
 impl BalancerActor {
@@ -61,9 +68,11 @@ impl BalancerActor {
                 shared,
                 policy,
                 members: Vec::new(),
+                kept: None,
                 next_id: 0,
                 waiters: Vec::new(),
                 reminding: false,
+                forgetting: false,
                 changes: broadcast::Sender::new(CHANGES_KEPT),
                 subscribers: Vec::new(),
                 retries,
@@ -85,7 +94,11 @@ impl BalancerActor {
             error: None,
             connection: None,
         };
-        self.members.push(Member { view, actor });
+        self.members.push(Member {
+            view,
+            actor,
+            named_until: None,
+        });
     }
 
     fn publish(&mut self) {
@@ -121,12 +134,20 @@ impl BalancerActor {
         }
     }
 
-    fn meet_demand(&self) {
-        let states = self
+    fn meet_demand(&mut self) {
+        let now = Instant::now();
+        let endpoints: Vec<Known> = self
             .members
             .iter()
-            .map(|member| (member.view.id, member.view.state));
-        for demand in demands(self.policy.connects(), states) {
+            .map(|member| Known {
+                id: member.view.id,
+                state: member.view.state,
+                named: member.is_named(now),
+            })
+            .collect();
+        let (kept, demands) = demands(self.policy.connects(), self.kept, &endpoints);
+        self.kept = kept;
+        for demand in demands {
             match demand {
                 Demand::Connect(id) => self.tell(id, Connect),
                 Demand::Rest(id) => self.tell(id, Rest),
@@ -169,6 +190,8 @@ impl Actor for BalancerActor {
         // After a crash: timers are gone, and a demand may not have been met.
         self.publish();
         self.meet_demand();
+        self.forgetting = false;
+        self.forget_names(ctx);
         self.remind(ctx);
     }
 }

@@ -12,31 +12,42 @@ pub(crate) enum Demand {
     Rest(EndpointId),
 }
 
-/// With [`Connects::One`], all are dialled until one is up; it is kept and the others are closed.
+/// An endpoint, as far as it matters here.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Known {
+    pub(crate) id: EndpointId,
+    pub(crate) state: ConnectivityState,
+    /// Requests name it, so that no other will do.
+    pub(crate) named: bool,
+}
+
+/// With [`Connects::One`], all are dialled until one is up; it is kept until it fails, and the others are closed, but for
+/// those that requests name. Tells who is kept, too.
 pub(crate) fn demands(
     connects: Connects,
-    states: impl Iterator<Item = (EndpointId, ConnectivityState)> + Clone,
-) -> Vec<Demand> {
+    kept: Option<EndpointId>,
+    endpoints: &[Known],
+) -> (Option<EndpointId>, Vec<Demand>) {
     let kept = match connects {
         Connects::All => None,
-        Connects::One => states
-            .clone()
-            .find(|(_, state)| *state == ConnectivityState::Ready),
+        Connects::One => endpoints
+            .iter()
+            .filter(|known| known.state == ConnectivityState::Ready)
+            .min_by_key(|known| (Some(known.id) != kept, known.named))
+            .map(|known| known.id),
     };
-    match kept {
-        None => states
-            .filter(|(_, state)| *state == ConnectivityState::Idle)
-            .map(|(id, _)| Demand::Connect(id))
-            .collect(),
-        Some((kept, _)) => states
-            .filter(|(id, state)| {
-                let resting =
-                    matches!(state, ConnectivityState::Idle | ConnectivityState::Shutdown);
-                *id != kept && !resting
-            })
-            .map(|(id, _)| Demand::Rest(id))
-            .collect(),
-    }
+    let demands = endpoints.iter().filter_map(|known| {
+        let wanted = kept.is_none_or(|kept| kept == known.id) || known.named;
+        match known.state {
+            ConnectivityState::Idle => wanted.then_some(Demand::Connect(known.id)),
+            ConnectivityState::Shutdown => None,
+            ConnectivityState::Connecting
+            | ConnectivityState::Ready
+            | ConnectivityState::NoLeader
+            | ConnectivityState::TransientFailure => (!wanted).then_some(Demand::Rest(known.id)),
+        }
+    });
+    (kept, demands.collect())
 }
 
 #[cfg(test)]
@@ -44,12 +55,17 @@ mod tests {
     use super::*;
     use ConnectivityState::{Connecting, Idle, NoLeader, Ready, TransientFailure};
 
+    fn known(states: &[ConnectivityState], named: &[u64]) -> Vec<Known> {
+        let known = states.iter().zip(0..).map(|(state, id)| Known {
+            id: EndpointId(id),
+            state: *state,
+            named: named.contains(&id),
+        });
+        known.collect()
+    }
+
     fn ask(connects: Connects, states: &[ConnectivityState]) -> Vec<Demand> {
-        let states = states
-            .iter()
-            .zip(0..)
-            .map(|(state, id)| (EndpointId(id), *state));
-        demands(connects, states)
+        demands(connects, None, &known(states, &[])).1
     }
 
     #[test]
@@ -81,5 +97,27 @@ mod tests {
             ask(Connects::One, &[NoLeader, Idle]),
             [Demand::Connect(EndpointId(1))]
         );
+    }
+
+    #[test]
+    fn one_that_is_named_is_connected_beside_the_kept_one_and_rests_afterwards() {
+        let kept = Some(EndpointId(1));
+        let named = known(&[Idle, Ready, Idle], &[0]);
+        let connect = vec![Demand::Connect(EndpointId(0))];
+        assert_eq!(demands(Connects::One, kept, &named), (kept, connect));
+        let both = known(&[Ready, Ready, Idle], &[0]);
+        assert_eq!(demands(Connects::One, kept, &both), (kept, vec![]));
+        assert_eq!(demands(Connects::One, None, &both), (kept, vec![]));
+        let over = known(&[Ready, Ready, Idle], &[]);
+        let rest = vec![Demand::Rest(EndpointId(0))];
+        assert_eq!(demands(Connects::One, kept, &over), (kept, rest));
+    }
+
+    #[test]
+    fn one_that_is_named_takes_over_when_the_kept_one_fails() {
+        let lost = known(&[Ready, TransientFailure], &[0]);
+        let (kept, demands) = demands(Connects::One, Some(EndpointId(1)), &lost);
+        assert_eq!(kept, Some(EndpointId(0)));
+        assert_eq!(demands, [Demand::Rest(EndpointId(1))]);
     }
 }

@@ -3,7 +3,7 @@
 //! The [`BalancerActor`](actor::BalancerActor) owns the connections. It hears
 //! [`ConnectivityChanged`](crate::connection::ConnectivityChanged) from each of them and, after each change,
 //! publishes an immutable [`ReadySet`] that every caller reads without a lock. It can be told
-//! [`UpdateEndpoints`], [`AwaitReady`], [`Subscribe`] and [`Shutdown`].
+//! [`UpdateEndpoints`], [`AwaitReady`], [`NeedMember`], [`Subscribe`] and [`Shutdown`].
 //!
 //! Which of the ready members is taken is a [`BalancePolicy`]'s decision, made on the caller's task.
 
@@ -121,6 +121,11 @@ pub(crate) struct AwaitReady {
     /// A member without leader will do.
     pub(crate) leaderless: bool,
 }
+
+/// A request is for this endpoint and no other: it needs a connection, even where the policy would let it rest.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct NeedMember(pub(crate) Endpoint);
 
 /// Tell every change of connectivity to a channel of the caller's.
 #[derive(Debug, Message)]

@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Caller;
 use crate::{
-    balancer::{MemberView, Subscribe},
+    balancer::{Connects, MemberView, NeedMember, Subscribe},
     connection::Connection,
     error::{Error, ErrorKind, Outcome},
     runtime::shut_down,
@@ -20,6 +20,9 @@ impl Caller {
             return Err(Error::invalid(format!(
                 "{endpoint} is not among the client's endpoints"
             )));
+        }
+        if self.policy.connects() == Connects::One {
+            self.balancer.do_send(NeedMember(endpoint.clone()));
         }
         Ok(Self {
             only: Some(endpoint),

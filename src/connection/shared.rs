@@ -59,9 +59,10 @@ impl ClusterId {
             }
             return true;
         }
+        // Two first answers may come at once: the second is ours if it names the same cluster.
         self.id
             .compare_exchange(0, cluster, Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok()
+            .map_or_else(|first| first == cluster, |_| true)
     }
 }
 

@@ -30,27 +30,31 @@
 
 use std::{fmt, ops::Deref};
 
-use actix::Recipient;
+use actix::{Message, Recipient};
 use bytes::Bytes;
-use tokio::sync::oneshot;
 
 pub use super::{
+    claim::Claim,
     held::Held,
+    observation::Observation,
     race::{Leader, LeaderEvent, Leaders},
     tenure::Loss,
 };
 use super::{
+    claim::{Hold, Told, claim},
+    observation::deliver,
     place::Place,
     queue::{Queue, prefix},
     session::Session,
 };
 use crate::{
+    actor::DeliverLeaders,
     api::{
         IntoBytes,
         kv::{create_revision, put},
     },
     client::Client,
-    error::Result,
+    error::{Error, Result},
 };
 
 /// An election, as a candidate sees it.
@@ -84,25 +88,27 @@ impl Client {
         name: impl IntoBytes,
         recipient: Recipient<LeaderEvent>,
     ) -> Observation {
-        let mut leaders = self.leaders(name);
-        let (end, ended) = oneshot::channel::<()>();
-        let pump = async move {
-            while let Some(event) = leaders.next().await {
-                if recipient.send(event).await.is_err() {
-                    return;
-                }
-            }
-        };
-        self.run(move || {
-            actix_rt::spawn(async move {
-                tokio::select! {
-                    // An error: the handle was dropped.
-                    _ = ended => {}
-                    () = pump => {}
-                }
-            });
-        });
-        Observation { _end: end }
+        deliver(self, self.leaders(name), recipient)
+    }
+}
+
+/// The election of that name, for a message to the actor [`Etcd`](crate::Etcd) that asks to be told who leads.
+pub fn leaders(name: impl IntoBytes) -> ObserveLeaders {
+    ObserveLeaders(name.into_bytes())
+}
+
+/// An election to be observed. Made by [`leaders`].
+#[derive(Debug, Clone)]
+#[must_use = "it becomes a message with `.to(recipient)`"]
+pub struct ObserveLeaders(Bytes);
+
+impl ObserveLeaders {
+    /// A message to the actor [`Etcd`](crate::Etcd): tell this actor of every change of who leads.
+    pub fn to(self, recipient: Recipient<LeaderEvent>) -> DeliverLeaders {
+        DeliverLeaders {
+            name: self.0,
+            recipient,
+        }
     }
 }
 
@@ -131,6 +137,18 @@ impl Election {
             leadership.proclaim(value).await?;
         }
         Ok(leadership)
+    }
+
+    /// Campaigns on behalf of an actor, which is told by messages: that it leads, and how that ended. It resigns when
+    /// the claim is dropped, or the actor ends.
+    pub fn campaign_for(
+        &self,
+        value: impl IntoBytes,
+        recipient: Recipient<CandidateEvent>,
+    ) -> Claim {
+        let (election, value) = (self.clone(), value.into_bytes());
+        let campaign = async move { election.campaign(value).await };
+        claim(&self.queue.client, campaign, recipient)
     }
 
     /// Takes over a leadership that was won before, by a session whose process was restarted: with the key and the
@@ -187,11 +205,36 @@ impl Election {
     }
 }
 
-/// An actor is told who leads while this is held.
-#[derive(Debug)]
-#[must_use = "an election whose handle is dropped is not observed any more"]
-pub struct Observation {
-    _end: oneshot::Sender<()>,
+/// What an actor is told of its candidacy.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "()")]
+#[non_exhaustive]
+pub enum CandidateEvent {
+    /// It leads.
+    Elected(Held),
+    /// It does not lead any more, or not for certain: somebody else may. Nothing follows.
+    Lost(Loss),
+    /// It has resigned, or is no candidate any more. Nothing follows.
+    Resigned,
+    /// It can't be a candidate. Nothing follows.
+    Failed(Error),
+}
+
+impl From<Told> for CandidateEvent {
+    fn from(told: Told) -> Self {
+        match told {
+            Told::Held(held) => Self::Elected(held),
+            Told::Lost(loss) => Self::Lost(loss),
+            Told::Left => Self::Resigned,
+            Told::Failed(error) => Self::Failed(error),
+        }
+    }
+}
+
+impl Hold for Leadership {
+    async fn leave(self) -> Result<()> {
+        self.resign().await
+    }
 }
 
 async fn leader(client: &Client, prefix: &Bytes) -> Result<Option<Leader>> {

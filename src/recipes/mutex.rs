@@ -31,10 +31,16 @@
 
 use std::{fmt, ops::Deref, time::Duration};
 
+use actix::{Message, Recipient};
 use bytes::Bytes;
 
-pub use super::{held::Held, tenure::Loss};
-use super::{place::Place, queue::Queue, session::Session};
+pub use super::{claim::Claim, held::Held, tenure::Loss};
+use super::{
+    claim::{Hold, Told, claim},
+    place::Place,
+    queue::Queue,
+    session::Session,
+};
 use crate::{
     api::IntoBytes,
     error::{Error, ErrorKind, Outcome, Result},
@@ -93,6 +99,16 @@ impl Mutex {
         Ok(Some(LockGuard { place }))
     }
 
+    /// Waits for the lock and holds it on behalf of an actor, which is told by messages: that it has the lock, and how
+    /// that ended. It is given back when the claim is dropped, or the actor ends.
+    ///
+    /// A message may wait in the mailbox for a while: [`Held::remaining`] says how long the lock is certain still.
+    pub fn lock_for(&self, recipient: Recipient<LockEvent>) -> Claim {
+        let mutex = self.clone();
+        let lock = async move { mutex.lock().await };
+        claim(&self.queue.client, lock, recipient)
+    }
+
     /// Does some work under the lock, and cancels it, by dropping its future, when the lock is lost.
     ///
     /// Fails as [`lock`](Self::lock) does, and with [`ErrorKind::LockLost`] or [`ErrorKind::SessionLost`] where the
@@ -121,6 +137,38 @@ impl fmt::Debug for Mutex {
         f.debug_struct("Mutex")
             .field("prefix", &self.queue.prefix)
             .finish_non_exhaustive()
+    }
+}
+
+/// What an actor is told of the lock it wanted.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "()")]
+#[non_exhaustive]
+pub enum LockEvent {
+    /// It has the lock.
+    Acquired(Held),
+    /// It does not have it any more, or not for certain: somebody else may. Nothing follows.
+    Lost(Loss),
+    /// It was given back, or is not wanted any more. Nothing follows.
+    Released,
+    /// It can't be had. Nothing follows.
+    Failed(Error),
+}
+
+impl From<Told> for LockEvent {
+    fn from(told: Told) -> Self {
+        match told {
+            Told::Held(held) => Self::Acquired(held),
+            Told::Lost(loss) => Self::Lost(loss),
+            Told::Left => Self::Released,
+            Told::Failed(error) => Self::Failed(error),
+        }
+    }
+}
+
+impl Hold for LockGuard {
+    async fn leave(self) -> Result<()> {
+        self.unlock().await
     }
 }
 

@@ -15,11 +15,10 @@ use actix::Message;
 use bytes::Bytes;
 use tokio_stream::Stream;
 
-use super::{held::PAUSE, queue::passes};
+use super::follow::{Follow, Seen};
 use crate::{
-    api::watch::{Watch, WatchEnd, WatchItem},
     client::Client,
-    error::{Error, ErrorKind, Result},
+    error::Error,
     proto::{Event, KeyValue},
 };
 
@@ -140,10 +139,8 @@ pub struct Leaders {
 impl Leaders {
     pub(super) fn new(client: Client, prefix: Bytes) -> Self {
         let observer = Observer {
-            client,
-            prefix,
+            follow: Follow::new(client, prefix),
             race: Race::default(),
-            watch: None,
         };
         Self {
             next: Some(Box::pin(observer.next())),
@@ -181,45 +178,21 @@ impl fmt::Debug for Leaders {
 }
 
 struct Observer {
-    client: Client,
-    prefix: Bytes,
+    follow: Follow,
     race: Race,
-    watch: Option<Watch>,
 }
 
 impl Observer {
     async fn next(mut self) -> (Self, LeaderEvent) {
         loop {
-            match self.step().await {
-                Ok(Some(event)) => return (self, event),
-                Ok(None) => {}
-                Err(error) if passes(&error) => tokio::time::sleep(PAUSE).await,
-                Err(error) => return (self, LeaderEvent::Ended(error)),
+            let news = match self.follow.next().await {
+                Ok(Seen::All(found)) => self.race.replace(&found.kvs),
+                Ok(Seen::Events(events)) => self.race.apply(&events),
+                Err(error) => Some(LeaderEvent::Ended(error)),
+            };
+            if let Some(event) = news {
+                return (self, event);
             }
-        }
-    }
-
-    async fn step(&mut self) -> Result<Option<LeaderEvent>> {
-        let Some(watch) = &mut self.watch else {
-            let found = self.client.get(self.prefix.clone()).prefix().await?;
-            let watch = self.client.watch(self.prefix.clone()).prefix();
-            let from = found.header.revision + 1;
-            match watch.start_revision(from).await {
-                Ok(watch) => self.watch = Some(watch),
-                // Compacted between the two: read again.
-                Err(error) if error.kind() == ErrorKind::Compacted => return Ok(None),
-                Err(error) => return Err(error),
-            }
-            return Ok(self.race.replace(&found.kvs));
-        };
-        match watch.next().await {
-            Some(WatchItem::Events(events)) => Ok(self.race.apply(&events)),
-            Some(WatchItem::Ended(WatchEnd::Compacted { .. })) | None => {
-                self.watch = None;
-                Ok(None)
-            }
-            Some(WatchItem::Ended(why)) => Err(why.to_error()),
-            Some(_) => Ok(None),
         }
     }
 }

@@ -4,9 +4,16 @@
 //! until its leadership is at risk. Then the actor is stopped while the lease still has some time, and only after its
 //! end the leadership is given up: two alive at once is what this is here to prevent.
 //!
-//! It can do so only where the actor ends when it is stopped: one that refuses in `stopping`, or blocks its thread for
-//! longer than the lease has, outlives it, and an error is logged. What such an actor writes with
-//! [`Held::txn`] is not written any more, whatever happens.
+//! # What holds when
+//! - A node that is cut off ends its actor before the server can let another node lead, as long as clocks run at the
+//!   same speed and the actor ends when it is stopped. One that refuses in `stopping`, or blocks its thread for longer
+//!   than the lease has, outlives it, and an error is logged.
+//! - A process that is paused (a debugger, `SIGSTOP`, a virtual machine that stands still) cannot end anything in
+//!   time, but neither does it do anything. When it goes on, its actor stops before it looks at its mail and its timers
+//!   again, however many have piled up. What is left is what it was paused in: one pass through its mail, as a rule one
+//!   message. A machine that was suspended may not count that time.
+//! - So for what must never be done twice, count on the token: what is written with [`Held::txn`] is written only
+//!   while this node leads, whatever happens; other stores can refuse what carries an older [`Held::token`].
 //!
 //! ```no_run
 //! # use actix::{Actor, Context};
@@ -34,13 +41,16 @@
 
 use std::{fmt, pin::pin, time::Duration};
 
-use actix::{Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, fut::wrap_future};
+use actix::{Actor, Addr, Context, Message, Recipient};
 use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
+use tokio_stream::{StreamExt, wrappers::WatchStream};
 
 use super::{
     election::{Held, Leadership},
     held::PAUSE,
+    observation::{Observation, deliver},
+    running::Running,
 };
 use crate::{
     api::IntoBytes,
@@ -121,6 +131,7 @@ impl SingletonBuilder {
         let running = watch::Sender::new(None);
         let (done, finished) = oneshot::channel();
         let singleton = Singleton {
+            client: self.client.clone(),
             running: running.subscribe(),
             end,
             finished,
@@ -142,6 +153,7 @@ impl SingletonBuilder {
 /// An actor that runs on exactly one node, perhaps this one. Dropped, it is stopped here in the background.
 #[must_use = "a singleton that is dropped is stopped"]
 pub struct Singleton<A: Actor> {
+    client: Client,
     running: watch::Receiver<Option<Addr<A>>>,
     end: watch::Sender<()>,
     finished: oneshot::Receiver<()>,
@@ -168,11 +180,31 @@ impl<A: Actor> Singleton<A> {
         let _ = running.wait_for(Option::is_none).await;
     }
 
+    /// Tells an actor whether it runs on this node: as it is now, and whenever that changes. A slow actor is told the
+    /// newest. Ends with that actor or the singleton, or when the handle is dropped.
+    pub fn send_to(&self, recipient: Recipient<SingletonEvent<A>>) -> Observation {
+        let running = WatchStream::new(self.running.clone());
+        let events = running
+            .map(|addr| addr.map_or(SingletonEvent::RunsElsewhere, SingletonEvent::RunsHere));
+        deliver(&self.client, events, recipient)
+    }
+
     /// Stops it on this node, waits for its end, and lets another node have it.
     pub async fn stop(self) {
         drop(self.end);
         let _ = self.finished.await;
     }
+}
+
+/// Where an actor runs that runs on one node only.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+#[non_exhaustive]
+pub enum SingletonEvent<A: Actor> {
+    /// On this node, at this address.
+    RunsHere(Addr<A>),
+    /// Not on this node; on another one, or for the moment nowhere.
+    RunsElsewhere,
 }
 
 impl<A: Actor> fmt::Debug for Singleton<A> {
@@ -227,7 +259,9 @@ where
             _ = ended.changed() => return Ok(true),
             led = campaign => led?,
         };
-        let mut actor = Running::start((self.factory)((*leadership).clone()));
+        let held = (*leadership).clone();
+        let actor = (self.factory)(held.clone());
+        let mut actor = Running::start(actor, self.margin, move || held.remaining());
         self.running.send_replace(Some(actor.addr.clone()));
         let end = tokio::select! {
             biased;
@@ -236,7 +270,7 @@ where
             () = actor.ended() => End::ByItself,
         };
         self.running.send_replace(None);
-        actor.stop(&leadership).await;
+        stop(actor, &leadership).await;
         // Only now may somebody else lead. Where nobody can be told, dropping the two goes on trying.
         if end != End::Endangered {
             leadership.resign().await?;
@@ -269,52 +303,16 @@ async fn endangered(leadership: &Leadership, margin: Duration) {
     }
 }
 
-/// An actor that can be stopped from outside, and whose end can be waited for.
-struct Running<A: Actor> {
-    addr: Addr<A>,
-    stop: Option<oneshot::Sender<()>>,
-    ended: watch::Receiver<()>,
-}
-
-impl<A: Actor<Context = Context<A>>> Running<A> {
-    fn start(actor: A) -> Self {
-        let (stop, stopped) = oneshot::channel();
-        // Dropped with the actor's context, right after the actor.
-        let (alive, ended) = watch::channel(());
-        let addr = A::create(move |ctx| {
-            let order = wrap_future::<_, A>(stopped).map(move |_, _, ctx: &mut Context<A>| {
-                ctx.stop();
-            });
-            ctx.spawn(order);
-            let life = async move {
-                let _alive = alive;
-                std::future::pending::<()>().await;
-            };
-            ctx.spawn(wrap_future::<_, A>(life));
-            actor
-        });
-        Self {
-            addr,
-            stop: Some(stop),
-            ended,
-        }
-    }
-
-    async fn ended(&mut self) {
-        // Never sent, only dropped.
-        let _ = self.ended.changed().await;
-    }
-
-    /// Stops it and waits for its end, however long that takes.
-    async fn stop(mut self, leadership: &Leadership) {
-        let _ = self.stop.take().map(|stop| stop.send(()));
-        let remaining = leadership.remaining();
-        if tokio::time::timeout(remaining, self.ended()).await.is_err() {
-            tracing::error!(
-                key = ?leadership.key(),
-                "an actor that should run on one node only has not ended in time: it may run on two"
-            );
-            self.ended().await;
-        }
+/// Stops the actor and waits for its end, however long that takes.
+async fn stop<A: Actor<Context = Context<A>>>(mut actor: Running<A>, leadership: &Leadership) {
+    actor.stop();
+    let remaining = leadership.remaining();
+    let in_time = tokio::time::timeout(remaining, actor.ended()).await;
+    if in_time.is_err() {
+        tracing::error!(
+            key = ?leadership.key(),
+            "an actor that should run on one node only has not ended in time: it may run on two"
+        );
+        actor.ended().await;
     }
 }

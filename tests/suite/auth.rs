@@ -2,44 +2,29 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use actix_etcd::{Client, Credentials, ErrorKind, Outcome, proto, testing};
+use actix_etcd::{Client, Credentials, ErrorKind, Outcome, testing};
 use serde_json::json;
-use testbed::{Call, Cluster, Reply, STATUS, ScriptedServer, StatusResponse, Tokens};
-use tokio::time::{Instant, sleep};
+use testbed::{Cluster, ScriptedServer, Tokens};
 
-use crate::wait::until;
-
-const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
-const PUT: &str = "/etcdserverpb.KV/Put";
-
-/// How many logins the members have seen, those of the testbed among them.
-pub async fn logins(cluster: &Cluster) -> f64 {
-    let mut sum = 0.0;
-    for member in cluster.members() {
-        sum += member
-            .metric(r#"grpc_server_handled_total{grpc_method="Authenticate",grpc_code="OK"}"#)
-            .await
-            .unwrap_or_default();
-    }
-    sum
-}
+use crate::{
+    auth_scene::{
+        AUTHENTICATE, PUT, all_succeed, ann, no_user, puts, secured, token, token_refused, user,
+        with_tokens, written,
+    },
+    wait::until,
+};
 
 #[tokio::test]
 async fn a_user_reads_and_writes_what_it_may_and_nothing_else() {
-    let cluster = Cluster::start(3).await;
-    cluster.enable_auth("root", "secret").await;
+    let cluster = secured(Cluster::builder().members(3)).await;
     cluster.add_user("ann", "word", Some("a/")).await;
-    let etcd = Client::builder(cluster.endpoints())
-        .auth("ann", "word")
-        .connect()
-        .await
-        .unwrap();
+    let etcd = user(&cluster, "ann", "word").await;
     etcd.put("a/k", "v").await.unwrap();
     let denied = etcd.put("b/k", "v").await.unwrap_err();
     assert_eq!(denied.kind(), ErrorKind::PermissionDenied);
@@ -51,8 +36,7 @@ async fn a_user_reads_and_writes_what_it_may_and_nothing_else() {
 
 #[tokio::test]
 async fn a_wrong_password_is_told_at_connect_and_never_shown() {
-    let cluster = Cluster::start(1).await;
-    cluster.enable_auth("root", "secret").await;
+    let cluster = secured(Cluster::builder()).await;
     let builder = Client::builder(cluster.endpoints()).auth("root", "swordfish");
     assert!(!format!("{builder:?}").contains("swordfish"));
     let refused = builder.connect().await.unwrap_err();
@@ -87,24 +71,12 @@ async fn a_hundred_refused_calls_cause_one_login_and_none_goes_without_token() {
         token(&format!("token-{}", call.nth)).after(Duration::from_millis(50))
     });
     server.on(PUT, |call| match call.metadata.get("token") {
-        None => Reply::status(3, "etcdserver: user name is empty"),
-        Some(token) if token == "token-0" => Reply::status(16, "etcdserver: invalid auth token"),
+        None => no_user(),
+        Some(token) if token == "token-0" => token_refused(),
         Some(_) => written(),
     });
-    let etcd = Client::builder([server.endpoint()])
-        .auth("ann", "word")
-        .connect()
-        .await
-        .unwrap();
-    let puts: Vec<_> = (0..100)
-        .map(|n| {
-            let etcd = etcd.clone();
-            tokio::spawn(async move { etcd.put(format!("k{n}"), "v").await })
-        })
-        .collect();
-    for put in puts {
-        put.await.unwrap().unwrap();
-    }
+    let etcd = ann(&server).await;
+    all_succeed(puts(&etcd, 100)).await;
     assert_eq!(server.count(AUTHENTICATE), 2);
     assert!(
         server
@@ -117,11 +89,7 @@ async fn a_hundred_refused_calls_cause_one_login_and_none_goes_without_token() {
 #[tokio::test]
 async fn a_client_with_credentials_serves_a_cluster_that_wants_none_and_notices_when_it_does() {
     let cluster = Cluster::start(1).await;
-    let etcd = Client::builder(cluster.endpoints())
-        .auth("root", "secret")
-        .connect()
-        .await
-        .unwrap();
+    let etcd = user(&cluster, "root", "secret").await;
     etcd.put("k", "before").await.unwrap();
     cluster.enable_auth("root", "secret").await;
     etcd.put("k", "after").await.unwrap();
@@ -130,61 +98,8 @@ async fn a_client_with_credentials_serves_a_cluster_that_wants_none_and_notices_
 }
 
 #[tokio::test]
-async fn a_change_of_users_renews_the_token() {
-    let cluster = Cluster::builder()
-        .tokens(Tokens::Jwt(Duration::from_secs(60)))
-        .start()
-        .await;
-    cluster.enable_auth("root", "secret").await;
-    let etcd = Client::builder(cluster.endpoints())
-        .auth("root", "secret")
-        .connect()
-        .await
-        .unwrap();
-    for round in 0..3 {
-        cluster
-            .add_user(&format!("user-{round}"), "word", None)
-            .await;
-        etcd.put("k", "v").await.unwrap();
-    }
-}
-
-#[tokio::test]
-async fn a_token_made_elsewhere_is_used_and_its_end_is_told() {
-    let cluster = Cluster::builder()
-        .tokens(Tokens::Jwt(Duration::from_secs(2)))
-        .start()
-        .await;
-    cluster.enable_auth("root", "secret").await;
-    let login = json!({"name": "root", "password": "secret"});
-    let login = cluster
-        .api(0, "/v3/auth/authenticate", login)
-        .await
-        .unwrap();
-    let jwt = login["token"].as_str().unwrap();
-    let builder = Client::builder(cluster.endpoints()).token(jwt);
-    assert!(!format!("{builder:?}").contains(jwt));
-    let etcd = builder.connect().await.unwrap();
-    etcd.put("k", "v").await.unwrap();
-    let started = Instant::now();
-    let ended = loop {
-        match etcd.get("k").await {
-            Ok(_) => sleep(Duration::from_millis(100)).await,
-            Err(error) => break error,
-        }
-        assert!(started.elapsed() < Duration::from_secs(20), "it never ends");
-    };
-    assert_eq!(ended.kind(), ErrorKind::InvalidAuthToken);
-    assert!(!format!("{ended} {ended:?}").contains(jwt));
-}
-
-#[tokio::test]
 async fn a_provider_is_asked_at_each_login_so_passwords_may_rotate() {
-    let cluster = Cluster::builder()
-        .tokens(Tokens::Jwt(Duration::from_secs(60)))
-        .start()
-        .await;
-    cluster.enable_auth("root", "secret").await;
+    let cluster = with_tokens(Tokens::Jwt(Duration::from_secs(60))).await;
     let asked = Arc::new(AtomicUsize::new(0));
     let counter = asked.clone();
     let etcd = Client::builder(cluster.endpoints())
@@ -216,73 +131,6 @@ async fn a_provider_that_fails_is_told_as_such() {
     assert!(refused.to_string().contains("the vault is sealed"));
 }
 
-/// Endpoints whose names now point to another cluster, which knows none of the tokens.
-#[tokio::test]
-async fn a_client_that_may_follow_logs_in_once_at_the_cluster_that_took_the_place_of_its_own() {
-    let first = Cluster::start(1).await;
-    first.enable_auth("root", "secret").await;
-    let second = Cluster::start(1).await;
-    second.enable_auth("root", "secret").await;
-    let etcd = Client::builder(first.endpoints())
-        .auth("root", "secret")
-        .follow_cluster_change()
-        .connect()
-        .await
-        .unwrap();
-    let known = etcd.put("k", "v").await.unwrap().header.cluster_id;
-    assert_eq!(etcd.cluster_id(), Some(known));
-    let before = logins(&second).await;
-    etcd.set_endpoints(second.endpoints()).await.unwrap();
-    let calls: Vec<_> = (0..32)
-        .map(|_| {
-            let etcd = etcd.clone();
-            tokio::spawn(async move { etcd.get("k").await })
-        })
-        .collect();
-    for call in calls {
-        let found = call.await.unwrap().unwrap();
-        assert!(found.kvs.is_empty());
-        assert_eq!(etcd.cluster_id(), Some(found.header.cluster_id));
-        assert_ne!(found.header.cluster_id, known);
-    }
-    assert!(logins(&second).await - before <= 1.0);
-}
-
-/// etcd's simple tokens name an index. A member of another cluster that has not got there yet waits for it.
-#[tokio::test]
-async fn a_token_that_a_member_neither_takes_nor_refuses_is_replaced() {
-    let before = ScriptedServer::start().await;
-    before.on(AUTHENTICATE, |_| token("old"));
-    before.on(PUT, |_| written());
-    let etcd = Client::builder([before.endpoint()])
-        .auth("ann", "word")
-        .connect()
-        .await
-        .unwrap();
-    let after = ScriptedServer::start().await;
-    let answer = |call: Call, good: Reply| match call.metadata.get("token") {
-        None => Reply::status(3, "etcdserver: user name is empty"),
-        Some(token) if token == "old" => Reply::hang(),
-        Some(_) => good,
-    };
-    after.on(STATUS, move |call| {
-        answer(call, Reply::message(&StatusResponse::healthy()))
-    });
-    after.on(PUT, move |call| answer(call, written()));
-    after.on(AUTHENTICATE, |_| token("new"));
-    etcd.set_endpoints([after.endpoint()]).await.unwrap();
-    let puts: Vec<_> = (0..16)
-        .map(|n| {
-            let etcd = etcd.clone();
-            tokio::spawn(async move { etcd.put(format!("k{n}"), "v").await })
-        })
-        .collect();
-    for put in puts {
-        put.await.unwrap().unwrap();
-    }
-    assert_eq!(after.count(AUTHENTICATE), 1);
-}
-
 #[tokio::test]
 async fn a_crash_of_the_auth_actor_costs_no_call() {
     let server = ScriptedServer::start().await;
@@ -290,107 +138,13 @@ async fn a_crash_of_the_auth_actor_costs_no_call() {
         token(&format!("token-{}", call.nth)).after(Duration::from_millis(100))
     });
     server.on(PUT, |call| match call.metadata.get("token") {
-        Some(token) if token == "token-0" => Reply::status(16, "etcdserver: invalid auth token"),
+        Some(token) if token == "token-0" => token_refused(),
         _ => written(),
     });
-    let etcd = Client::builder([server.endpoint()])
-        .auth("ann", "word")
-        .connect()
-        .await
-        .unwrap();
-    let puts: Vec<_> = (0..16)
-        .map(|n| {
-            let etcd = etcd.clone();
-            tokio::spawn(async move { etcd.put(format!("k{n}"), "v").await })
-        })
-        .collect();
+    let etcd = ann(&server).await;
+    let puts = puts(&etcd, 16);
     until("a login is under way", || server.count(AUTHENTICATE) == 2).await;
     testing::crash_auth(&etcd);
-    for put in puts {
-        put.await.unwrap().unwrap();
-    }
+    all_succeed(puts).await;
     assert!(server.count(AUTHENTICATE) <= 4);
-}
-
-/// Everything that is logged, at every level, by every crate on this thread.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(text);
-        Ok(text.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-#[test]
-fn no_log_line_holds_a_password_or_a_token() {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
-        .with_writer(move || writer.clone())
-        .finish();
-    let _capturing = tracing::subscriber::set_default(subscriber);
-    let system = actix_rt::System::new();
-    system.block_on(async {
-        let server = ScriptedServer::start().await;
-        server.on(AUTHENTICATE, |_| token("sesame-token"));
-        server.on(PUT, |_| written());
-        let etcd = Client::builder([server.endpoint()])
-            .auth("ann", "swordfish")
-            .on_current_arbiter()
-            .connect()
-            .await
-            .unwrap();
-        etcd.put("k", "v").await.unwrap();
-        let _ = etcd.users().add("bob", "swordfish").await;
-        etcd.shutdown().await;
-    });
-    let log = log.0.lock().unwrap().clone();
-    let text = String::from_utf8_lossy(&log);
-    assert!(text.contains("logging in"), "nothing was captured");
-    for secret in ["swordfish", "sesame-token"] {
-        let line = text.lines().find(|line| line.contains(secret));
-        assert_eq!(line, None);
-    }
-}
-
-#[tokio::test]
-async fn endpoints_that_lead_to_another_cluster_are_told_with_both_ids() {
-    let first = Cluster::start(1).await;
-    first.enable_auth("root", "secret").await;
-    let second = Cluster::start(1).await;
-    second.enable_auth("root", "secret").await;
-    let etcd = Client::builder(first.endpoints())
-        .auth("root", "secret")
-        .connect()
-        .await
-        .unwrap();
-    let known = etcd.put("k", "v").await.unwrap().header.cluster_id;
-    let before = logins(&second).await;
-    etcd.set_endpoints(second.endpoints()).await.unwrap();
-    let refused = etcd.get("k").await.unwrap_err();
-    let text = refused.to_string();
-    assert_eq!(refused.kind(), ErrorKind::ClusterChanged, "{text}");
-    assert!(text.contains(&format!("{known:x}")), "{text}");
-    assert!(logins(&second).await - before <= 1.0);
-}
-
-fn token(token: &str) -> Reply {
-    Reply::message(&proto::AuthenticateResponse {
-        header: Some(proto::ResponseHeader::default()),
-        token: token.to_owned(),
-    })
-}
-
-fn written() -> Reply {
-    Reply::message(&proto::PutResponse {
-        header: Some(proto::ResponseHeader::default()),
-        prev_kv: None,
-    })
 }

@@ -6,7 +6,7 @@ use actix_etcd::{
     BalancePolicy, Candidates, Client, ClientBuilder, ConnectivityState, LeaderFirst, Pinned,
     PowerOfTwo,
 };
-use testbed::{Cluster, Fault};
+use testbed::{Cluster, Fault, Member};
 
 use crate::wait::until;
 
@@ -121,6 +121,39 @@ async fn a_pinned_cold_client_keeps_one_connection_and_moves_when_it_fails() {
         open[first] == 0 && open.iter().sum::<usize>() == 1
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_pinned_cold_client_reaches_the_other_members_by_name() {
+    let cluster = Cluster::start(3).await;
+    let client = Client::builder(cluster.endpoints())
+        .balance(Pinned::cold())
+        .connect()
+        .await
+        .unwrap();
+    let is_idle = |member: &Member| {
+        let known = client.connectivity();
+        let mut known = known.iter();
+        let known = known.find(|known| known.endpoint == member.endpoint());
+        known.is_some_and(|known| known.state == ConnectivityState::Idle)
+    };
+    let resting = || cluster.members().into_iter().filter(is_idle);
+    until("two members rest", || resting().count() == 2).await;
+    let resting = resting().next().unwrap();
+    let dialled = resting.client_link().accepted();
+    for _ in 0..20 {
+        let status = client.maintenance().status().at(resting.endpoint());
+        assert_eq!(status.await.unwrap().header.member_id, resting.id());
+    }
+    // One for all of them; an attempt from before may have been late.
+    assert!(resting.client_link().accepted() - dialled <= 2);
+    for member in client.versions().await {
+        member.version.unwrap();
+    }
+    // All others go where they went before.
+    let calls = spread(&cluster, &client, 50).await;
+    assert!(calls.contains(&50), "{calls:?}");
+    assert_eq!(calls[resting.index()], 0, "{calls:?}");
 }
 
 #[tokio::test]

@@ -1,29 +1,14 @@
 //! What this client wrote, read by etcd's own tool.
 
-use std::process::Command;
+use std::time::Duration;
 
 use actix_etcd::{Client, roles::Permission};
 use testbed::Cluster;
 
-/// What `etcdctl` prints; `None`, said loudly, where it is not installed.
-fn etcdctl(cluster: &Cluster, args: &[&str]) -> Option<String> {
-    let run = Command::new("etcdctl")
-        .env("ETCDCTL_API", "3")
-        .arg(format!("--endpoints={}", cluster.endpoints()[0]))
-        .args(args)
-        .output();
-    let Ok(run) = run else {
-        println!("NOT CHECKED: etcdctl is not installed (Debian: etcd-client)");
-        return None;
-    };
-    let printed = String::from_utf8_lossy(&run.stdout).into_owned();
-    let complaints = String::from_utf8_lossy(&run.stderr);
-    assert!(run.status.success(), "{args:?}: {printed} {complaints}");
-    Some(printed)
-}
+use crate::etcdctl::etcdctl;
 
 #[tokio::test]
-async fn etcdctl_reads_the_users_roles_members_and_keys_that_were_written() {
+async fn etcdctl_reads_the_users_roles_members_leases_and_keys_that_were_written() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     etcd.put("greeting", "hello").await.unwrap();
@@ -34,14 +19,25 @@ async fn etcdctl_reads_the_users_roles_members_and_keys_that_were_written() {
     etcd.users().grant_role("ann", "reader").await.unwrap();
     let learner = etcd.cluster().add_learner(["http://127.0.0.1:9"]);
     let learner = learner.await.unwrap().member.id;
+    let lease = etcd.lease(Duration::from_secs(600)).await.unwrap();
+    let lease = lease.detach();
+    etcd.put("leased", "v").lease(lease).await.unwrap();
+    let hexadecimal = format!("{lease:x}");
     for (args, expected) in [
         (vec!["get", "greeting"], "hello".to_owned()),
         (vec!["user", "list"], "ann".to_owned()),
         (vec!["user", "get", "ann"], "reader".to_owned()),
         (vec!["role", "get", "reader"], "config/".to_owned()),
         (vec!["member", "list"], format!("{learner:x}")),
+        (vec!["lease", "list"], hexadecimal.clone()),
+        (
+            vec!["lease", "timetolive", "--keys", &hexadecimal],
+            "leased".to_owned(),
+        ),
     ] {
-        let Some(printed) = etcdctl(&cluster, &args) else {
+        let endpoint = format!("--endpoints={}", cluster.endpoints()[0]);
+        let args = [vec![endpoint.as_str()], args].concat();
+        let Some(printed) = etcdctl(&args) else {
             return;
         };
         assert!(printed.contains(&expected), "{args:?}: {printed}");

@@ -6,7 +6,7 @@ use actix_etcd::{Client, proto};
 use testbed::{Cluster, Reply, Tokens};
 
 use crate::{
-    auth::logins,
+    auth_scene::logins,
     lease_record::Recorder,
     lessor::{Lessor, TTL},
     wait::{until, until_async},

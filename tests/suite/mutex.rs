@@ -133,6 +133,33 @@ async fn who_waits_is_served_in_the_order_of_arrival_with_growing_tokens() {
 }
 
 #[tokio::test]
+async fn a_lock_that_is_given_back_wakes_only_the_next_in_the_queue() {
+    let (cluster, etcd) = cluster_and_client(1).await;
+    let first = session(&etcd).await;
+    let held = first.mutex("l").lock().await.unwrap();
+    let sessions = [
+        session(&etcd).await,
+        session(&etcd).await,
+        session(&etcd).await,
+    ];
+    let mut waiting = Vec::new();
+    for session in &sessions {
+        let mutex = session.mutex("l");
+        waiting.push(waiter(&etcd, async move { mutex.lock().await.unwrap() }).await);
+    }
+    let member = cluster.member(0);
+    until_async("all of them watch", async || {
+        member.metric("etcd_debugging_mvcc_watcher_total").await == Some(3.0)
+    })
+    .await;
+    let told = async || member.metric("etcd_debugging_mvcc_events_total").await;
+    let before = told().await.unwrap();
+    held.unlock().await.unwrap();
+    let _next = waiting.remove(0).await.unwrap();
+    assert_eq!(told().await, Some(before + 1.0));
+}
+
+#[tokio::test]
 async fn a_lock_that_is_held_is_not_had_by_trying_or_in_a_short_time() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let (a, b) = (session(&etcd).await, session(&etcd).await);
@@ -253,7 +280,8 @@ async fn a_holder_that_is_cut_off_hears_of_it_before_anybody_else_has_the_lock()
     cluster.member(0).client_link().set(Fault::Freeze);
     let guard = other.mutex("l").lock().await.unwrap();
     let had = Instant::now();
-    let (kind, cancelled) = work.await.unwrap();
+    let work = timeout(10 * SECOND, work).await.expect("it is cancelled");
+    let (kind, cancelled) = work.unwrap();
     assert_eq!(kind, ErrorKind::LockLost);
     assert!(cancelled < had, "late by {:?}", cancelled - had);
     cluster.heal();

@@ -10,7 +10,7 @@ use actix_etcd::{
     Client, ErrorKind,
     recipes::{election::Held, singleton::Singleton},
 };
-use testbed::{Chaos, ChaosKind, Cluster, Fault};
+use testbed::{Cluster, Fault};
 use tokio::time::timeout;
 
 use crate::wait::{until, until_async};
@@ -170,32 +170,6 @@ async fn an_actor_that_ends_by_itself_is_made_again() {
     a.running().await.unwrap();
     assert_eq!(one_at_a_time(&lives), ["a", "a"]);
     a.stop().await;
-}
-
-/// `CHAOS_SECS` and `CHAOS_SEED` say how long and from which seed; the seed is printed.
-#[actix::test]
-async fn never_are_two_alive_while_members_and_links_fail_at_random() {
-    let cluster = Cluster::start(3).await;
-    let lives = Lives::default();
-    let mut nodes = Vec::new();
-    for name in ["a", "b", "c"] {
-        let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-        nodes.push(node(&etcd, name, &lives));
-    }
-    // All members at once, for longer than a lease.
-    let chaos = Chaos::from_env("singleton").bad_at_once(3);
-    let chaos = chaos.lasts(SECOND / 5, 5 * SECOND);
-    let faults = chaos.run(&cluster, &ChaosKind::ALL).await;
-    let runs = || nodes.iter().any(|node| node.addr().is_some());
-    until("it runs somewhere after the faults", runs).await;
-    for node in nodes {
-        node.stop().await;
-    }
-    println!(
-        "{} faults, lives: {:?}",
-        faults.len(),
-        one_at_a_time(&lives)
-    );
 }
 
 #[tokio::test]

@@ -111,6 +111,39 @@ async fn the_name_in_the_certificate_is_the_user_where_there_is_no_token() {
     etcd.put("a/k", "w").await.unwrap();
 }
 
+const CHILD: &str = "ACTIX_ETCD_TLS_ENDPOINT";
+
+/// What a system trusts is a matter of the whole process, so each has one of its own.
+#[tokio::test]
+async fn https_without_options_trusts_whom_the_system_trusts() {
+    if let Ok(endpoint) = std::env::var(CHILD) {
+        let builder = Client::builder([endpoint]).request_timeout(Duration::from_secs(2));
+        let etcd = builder.connect().await.unwrap();
+        etcd.put("k", "v").await.unwrap();
+        return;
+    }
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let cluster = cluster(Tls::server(&authority)).await;
+    let trusting = |authority: &Authority| {
+        let roots = file(&cluster, "system.pem", authority.pem());
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "--nocapture"])
+            .arg("tls::https_without_options_trusts_whom_the_system_trusts")
+            .env(CHILD, &cluster.endpoints()[0])
+            .env("SSL_CERT_FILE", roots)
+            .env_remove("SSL_CERT_DIR")
+            .output()
+            .unwrap();
+        let said = [child.stdout, child.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        (child.status.success(), said)
+    };
+    let (connected, said) = trusting(&authority);
+    assert!(connected && said.contains("1 passed"), "{said}");
+    let (connected, said) = trusting(&stranger);
+    assert!(!connected && said.contains("unknown authority"), "{said}");
+}
+
 #[tokio::test]
 async fn each_thing_that_is_wrong_with_a_certificate_is_told_by_its_name() {
     let (authority, stranger) = (Authority::new(), Authority::new());

@@ -135,7 +135,7 @@ async fn a_slow_actor_gets_one_item_at_a_time_and_all_of_them() {
 }
 
 #[actix::test]
-async fn the_end_of_its_actor_ends_a_watch_on_the_server() {
+async fn the_end_of_its_actor_ends_a_watch_on_the_server_and_nobody_elses() {
     for (stop_at, panic_at) in [(3, 0), (0, 3)] {
         let cluster = Cluster::start(1).await;
         let etcd = Client::connect(cluster.endpoints()).await.unwrap();
@@ -147,12 +147,19 @@ async fn the_end_of_its_actor_ends_a_watch_on_the_server() {
         };
         let recipient = slow.start().recipient();
         etcd.watch("k").send_to(recipient).await.unwrap().detach();
-        watchers(&cluster, 1.0).await;
+        let mut neighbour = etcd.watch("k").await.unwrap();
+        watchers(&cluster, 2.0).await;
         for n in 0..10 {
             etcd.put("k", n.to_string()).await.unwrap();
         }
-        watchers(&cluster, 0.0).await;
+        watchers(&cluster, 1.0).await;
         assert_eq!(seen.items.load(Ordering::SeqCst), 3);
+        for n in 0..10 {
+            let Some(WatchItem::Events(events)) = neighbour.next().await else {
+                panic!("it lacks {n}");
+            };
+            assert_eq!(events[0].value(), n.to_string().as_bytes());
+        }
         etcd.shutdown().await;
     }
 }

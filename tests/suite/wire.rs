@@ -59,6 +59,60 @@ async fn kv_messages_make_the_round_trip() {
     );
 }
 
+/// Takes an answer, or the refusal of a release that does not have the RPC.
+fn if_implemented<T>(answer: Result<tonic::Response<T>, tonic::Status>) -> Option<T> {
+    match answer {
+        Ok(answer) => Some(answer.into_inner()),
+        Err(status) => {
+            assert_eq!(status.code(), tonic::Code::Unimplemented, "{status}");
+            println!("skipped: this release does not have it");
+            None
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_range_arrives_in_pieces_where_the_server_can() {
+    let cluster = Cluster::start(1).await;
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    for key in 0..20 {
+        etcd.put(format!("k/{key}"), "v").await.unwrap();
+    }
+    let range = proto::RangeRequest {
+        key: "k/".into(),
+        range_end: "k0".into(),
+        ..Default::default()
+    };
+    let mut kv = KvClient::new(etcd.grpc());
+    let mut found = Vec::new();
+    let Some(mut pieces) = if_implemented(kv.range_stream(range).await) else {
+        return;
+    };
+    while let Some(piece) = pieces.next().await {
+        match piece {
+            Ok(piece) => found.extend(piece.range_response.unwrap().kvs),
+            Err(status) => {
+                if_implemented::<()>(Err(status));
+                return;
+            }
+        }
+    }
+    assert_eq!(found.len(), 20);
+}
+
+#[tokio::test]
+async fn health_is_listed_where_the_server_can() {
+    let cluster = Cluster::start(1).await;
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let mut health = HealthClient::new(etcd.grpc());
+    let listed = health
+        .list(proto::health::HealthListRequest::default())
+        .await;
+    if let Some(listed) = if_implemented(listed) {
+        assert!(!listed.statuses.is_empty());
+    }
+}
+
 #[tokio::test]
 async fn streams_in_both_directions_make_the_round_trip() {
     let cluster = Cluster::start(1).await;

@@ -191,12 +191,8 @@ impl Handler<Due> for KeeperActor {
         let rounds = self
             .lane
             .due(now, &mut renewals, |actor| actor.do_send(KeepAliveDue));
-        if !renewals.is_empty() && std::mem::take(&mut self.crash_when_due) {
-            #[allow(clippy::panic, reason = "it was asked for")]
-            {
-                panic!("asked to crash with keepalives in hand");
-            }
-        }
+        let crash = !renewals.is_empty() && std::mem::take(&mut self.crash_when_due);
+        assert!(!crash, "asked to crash");
         self.send(renewals, now, ctx);
         if rounds {
             self.make_rounds(now);

@@ -171,12 +171,15 @@ impl KeeperActor {
         ctx: &mut Context<Self>,
         now: Instant,
     ) -> Option<usize> {
-        let mut streams = self.streams.iter();
-        let open = streams.position(|stream| stream.is_on(connection));
+        let token = self.caller.shared.token.load();
+        let open = self.streams.iter().position(|stream| {
+            // A stream keeps the token it was opened with, and is left before that one ends.
+            stream.is_on(connection) && stream.token.generation == token.generation
+        });
         if open.is_some() {
             return open;
         }
-        let token = Token::clone(&self.caller.shared.token.load());
+        let token = Token::clone(&token);
         let number = self.next_stream;
         self.next_stream += 1;
         let keeper = ctx.address().downgrade();
@@ -193,12 +196,15 @@ impl KeeperActor {
         }
     }
 
-    /// Leaves connections that are not ready any more: nothing keeps a removed member's open.
+    /// Leaves connections that are not ready any more: nothing keeps a removed member's open. And streams with an older
+    /// token, which nothing is sent on any more.
     fn leave_all_but(&mut self, ready: &[Arc<Connection>], now: Instant) {
+        let token = self.caller.shared.token.load().generation;
         let mut place = 0;
         while let Some(stream) = self.streams.get(place) {
             let is_ready = ready.iter().any(|connection| stream.is_on(connection));
-            if stream.is_idle(now) || (!is_ready && stream.owes_nothing()) {
+            let is_used = is_ready && stream.token.generation == token;
+            if stream.is_idle(now) || (!is_used && stream.owes_nothing()) {
                 self.streams.swap_remove(place).finish();
             } else {
                 place += 1;

@@ -116,6 +116,19 @@ impl Member {
         &self.state.client_link
     }
 
+    /// Its address leads clients to another member from now on, say to one of another cluster, as a name does that was
+    /// given to another machine. What is open is reset.
+    pub fn lead_clients_to(&self, other: &Self) {
+        let port = other.state.client_port.load(Ordering::SeqCst);
+        self.state.client.set_target(port);
+        self.state.client_link.reset_now();
+    }
+
+    /// The folder with its data. While it is down, they may be replaced by others, say by a restored backup.
+    pub fn data_folder(&self) -> PathBuf {
+        self.state.guardian.folder().join(self.name())
+    }
+
     /// Its process id while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.process().as_ref().map(Child::id)
@@ -216,7 +229,8 @@ impl Member {
         self.state.gateway_port.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn peer_url(&self) -> String {
+    /// Where its peers reach it: its other proxy.
+    pub fn peer_url(&self) -> String {
         format!("http://127.0.0.1:{}", self.state.peer.port())
     }
 
@@ -302,10 +316,7 @@ impl Member {
         command
             .env_clear()
             .arg(format!("--name={}", self.name()))
-            .arg(format!(
-                "--data-dir={}",
-                state.guardian.folder().join(self.name()).display()
-            ))
+            .arg(format!("--data-dir={}", self.data_folder().display()))
             .arg(format!("--listen-client-urls={}", listen.join(",")))
             .arg(format!("--advertise-client-urls={}", self.endpoint()))
             .arg(format!("--listen-peer-urls=http://127.0.0.1:{peer}"))

@@ -1,0 +1,255 @@
+//! An instance of a service is found by others for as long as it lives.
+//!
+//! It is written down [as the Go client does](super::discovery), bound to a session that heals: a lease that is lost in
+//! an outage is granted again, and the instance is listed again. Who dies is not listed any more when the time to live
+//! is over; who unregisters, at once.
+//!
+//! ```no_run
+//! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
+//! use std::time::Duration;
+//!
+//! let registration = etcd
+//!     .register("services/web", "10.0.0.1:80")
+//!     .metadata("zone a")
+//!     .ttl(Duration::from_secs(5))
+//!     .await?;
+//! // … it serves …
+//! registration.unregister().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! As a message to the actor [`Etcd`](crate::Etcd): [`register`]`("services/web", "10.0.0.1:80")`. Sent with `do_send`,
+//! the instance is registered until the client is shut down.
+
+use std::{fmt, future::IntoFuture, time::Duration, time::Instant};
+
+use actix::{Message, Recipient};
+use bytes::Bytes;
+use serde_json::Value;
+use tokio_stream::{Stream, StreamExt};
+
+pub use super::observation::Observation;
+use super::{
+    naming,
+    observation::deliver,
+    session::{Session, SessionEvent},
+};
+use crate::{
+    actor::FreeRequest,
+    api::{IntoBytes, ResponseFuture},
+    client::Client,
+    error::{Error, Result},
+    lease::LostReason,
+};
+
+/// Default time to live.
+const TTL: Duration = Duration::from_secs(10);
+
+/// What happened to a registration.
+#[derive(Debug, Clone, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
+#[non_exhaustive]
+pub enum RegistrationEvent {
+    /// The deadline of its lease has passed without an answer: it may not be listed any more.
+    AtRisk {
+        /// The deadline that has passed.
+        deadline: Instant,
+    },
+    /// Its lease was lost: it is not listed, and being registered again.
+    Lapsed(LostReason),
+    /// It is listed again.
+    Restored {
+        /// The lease it is bound to now.
+        lease: i64,
+    },
+    /// While it was not listed, somebody else has registered under its key, and keeps it. Nothing follows.
+    Taken,
+    /// Nothing follows, and this is why.
+    Ended(LostReason),
+}
+
+/// Registers an instance of a service: awaiting it gives a [`Registration`]. Free (`Register<()>`) it is a message to
+/// the actor [`Etcd`](crate::Etcd).
+#[derive(Debug, Clone)]
+#[must_use = "nothing is registered before this is awaited"]
+pub struct Register<C = ()> {
+    target: Bytes,
+    addr: String,
+    metadata: Value,
+    id: Option<Bytes>,
+    ttl: Duration,
+    client: C,
+}
+
+/// An instance of the service of that name, to be registered by a client yet to be named.
+pub fn register(target: impl IntoBytes, addr: impl Into<String>) -> Register {
+    Register {
+        target: target.into_bytes(),
+        addr: addr.into(),
+        metadata: Value::Null,
+        id: None,
+        ttl: TTL,
+        client: (),
+    }
+}
+
+impl Client {
+    /// Registers an instance of the service of that name, at this address, under the key `<target>/<address>`.
+    pub fn register(&self, target: impl IntoBytes, addr: impl Into<String>) -> Register<Client> {
+        register(target, addr).on(self)
+    }
+}
+
+impl<C> Register<C> {
+    /// What else it says of itself: text, numbers, or whatever JSON can say. Default: null.
+    pub fn metadata(mut self, metadata: impl Into<Value>) -> Self {
+        self.metadata = metadata.into();
+        self
+    }
+
+    /// The last part of its key, after `<target>/`. Whoever registers under the same key replaces it. Default: its
+    /// address.
+    pub fn id(mut self, id: impl IntoBytes) -> Self {
+        self.id = Some(id.into_bytes());
+        self
+    }
+
+    /// How long after its death it is listed. Default: 10 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+}
+
+impl Register {
+    /// Binds it to a client: awaiting it registers the instance.
+    pub fn on(self, client: &Client) -> Register<Client> {
+        Register {
+            target: self.target,
+            addr: self.addr,
+            metadata: self.metadata,
+            id: self.id,
+            ttl: self.ttl,
+            client: client.clone(),
+        }
+    }
+}
+
+impl Register<Client> {
+    async fn perform(self) -> Result<Registration> {
+        if self.addr.is_empty() {
+            return Err(Error::invalid("the address is empty"));
+        }
+        let id = self.id.unwrap_or_else(|| self.addr.clone().into());
+        if id.is_empty() {
+            return Err(Error::invalid("the id is empty"));
+        }
+        let key = Bytes::from([naming::prefix(&self.target)?, id].concat());
+        let session = self.client.session(self.ttl).heal().await?;
+        let registration = Registration { session, key };
+        // Where this fails, dropping the session leaves nothing behind.
+        registration.update(&self.addr, self.metadata).await?;
+        Ok(registration)
+    }
+}
+
+/// Fails with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) where the name, the address or the id
+/// is empty, where the cluster can't be asked, and where the user may not write the key.
+impl IntoFuture for Register<Client> {
+    type Output = Result<Registration>;
+    type IntoFuture = ResponseFuture<Registration>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.perform())
+    }
+}
+
+impl Message for Register {
+    type Result = Result<Registration>;
+}
+
+impl FreeRequest for Register {
+    type Response = Registration;
+
+    fn name(&self) -> &'static str {
+        "Register"
+    }
+
+    fn send_by(self, client: &Client) -> ResponseFuture<Registration> {
+        self.on(client).into_future()
+    }
+
+    fn unwanted(registration: Registration) {
+        registration.detach();
+    }
+}
+
+/// An instance that is registered. Dropped, it is unregistered in the background.
+#[must_use = "an instance whose registration is dropped is unregistered"]
+pub struct Registration {
+    session: Session,
+    key: Bytes,
+}
+
+impl Registration {
+    /// The key it is registered under.
+    pub fn key(&self) -> &Bytes {
+        &self.key
+    }
+
+    /// The lease its key is bound to; another one after it was restored. `None` once it has ended.
+    pub fn lease(&self) -> Option<i64> {
+        self.session.lease()
+    }
+
+    /// Says something else of itself, under the same key. While it is being registered again, this waits.
+    pub async fn update(&self, addr: &str, metadata: impl Into<Value>) -> Result<()> {
+        if addr.is_empty() {
+            return Err(Error::invalid("the address is empty"));
+        }
+        let value = naming::write(addr, &metadata.into());
+        self.session.put(self.key.clone(), value).await.map(drop)
+    }
+
+    /// What happens to it from now on. A reader that is far behind misses the oldest events.
+    pub fn events(&self) -> impl Stream<Item = RegistrationEvent> + Send + Unpin + use<> {
+        let key = self.key.clone();
+        self.session.events().map(move |event| match event {
+            SessionEvent::AtRisk { deadline } => RegistrationEvent::AtRisk { deadline },
+            SessionEvent::Healing(reason) => RegistrationEvent::Lapsed(reason),
+            SessionEvent::Healed { taken, .. } if taken.contains(&key) => RegistrationEvent::Taken,
+            SessionEvent::Healed { lease, .. } => RegistrationEvent::Restored { lease },
+            SessionEvent::Lost(reason) => RegistrationEvent::Ended(reason),
+        })
+    }
+
+    /// Sends what happens to it to an actor, until that actor or the registration ends, or the handle is dropped.
+    pub fn send_to(&self, recipient: Recipient<RegistrationEvent>) -> Observation {
+        deliver(self.session.client(), self.events(), recipient)
+    }
+
+    /// Takes it off the list, and waits for it.
+    pub async fn unregister(self) -> Result<()> {
+        self.session.close().await
+    }
+
+    /// Lets it be registered until the client is shut down.
+    pub fn detach(self) {
+        let client = self.session.client().clone();
+        client.run(move || {
+            actix_rt::spawn(async move {
+                self.session.lost().await;
+            });
+        });
+    }
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registration")
+            .field("key", &self.key)
+            .field("lease", &self.lease())
+            .finish_non_exhaustive()
+    }
+}

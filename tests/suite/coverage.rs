@@ -1,0 +1,209 @@
+//! The README's table of RPCs is complete and true: it has every RPC of `proto/`, every call in it compiles, and the
+//! tests it names make that call on real etcd.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    time::Duration,
+};
+
+use actix_etcd::{
+    Client, Credentials,
+    election::LeaderKey,
+    maintenance::Alarm,
+    proto::{
+        RangeRequest,
+        health::{HealthListRequest, health_client::HealthClient},
+        kv_client::KvClient,
+    },
+    roles::Permission,
+};
+
+const TTL: Duration = Duration::from_secs(10);
+
+/// An RPC, a call that uses it, and the module with a test of it.
+type Row = (&'static str, &'static str, &'static str);
+
+/// What is never run, but compiled: a call that does not exist is an error here. Its text is compared with the README.
+macro_rules! calls {
+    ($etcd:ident $alarm:ident $leader:ident $provider:ident
+     $($rpc:literal, $module:literal: $call:expr;)*) => {
+        const CALLS: &[Row] = &[$(($rpc, stringify!($call), $module)),*];
+
+        #[expect(dead_code, clippy::large_futures, reason = "it has to compile, not to run")]
+        fn compiles($etcd: &Client, $alarm: Alarm, $leader: &LeaderKey) {
+            let $provider = || async { Ok::<_, std::io::Error>(Credentials::token("t")) };
+            $(drop($call);)*
+        }
+    };
+}
+
+calls! { etcd alarm leader provider
+        "KV.Range", "kv": etcd.get("k");
+        "KV.Range", "kv": etcd.get("k").pages(100);
+        "KV.RangeStream", "wire": KvClient::new(etcd.grpc()).range_stream(RangeRequest::default());
+        "KV.Put", "kv": etcd.put("k", "v");
+        "KV.DeleteRange", "kv": etcd.delete("k");
+        "KV.Txn", "kv": etcd.txn();
+        "KV.Compact", "kv": etcd.compact(1);
+        "Watch.Watch", "watch": etcd.watch("k");
+        "Lease.LeaseGrant", "lease": etcd.lease(TTL);
+        "Lease.LeaseRevoke", "lease": etcd.revoke(1);
+        "Lease.LeaseKeepAlive", "lease": etcd.lease(TTL).keep_alive();
+        "Lease.LeaseKeepAlive", "lease": etcd.keep_alive_once(1);
+        "Lease.LeaseTimeToLive", "lease": etcd.time_to_live(1);
+        "Lease.LeaseLeases", "lease": etcd.leases();
+        "Cluster.MemberAdd", "cluster": etcd.cluster().add(["u"]);
+        "Cluster.MemberAdd", "cluster": etcd.cluster().add_learner(["u"]);
+        "Cluster.MemberRemove", "cluster": etcd.cluster().remove(1);
+        "Cluster.MemberUpdate", "cluster": etcd.cluster().update(1, ["u"]);
+        "Cluster.MemberList", "cluster": etcd.cluster().list();
+        "Cluster.MemberList", "cluster": etcd.cluster().list_serializable();
+        "Cluster.MemberPromote", "cluster": etcd.cluster().promote(1);
+        "Maintenance.Alarm", "maintenance": etcd.maintenance().alarms();
+        "Maintenance.Alarm", "maintenance": etcd.maintenance().disarm(alarm);
+        "Maintenance.Alarm", "maintenance": etcd.maintenance().disarm_all();
+        "Maintenance.Status", "maintenance": etcd.maintenance().status();
+        "Maintenance.Status", "cluster": etcd.versions();
+        "Maintenance.Defragment", "maintenance": etcd.maintenance().defragment();
+        "Maintenance.Hash", "maintenance": etcd.maintenance().hash();
+        "Maintenance.HashKV", "maintenance": etcd.maintenance().hash_kv(0);
+        "Maintenance.Snapshot", "snapshot": etcd.maintenance().snapshot();
+        "Maintenance.Snapshot", "snapshot": etcd.maintenance().snapshot_to("p");
+        "Maintenance.MoveLeader", "maintenance": etcd.maintenance().move_leader(1);
+        "Maintenance.Downgrade", "maintenance": etcd.maintenance().downgrade_validate("3.6");
+        "Maintenance.Downgrade", "maintenance": etcd.maintenance().downgrade_enable("3.6");
+        "Maintenance.Downgrade", "maintenance": etcd.maintenance().downgrade_cancel();
+        "Auth.AuthEnable", "auth_admin": etcd.auth().enable();
+        "Auth.AuthDisable", "auth_admin": etcd.auth().disable();
+        "Auth.AuthStatus", "auth_admin": etcd.auth().status();
+        "Auth.Authenticate", "auth": Client::builder(["u"]).auth("n", "p");
+        "Auth.Authenticate", "auth": Client::builder(["u"]).auth_provider(provider);
+        "Auth.UserAdd", "auth_admin": etcd.users().add("n", "p");
+        "Auth.UserAdd", "auth_admin": etcd.users().add_without_password("n");
+        "Auth.UserGet", "auth_admin": etcd.users().get("n");
+        "Auth.UserList", "auth_admin": etcd.users().list();
+        "Auth.UserDelete", "auth_admin": etcd.users().delete("n");
+        "Auth.UserChangePassword", "auth_admin": etcd.users().change_password("n", "p");
+        "Auth.UserGrantRole", "auth_admin": etcd.users().grant_role("n", "r");
+        "Auth.UserRevokeRole", "auth_admin": etcd.users().revoke_role("n", "r");
+        "Auth.RoleAdd", "auth_admin": etcd.roles().add("r");
+        "Auth.RoleGet", "auth_admin": etcd.roles().get("r");
+        "Auth.RoleList", "auth_admin": etcd.roles().list();
+        "Auth.RoleDelete", "auth_admin": etcd.roles().delete("r");
+        "Auth.RoleGrantPermission", "auth_admin": etcd.roles().grant("r", Permission::read("k"));
+        "Auth.RoleRevokePermission", "auth_admin": etcd.roles().revoke("r", Permission::read("k"));
+        "Lock.Lock", "cluster_services": etcd.server_locks().lock("n", 1);
+        "Lock.Unlock", "cluster_services": etcd.server_locks().unlock("k");
+        "Election.Campaign", "cluster_services": etcd.server_elections().campaign("n", 1, "v");
+        "Election.Proclaim", "cluster_services": etcd.server_elections().proclaim(leader, "v");
+        "Election.Leader", "cluster_services": etcd.server_elections().leader("n");
+        "Election.Observe", "cluster_services": etcd.server_elections().observe("n");
+        "Election.Resign", "cluster_services": etcd.server_elections().resign(leader);
+        "Health.Check", "cluster_services": etcd.health().check();
+        "Health.List", "wire": HealthClient::new(etcd.grpc()).list(HealthListRequest::default());
+        "Health.Watch", "cluster_services": etcd.health().watch("u");
+}
+
+/// A call without its arguments.
+fn shape(call: &str) -> String {
+    let mut depth = 0;
+    let mut shape = String::new();
+    for letter in call.chars().filter(|letter| !letter.is_whitespace()) {
+        depth -= i32::from(letter == ')');
+        if depth == 0 {
+            shape.push(letter);
+        }
+        depth += i32::from(letter == '(');
+    }
+    shape
+}
+
+fn read(path: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    fs::read_to_string(root.join(path)).unwrap_or_else(|why| panic!("{path}: {why}"))
+}
+
+/// Every RPC of the files under a folder, as `Service.Method`.
+fn rpcs(folder: &Path) -> BTreeSet<String> {
+    let mut rpcs = BTreeSet::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            rpcs.extend(self::rpcs(&path));
+            continue;
+        }
+        let mut service = String::new();
+        for line in fs::read_to_string(&path).unwrap().lines() {
+            let mut words = line.split([' ', '(']).filter(|word| !word.is_empty());
+            match (words.next(), words.next()) {
+                (Some("service"), Some(name)) => service = name.to_owned(),
+                (Some("rpc"), Some(name)) => {
+                    rpcs.insert(format!("{service}.{name}"));
+                }
+                _ => {}
+            }
+        }
+    }
+    rpcs
+}
+
+/// The rows of the README's table: an RPC, and the rest of its row.
+fn table() -> BTreeMap<String, String> {
+    read("README.md")
+        .lines()
+        .skip_while(|line| !line.starts_with("| RPC |"))
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| {
+            let row = line.strip_prefix("| `").expect("a row starts with an RPC");
+            let (rpc, rest) = row.split_once('`').expect("its name ends");
+            (rpc.to_owned(), rest.to_owned())
+        })
+        .collect()
+}
+
+/// What stands between backticks, but for links.
+fn quoted(row: &str) -> Vec<String> {
+    let calls = row.split('|').nth(1).expect("a row has calls");
+    calls
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn the_table_of_the_readme_has_every_rpc() {
+    let rpcs = rpcs(&Path::new(env!("CARGO_MANIFEST_DIR")).join("proto"));
+    assert!(rpcs.len() > 50, "proto/ is not read: {rpcs:?}");
+    let listed: BTreeSet<String> = table().into_keys().collect();
+    assert_eq!(listed, rpcs);
+}
+
+#[test]
+fn every_call_in_the_table_of_the_readme_exists() {
+    for (rpc, row) in table() {
+        let calls = CALLS.iter().filter(|(of, ..)| *of == rpc);
+        let calls: Vec<String> = calls.map(|(_, call, _)| shape(call)).collect();
+        assert_eq!(quoted(&row), calls, "{rpc}");
+    }
+}
+
+#[test]
+fn every_rpc_has_a_test_on_real_etcd() {
+    let table = table();
+    for (rpc, call, module) in CALLS {
+        let file = format!("tests/suite/{module}.rs");
+        assert!(table[*rpc].contains(&file), "{rpc}: {file}");
+        let tests = read(&file);
+        let call = shape(call);
+        let method = call.rsplit('.').next().expect("a call has a method");
+        let method = method.trim_end_matches(')');
+        assert!(tests.contains(&format!(".{method}")), "{file}: {method}");
+        let real = ["Cluster::start", "Cluster::builder", "secured("];
+        assert!(real.iter().any(|start| tests.contains(start)), "{file}");
+    }
+}
