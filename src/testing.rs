@@ -1,8 +1,15 @@
 //! For this crate's own tests of what a crash costs. Not part of the API.
 
 use crate::{
-    api::watch::Watch, balancer::CrashConnection, client::Client, error::Result, lease::CrashLease,
-    supervisor, transport::Endpoint, watch::hub::CrashStreams,
+    api::watch::Watch,
+    balancer::CrashConnection,
+    client::Client,
+    error::Result,
+    lease::{CrashLease, CrashWhenDue},
+    recipes::session::Session,
+    supervisor,
+    transport::Endpoint,
+    watch::hub::CrashStreams,
 };
 
 /// How many actors of this crate live in this process.
@@ -56,4 +63,14 @@ pub fn crash_lease(client: &Client, lease: i64) {
 /// Makes the actor that owns the keepalive streams panic.
 pub fn crash_lease_keeper(client: &Client) {
     client.lease_keeper().do_send(supervisor::Crash);
+}
+
+/// Makes the actor that owns the keepalive streams panic when it is about to send.
+pub fn crash_lease_keeper_when_due(client: &Client) {
+    client.lease_keeper().do_send(CrashWhenDue);
+}
+
+/// Makes the actor panic that heals a session.
+pub fn crash_session(session: &Session) {
+    session.actor().do_send(supervisor::Crash);
 }

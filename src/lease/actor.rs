@@ -7,46 +7,45 @@ use actix::{Actor, ActorContext, Addr, Context, Handler, Supervised};
 use super::{
     Acked, Denied, End, KeepAliveDue, LostReason, StreamBroken,
     cell::LeaseCell,
-    deadline::{Deadline, Step, Told},
+    deadline::{Step, Told},
     events::LeaseEvent,
-    lane::{Lane, Renewal},
+    lane::Lane,
+    places::{Place, Renewal},
 };
 use crate::supervisor::{crashes, supervise};
 
-/// Owns the deadline of one lease. A restart after a crash keeps it.
+/// Decides for one lease whatever is not routine. Its deadline is in the lane, where a crash leaves it alone.
 pub(crate) struct LeaseActor {
     cell: Arc<LeaseCell>,
-    deadline: Deadline,
+    place: Place,
     lane: Lane,
 }
 
 impl LeaseActor {
-    pub(crate) fn start(cell: Arc<LeaseCell>, deadline: Deadline, lane: Lane) -> Addr<Self> {
-        supervise(
-            "lease",
-            |_| {},
-            |_| Self {
-                cell,
-                deadline,
-                lane,
-            },
-        )
+    pub(crate) fn start(cell: Arc<LeaseCell>, place: Place, lane: Lane) -> Addr<Self> {
+        supervise("lease", |_| {}, |_| Self { cell, place, lane })
     }
 
     /// Does what is due, and asks to be woken for what comes next.
     fn proceed(&mut self, ctx: &mut Context<Self>) {
         let now = now();
         loop {
-            match self.deadline.tick(now, fastrand::f64()) {
-                Step::Send { elsewhere } => self.lane.send(Renewal {
+            let step = self.lane.deadline(self.place, |deadline| {
+                (deadline.tick(now, fastrand::f64()), deadline.patience())
+            });
+            match step {
+                Some((Step::Send { elsewhere }, patience)) => self.lane.send(Renewal {
                     lease: self.cell.id(),
+                    place: Some(self.place),
                     elsewhere,
-                    patience: self.deadline.patience(),
+                    patience,
                 }),
-                Step::AtRisk { deadline } => self.cell.tell(LeaseEvent::AtRisk { deadline }),
-                Step::Lost(reason) => return self.lost(reason, ctx),
-                Step::Wait { until } => return self.lane.wake(self.cell.id(), until),
-                Step::Ended => return,
+                Some((Step::AtRisk { deadline }, _)) => {
+                    self.cell.tell(LeaseEvent::AtRisk { deadline });
+                }
+                Some((Step::Lost(reason), _)) => return self.lost(reason, ctx),
+                Some((Step::Wait { until }, _)) => return self.lane.wake(self.place, until),
+                Some((Step::Ended, _)) | None => return,
             }
         }
     }
@@ -58,7 +57,7 @@ impl LeaseActor {
     }
 
     fn leave(&mut self, ctx: &mut Context<Self>) {
-        self.lane.forget(self.cell.id());
+        self.lane.rest(self.place);
         ctx.stop();
     }
 }
@@ -72,11 +71,14 @@ impl Actor for LeaseActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        if self.deadline.is_ended() {
+        let ended = self
+            .lane
+            .deadline(self.place, |deadline| deadline.is_ended());
+        if ended == Some(false) {
+            self.proceed(ctx);
+        } else {
             // It crashed on its way out.
             self.leave(ctx);
-        } else {
-            self.proceed(ctx);
         }
     }
 }
@@ -97,17 +99,18 @@ impl Handler<Acked> for LeaseActor {
     type Result = ();
 
     fn handle(&mut self, acked: Acked, ctx: &mut Context<Self>) {
-        let told = self
-            .deadline
-            .acked(acked.ttl, acked.sent_at, now(), fastrand::f64());
+        let told = self.lane.deadline(self.place, |deadline| {
+            let told = deadline.acked(acked.ttl, acked.sent_at, now(), fastrand::f64());
+            (told, deadline.ttl())
+        });
         match told {
-            Some(Told::Renewed { deadline }) => {
-                self.cell.note(self.deadline.ttl(), deadline);
+            Some((Some(Told::Renewed { deadline }), ttl)) => {
+                self.cell.note(ttl, deadline);
                 self.cell.tell(LeaseEvent::Renewed { deadline });
                 self.proceed(ctx);
             }
-            Some(Told::Lost(reason)) => self.lost(reason, ctx),
-            None => self.proceed(ctx),
+            Some((Some(Told::Lost(reason)), _)) => self.lost(reason, ctx),
+            Some((None, _)) | None => self.proceed(ctx),
         }
     }
 }
@@ -116,7 +119,9 @@ impl Handler<StreamBroken> for LeaseActor {
     type Result = ();
 
     fn handle(&mut self, _: StreamBroken, ctx: &mut Context<Self>) {
-        self.deadline.unsent(now(), fastrand::f64());
+        self.lane.deadline(self.place, |deadline| {
+            deadline.unsent(now(), fastrand::f64());
+        });
         self.proceed(ctx);
     }
 }
@@ -125,7 +130,10 @@ impl Handler<Denied> for LeaseActor {
     type Result = ();
 
     fn handle(&mut self, _: Denied, ctx: &mut Context<Self>) {
-        if let Some(reason) = self.deadline.end(LostReason::PermissionDenied) {
+        let denied = self.lane.deadline(self.place, |deadline| {
+            deadline.end(LostReason::PermissionDenied)
+        });
+        if let Some(Some(reason)) = denied {
             self.lost(reason, ctx);
         }
     }
@@ -134,12 +142,7 @@ impl Handler<Denied> for LeaseActor {
 impl Handler<End> for LeaseActor {
     type Result = ();
 
-    fn handle(&mut self, End(reason): End, ctx: &mut Context<Self>) {
-        let first = self.deadline.end(reason.unwrap_or(LostReason::Shutdown));
-        if let (Some(reason), Some(_)) = (reason, first) {
-            self.cell.tell(LeaseEvent::Lost(reason));
-        }
-        self.cell.close();
+    fn handle(&mut self, _: End, ctx: &mut Context<Self>) {
         self.leave(ctx);
     }
 }

@@ -61,6 +61,7 @@ pub(crate) enum Told {
 }
 
 #[derive(Debug, Clone, Copy)]
+#[cfg_attr(test, derive(PartialEq))]
 enum Keepalive {
     Due { at: Instant },
     InFlight { sent_at: Instant },
@@ -68,6 +69,7 @@ enum Keepalive {
 
 /// The clock of one lease. Jitter is a random number in `0.0..1.0`.
 #[derive(Debug, Clone)]
+#[cfg_attr(test, derive(PartialEq))]
 pub(crate) struct Deadline {
     ttl: Duration,
     /// The deadline itself.
@@ -215,20 +217,81 @@ impl Deadline {
             }
             return None;
         }
-        self.ttl = ttl;
-        self.held_until = self.held_until.max(deadline);
-        self.at_risk = false;
-        self.spared_until = None;
+        self.renew(ttl, deadline);
         if awaited {
-            self.unanswered = 0;
-            let interval = ttl.div_f64(3.0).mul_f64(1.0 + 0.1 * unit(jitter));
-            self.keepalive = Keepalive::Due {
-                at: later(sent_at, interval),
-            };
+            self.schedule(sent_at, jitter);
         }
         Some(Told::Renewed {
             deadline: self.held_until,
         })
+    }
+
+    /// Takes the keepalive that is due where all is well: there is nothing to tell, nobody slept, and its time to wait
+    /// for an answer ends before the deadline. Otherwise nothing happens, and [`tick`](Self::tick) tells what to do.
+    pub(crate) fn send_routinely(&mut self, now: Instant) -> bool {
+        let overdue_at = later(now, self.patience());
+        let well = self.is_calm(now)
+            && overdue_at <= self.held_until
+            && matches!(self.keepalive, Keepalive::Due { at } if now >= at);
+        if well {
+            self.keepalive = Keepalive::InFlight { sent_at: now };
+            self.expected = overdue_at;
+        }
+        well
+    }
+
+    /// Takes the answer to the keepalive in flight where all is well, and tells when the next one is due. Otherwise
+    /// nothing happens, and the answer is one for [`acked`](Self::acked).
+    pub(crate) fn renew_routinely(
+        &mut self,
+        ttl: i64,
+        sent_at: Instant,
+        now: Instant,
+        jitter: f64,
+    ) -> Option<Instant> {
+        let ttl = seconds(ttl);
+        let in_time = later(sent_at, ttl / 3) > now;
+        let well = self.is_calm(now) && in_time && self.in_flight_since() == Some(sent_at);
+        if !well {
+            return None;
+        }
+        self.renew(ttl, later(sent_at, ttl));
+        self.expected = self.schedule(sent_at, jitter).min(self.held_until);
+        Some(self.expected)
+    }
+
+    /// When the keepalive in flight was sent.
+    pub(crate) fn in_flight_since(&self) -> Option<Instant> {
+        match self.keepalive {
+            Keepalive::InFlight { sent_at } => Some(sent_at),
+            Keepalive::Due { .. } => None,
+        }
+    }
+
+    /// When it has to be looked at again, whatever is heard until then.
+    pub(crate) fn expected(&self) -> Instant {
+        self.expected
+    }
+
+    fn is_calm(&self, now: Instant) -> bool {
+        let slept = now > later(self.expected, self.patience());
+        !self.ended && !self.at_risk && self.unanswered == 0 && !slept && now < self.held_until
+    }
+
+    fn renew(&mut self, ttl: Duration, deadline: Instant) {
+        self.ttl = ttl;
+        self.held_until = self.held_until.max(deadline);
+        self.at_risk = false;
+        self.spared_until = None;
+    }
+
+    /// The keepalive sent then was answered: the next one comes a third of the TTL after it.
+    fn schedule(&mut self, sent_at: Instant, jitter: f64) -> Instant {
+        self.unanswered = 0;
+        let interval = self.ttl.div_f64(3.0).mul_f64(1.0 + 0.1 * unit(jitter));
+        let at = later(sent_at, interval);
+        self.keepalive = Keepalive::Due { at };
+        at
     }
 
     /// The keepalive in flight will not be answered: its stream broke, or there was none to send it
@@ -307,5 +370,7 @@ fn unit(jitter: f64) -> f64 {
 
 #[cfg(test)]
 mod properties;
+#[cfg(test)]
+mod routine;
 #[cfg(test)]
 mod tests;

@@ -1,41 +1,47 @@
-//! What leases tell their keeper without a message: when to be woken, and what to send.
+//! What the keeper and its leases share, on the one thread they live on.
 //!
-//! Keeper and leases live on one thread. Only the first word since the keeper looked wakes it, so that it finds the
-//! words of all leases that had something to say.
+//! Leases say when to be woken and what to send by writing it here. Only the first word since the keeper looked wakes it,
+//! so that it finds the words of all leases that had something to say. And as their deadlines are here, too, the keeper
+//! renews a lease with which all is well without waking its actor.
 
-use std::{
-    cell::RefCell,
-    rc::Rc,
-    time::{Duration, Instant},
+use std::{cell::RefCell, rc::Rc, sync::Arc, time::Instant};
+
+use actix::{Addr, Message, WeakAddr};
+
+use super::{
+    actor::LeaseActor,
+    cell::LeaseCell,
+    deadline::Deadline,
+    events::LeaseEvent,
+    keeper::KeeperActor,
+    places::{Asked, Kept, Place, Places, Renewal},
+    wheel::Wheel,
 };
-
-use actix::{Message, WeakAddr};
-
-use super::{keeper::KeeperActor, wheel::Wheel};
 
 /// Leases have written into the lane.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct Look;
 
-/// A keepalive that is to be sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Renewal {
-    pub(crate) lease: i64,
-    /// Not by the member that was asked last: it has been silent for longer than `patience`.
-    pub(crate) elsewhere: bool,
-    pub(crate) patience: Duration,
-}
+/// The index of the keeper itself on the wheel.
+const KEEPER: u32 = 0;
+
+/// A lease that is renewed again can wait for this part of its TTL to be renewed together with others: waking up is most
+/// of what a keepalive costs.
+const GRAINS: u32 = 48;
 
 /// A handle on the lane; clones share it.
 #[derive(Clone)]
 pub(crate) struct Lane(Rc<RefCell<State>>);
 
 struct State {
+    places: Places,
     wheel: Wheel,
     outbox: Vec<Renewal>,
     /// When the keeper wakes by itself.
     armed: Option<Instant>,
+    /// When the keeper has something to look after itself.
+    rounds_at: Option<Instant>,
     told: bool,
     keeper: WeakAddr<KeeperActor>,
 }
@@ -43,35 +49,78 @@ struct State {
 impl Lane {
     pub(crate) fn new(now: Instant, keeper: WeakAddr<KeeperActor>) -> Self {
         Self(Rc::new(RefCell::new(State {
+            places: Places::new(),
             wheel: Wheel::new(now),
             outbox: Vec::new(),
             armed: None,
+            rounds_at: None,
             told: false,
             keeper,
         })))
     }
 
-    /// Sends a keepalive with the next batch.
+    /// For a lease: asks or tells its deadline. `None` once it is kept no more.
+    pub(crate) fn deadline<R>(
+        &self,
+        place: Place,
+        ask: impl FnOnce(&mut Deadline) -> R,
+    ) -> Option<R> {
+        let mut state = self.0.borrow_mut();
+        let kept = state.places.get_mut(place)?;
+        Some(ask(&mut kept.deadline))
+    }
+
+    /// For a lease: sends a keepalive with the next batch.
     pub(crate) fn send(&self, renewal: Renewal) {
         let mut state = self.0.borrow_mut();
         state.outbox.push(renewal);
         state.tell();
     }
 
-    /// Wakes a lease at that time.
-    pub(crate) fn wake(&self, lease: i64, at: Instant) {
+    /// For a lease: wakes it at that time.
+    pub(crate) fn wake(&self, place: Place, at: Instant) {
         let mut state = self.0.borrow_mut();
-        state.wheel.set(lease, at);
-        if state.armed.is_none_or(|armed| at < armed) {
-            state.tell();
+        if state.places.get_mut(place).is_some() {
+            state.wheel.set(place.index(), at);
+            if state.armed.is_none_or(|armed| at < armed) {
+                state.tell();
+            }
         }
     }
 
     /// A lease that has ended is neither woken nor kept alive any more.
-    pub(crate) fn forget(&self, lease: i64) {
+    pub(crate) fn rest(&self, place: Place) {
         let mut state = self.0.borrow_mut();
-        state.wheel.clear(lease);
-        state.outbox.retain(|renewal| renewal.lease != lease);
+        if state.places.get_mut(place).is_some() {
+            state.wheel.clear(place.index());
+        }
+        state.outbox.retain(|renewal| renewal.place != Some(place));
+    }
+
+    /// For the keeper: a lease that is kept from now on, with its actor.
+    pub(crate) fn enter(&self, cell: Arc<LeaseCell>, deadline: Deadline) -> Place {
+        let lane = self.clone();
+        self.0.borrow_mut().places.enter(|place| Kept {
+            deadline,
+            asked: Asked::default(),
+            actor: LeaseActor::start(cell.clone(), place, lane),
+            cell,
+        })
+    }
+
+    /// For the keeper: a lease that is kept no more.
+    pub(crate) fn leave(&self, place: Place) -> Option<Kept> {
+        self.rest(place);
+        self.0.borrow_mut().places.leave(place)
+    }
+
+    /// For the keeper: something about a lease.
+    pub(crate) fn kept<R>(&self, place: Place, look: impl FnOnce(&mut Kept) -> R) -> Option<R> {
+        self.0.borrow_mut().places.get_mut(place).map(look)
+    }
+
+    pub(crate) fn actor(&self, place: Place) -> Option<Addr<LeaseActor>> {
+        self.kept(place, |kept| kept.actor.clone())
     }
 
     /// For the keeper: what is to be sent.
@@ -81,9 +130,65 @@ impl Lane {
         std::mem::take(&mut state.outbox)
     }
 
-    /// For the keeper: whose time has come.
-    pub(crate) fn expired(&self, now: Instant) -> Vec<i64> {
-        self.0.borrow_mut().wheel.expired(now)
+    /// For the keeper: puts the keepalives that are due into `outbox` where all is well, calls the others' actors by
+    /// `wake`, and tells whether it is time for its own rounds.
+    pub(crate) fn due(
+        &self,
+        now: Instant,
+        outbox: &mut Vec<Renewal>,
+        mut wake: impl FnMut(&Addr<LeaseActor>),
+    ) -> bool {
+        let mut state = self.0.borrow_mut();
+        let mut rounds = false;
+        for index in state.wheel.expired(now) {
+            if index == KEEPER {
+                rounds = true;
+            } else if let Some((place, kept)) = state.places.at(index) {
+                if kept.deadline.send_routinely(now) {
+                    outbox.push(Renewal {
+                        lease: kept.cell.id(),
+                        place: Some(place),
+                        elsewhere: false,
+                        patience: kept.deadline.patience(),
+                    });
+                } else {
+                    wake(&kept.actor);
+                }
+            }
+        }
+        if rounds {
+            state.rounds_at = None;
+        }
+        rounds
+    }
+
+    /// For the keeper: a keepalive was answered. `false`: not as it should be, its actor has to know.
+    pub(crate) fn renew(&self, place: Place, ttl: i64, sent_at: Instant, now: Instant) -> bool {
+        let state = &mut *self.0.borrow_mut();
+        let Some(kept) = state.places.get_mut(place) else {
+            return true;
+        };
+        let next = kept
+            .deadline
+            .renew_routinely(ttl, sent_at, now, fastrand::f64());
+        let Some(next) = next else {
+            return false;
+        };
+        let grain = kept.deadline.ttl() / GRAINS;
+        state.wheel.set_about(place.index(), next, grain);
+        let deadline = kept.deadline.deadline();
+        kept.cell.note(kept.deadline.ttl(), deadline);
+        kept.cell.tell(LeaseEvent::Renewed { deadline });
+        true
+    }
+
+    /// For the keeper: makes its rounds at that time at the latest.
+    pub(crate) fn make_rounds(&self, at: Instant) {
+        let mut state = self.0.borrow_mut();
+        if state.rounds_at.is_none_or(|before| at < before) {
+            state.rounds_at = Some(at);
+            state.wheel.set(KEEPER, at);
+        }
     }
 
     /// For the keeper: when to wake, if that is another time than before.
@@ -102,9 +207,15 @@ impl Lane {
         self.0.borrow_mut().armed = None;
     }
 
-    /// For a keeper that may have crashed with a word unread.
-    pub(crate) fn retell(&self) {
-        let mut state = self.0.borrow_mut();
+    /// For a keeper that crashed, with a word unread or keepalives in its hands: every lease is looked at in its time.
+    pub(crate) fn recover(&self) {
+        let state = &mut *self.0.borrow_mut();
+        for (index, kept) in state.places.iter() {
+            if !kept.deadline.is_ended() {
+                state.wheel.set(index, kept.deadline.expected());
+            }
+        }
+        state.rounds_at = None;
         state.told = false;
         state.tell();
     }

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! # How it works
-//! One `LeaseActor` a lease owns the deadline and decides with it. It can be told
+//! One `LeaseActor` a lease decides by its deadline. It can be told
 //! `KeepAliveDue`, `Acked`, `StreamBroken`, `Denied` and `End`; what it finds out goes to the lease's owner through the
 //! cell they share.
 //!
@@ -22,9 +22,12 @@
 //! that read its streams.
 //!
 //! Ten thousand leases must not mean ten thousand timers, nor a message in each direction for each of them. So an idle
-//! lease holds no timer: the keeper has one, on a wheel of all due times. And as both sides live on one thread, a
-//! lease says when it is due and what to send by writing it into a lane, from where the keeper takes it in
-//! batches. A keepalive costs two messages: due, and acked.
+//! lease holds no timer: the keeper has one, on a wheel of all due times. And as both sides live on one thread, they
+//! share a lane: a lease writes there when it is due and what to send, and the keeper takes it in batches.
+//!
+//! Most keepalives are sent in time and answered at once, and then there is nothing to decide. The lane has the
+//! deadlines, so the keeper does these by itself. A lease's actor is woken when something is not as it should be: an
+//! answer that is late, a stream that broke, a deadline that passed, a lease that is gone.
 
 use std::{
     sync::Arc,
@@ -42,6 +45,7 @@ pub(crate) mod deadline;
 pub(crate) mod events;
 pub(crate) mod keeper;
 pub(crate) mod lane;
+pub(crate) mod places;
 pub(crate) mod route;
 pub(crate) mod streams;
 pub(crate) mod wheel;
@@ -95,6 +99,11 @@ pub(crate) struct Shutdown {
 #[rtype(result = "()")]
 pub(crate) struct CrashLease(pub(crate) i64);
 
+/// Makes the keeper panic with the next keepalives in its hands. For tests of what its crash costs.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct CrashWhenDue;
+
 /// Answers arrived on a stream: lease and TTL.
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -134,7 +143,7 @@ pub(crate) struct StreamBroken;
 #[rtype(result = "()")]
 pub(crate) struct Denied;
 
-/// Keep the lease no more; with a reason, its owner is told that it is lost.
+/// The lease is kept no more.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(crate) struct End(pub(crate) Option<LostReason>);
+pub(crate) struct End;

@@ -12,7 +12,11 @@ use std::{
 use actix::{Handler, Message, WeakAddr};
 use tokio::{sync::watch, task::JoinHandle};
 
-use super::{Answered, StreamEnded, keeper::KeeperActor};
+use super::{
+    Answered, StreamEnded,
+    keeper::KeeperActor,
+    places::{Place, Renewal},
+};
 use crate::{
     auth::Token,
     connection::{Connection, EndpointId, Health, Standing},
@@ -47,6 +51,8 @@ pub(crate) struct KeepaliveStream {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Owed {
     pub(crate) lease: i64,
+    /// Of a lease that is kept.
+    pub(crate) place: Option<Place>,
     pub(crate) sent_at: Instant,
 }
 
@@ -97,10 +103,11 @@ impl KeepaliveStream {
     }
 
     /// Puts a keepalive into the next batch.
-    pub(crate) fn add(&mut self, lease: i64, now: Instant) {
-        self.batch.push(LeaseKeepAliveRequest { id: lease });
+    pub(crate) fn add(&mut self, renewal: &Renewal, now: Instant) {
+        self.batch.push(LeaseKeepAliveRequest { id: renewal.lease });
         self.owed.push_back(Owed {
-            lease,
+            lease: renewal.lease,
+            place: renewal.place,
             sent_at: now,
         });
         self.last_use = now;
@@ -116,11 +123,24 @@ impl KeepaliveStream {
         sent
     }
 
-    /// Which keepalive an answer belongs to. What was passed over gets no answer any more.
-    pub(crate) fn answered(&mut self, lease: i64, now: Instant) -> Option<Owed> {
+    /// Which keepalive an answer belongs to. What is passed over gets no answer any more.
+    pub(crate) fn answered(
+        &mut self,
+        lease: i64,
+        now: Instant,
+        mut passed_over: impl FnMut(Owed),
+    ) -> Option<Owed> {
         self.last_answer = now;
-        let place = self.owed.iter().position(|owed| owed.lease == lease)?;
-        self.owed.drain(..=place).next_back()
+        if self.owed.front().is_none_or(|owed| owed.lease != lease) {
+            let place = self.owed.iter().position(|owed| owed.lease == lease)?;
+            self.owed.drain(..place).for_each(&mut passed_over);
+        }
+        self.owed.pop_front()
+    }
+
+    /// What was not answered yet, the oldest first.
+    pub(crate) fn owed(&self) -> impl Iterator<Item = &Owed> {
+        self.owed.iter()
     }
 
     /// Whether it owes an answer for that long, and gave none to anything in that time.

@@ -2,22 +2,37 @@
 
 use std::time::Duration;
 
-use actix_etcd::{Client, lease::LeaseEvent, testing};
+use actix_etcd::{Client, Lease, lease::LeaseEvent, testing};
 use testbed::{
     Chaos, ChaosKind, Cluster, Direction, Fault, Member,
     lease_validators::{LeaseRecord, Told},
 };
 use tokio_stream::StreamExt;
 
-use crate::lease_record::Recorder;
+use crate::{
+    lateness::Lateness,
+    lease_record::Recorder,
+    lessor::Lessor,
+    wait::{hold, until},
+};
 
 const TTL: Duration = Duration::from_secs(3);
 /// Longer than the lease lives.
 const FAULT: Duration = Duration::from_secs(4);
 
-/// A keepalive is due, overdue, and answered by the next member, with time to spare on a busy machine: what waits for
-/// TCP, pings or slow probes takes longer.
-const LONGEST_GAP: Duration = Duration::from_millis(2_900);
+/// A keepalive is due after a third of the TTL and a tenth of that (1.1 s), overdue after a sixth (0.5 s), both up to a
+/// tick late, and then answered by the next member: 1.7 s. What waits for TCP, pings or slow probes (3 s) takes longer.
+/// What the machine itself is late comes on top.
+const LONGEST_GAP: Duration = Duration::from_millis(2_400);
+/// A slow probe may come at the right time by chance, but not that often.
+const ROUNDS: usize = 5;
+
+async fn kept_lease() -> (Cluster, Client, Lease) {
+    let cluster = Cluster::start(3).await;
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let lease = etcd.lease(TTL).keep_alive().await.unwrap();
+    (cluster, etcd, lease)
+}
 
 fn longest_gap(record: &LeaseRecord) -> Duration {
     let renewed = record.told.iter().filter_map(|(at, told)| match told {
@@ -32,34 +47,43 @@ fn longest_gap(record: &LeaseRecord) -> Duration {
 }
 
 /// Runs a lease through a fault of each member in turn.
-async fn live_through<B, R>(begin: B, end: R) -> LeaseRecord
+async fn live_through<B, R>(begin: B, end: R)
 where
     B: AsyncFn(&Cluster, &Member),
     R: AsyncFn(&Cluster, &Member),
 {
-    let cluster = Cluster::start(3).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    let lease = etcd.lease(TTL).keep_alive().await.unwrap();
+    let (cluster, etcd, lease) = kept_lease().await;
     etcd.put("mine", "alive").lease(&lease).await.unwrap();
     let recorder = Recorder::start(&lease, Some(&cluster));
     for member in cluster.members() {
-        let leads = cluster.leader().await == member.index();
         begin(&cluster, &member).await;
-        tokio::time::sleep(FAULT).await;
+        hold(FAULT).await;
         end(&cluster, &member).await;
-        let record = recorder.check_alive();
-        println!(
-            "member {} (leader: {leads}): {:?}",
-            member.index(),
-            record.told.last()
-        );
+        recorder.check_alive();
         cluster.wait_healthy().await;
     }
     assert_eq!(etcd.get("mine").await.unwrap().count, 1);
     let record = recorder.check_alive();
     assert!(record.probes.iter().filter(|probe| probe.ttl > 0).count() > 20);
-    println!("longest gap {:?}", longest_gap(&record));
-    record
+}
+
+/// Runs a lease through a fault of the link to the member that keeps it: only a missing answer can tell.
+async fn moves_on_from(fault: Fault) {
+    let (cluster, _etcd, lease) = kept_lease().await;
+    let recorder = Recorder::start(&lease, Some(&cluster));
+    let lateness = Lateness::watch();
+    for _ in 0..ROUNDS {
+        let leader = cluster.member(cluster.leader().await);
+        leader.client_link().set(fault);
+        hold(LONGEST_GAP).await;
+        leader.client_link().heal();
+        // The leader is asked again once it is left alone no more.
+        hold(TTL).await;
+    }
+    let gap = longest_gap(&recorder.check_alive());
+    let late = lateness.worst();
+    println!("longest gap {gap:?}, machine late {late:?}");
+    assert!(gap < LONGEST_GAP + 3 * late, "{gap:?}, late {late:?}");
 }
 
 #[tokio::test]
@@ -90,27 +114,13 @@ async fn a_lease_lives_through_members_cut_off_from_their_peers() {
 }
 
 #[tokio::test]
-async fn a_lease_lives_through_frozen_links() {
-    let record = live_through(
-        async |_, member| member.client_link().set(Fault::Freeze),
-        async |_, member| member.client_link().heal(),
-    )
-    .await;
-    assert!(longest_gap(&record) < LONGEST_GAP, "{:#?}", record.told);
+async fn a_lease_moves_on_from_frozen_links() {
+    moves_on_from(Fault::Freeze).await;
 }
 
 #[tokio::test]
-async fn a_lease_lives_through_links_that_carry_no_answers() {
-    let record = live_through(
-        async |_, member| {
-            member
-                .client_link()
-                .set(Fault::HalfOpen(Direction::ToClient));
-        },
-        async |_, member| member.client_link().heal(),
-    )
-    .await;
-    assert!(longest_gap(&record) < LONGEST_GAP, "{:#?}", record.told);
+async fn a_lease_moves_on_from_links_that_carry_no_answers() {
+    moves_on_from(Fault::HalfOpen(Direction::ToClient)).await;
 }
 
 #[tokio::test]
@@ -124,14 +134,13 @@ async fn a_lease_lives_through_resets_and_refusals() {
 
 #[tokio::test]
 async fn a_lease_lives_through_leader_changes_in_a_loop() {
-    let cluster = Cluster::start(3).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    let lease = etcd.lease(TTL).keep_alive().await.unwrap();
+    let (cluster, _etcd, lease) = kept_lease().await;
     let recorder = Recorder::start(&lease, Some(&cluster));
     let chaos = Chaos::from_env("leader changes")
+        .at_least(Duration::from_secs(30))
         .pauses(Duration::from_millis(50), Duration::from_millis(500));
     let done = chaos.run(&cluster, &[ChaosKind::MoveLeader]).await;
-    assert!(done.len() > 3, "{done:?}");
+    assert!(done.len() > 10, "{done:?}");
     recorder.check_alive();
     assert!(lease.time_to_live().await.unwrap().remaining.is_some());
 }
@@ -157,24 +166,30 @@ async fn crashes_of_every_actor_involved_cost_no_lease() {
         leases.push(etcd.lease(TTL).keep_alive().await.unwrap());
     }
     let recorder = Recorder::start(&leases[0], Some(&cluster));
+    let writers: Vec<_> = (0..8).map(|_| tokio::spawn(write(etcd.clone()))).collect();
     let endpoints = cluster.endpoints();
     // A supervisor pauses longer after each crash in a row: few for each actor, and every moment of a lease is hit.
     for round in 0..30 {
         for lease in leases.iter().skip(round % 6).step_by(6) {
             testing::crash_lease(&etcd, lease.id());
         }
-        if round % 5 == 0 {
+        if round % 10 == 0 {
             testing::crash_lease_keeper(&etcd);
             testing::crash_balancer(&etcd);
+        } else if round % 10 == 5 {
+            testing::crash_lease_keeper_when_due(&etcd);
         }
         testing::crash_connection(&etcd, &endpoints[round % 3]).unwrap();
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        hold(Duration::from_millis(300)).await;
+    }
+    for writer in writers {
+        writer.abort();
     }
     recorder.check_alive();
     for lease in &leases {
         assert!(lease.remaining() > Duration::ZERO, "{lease:?}");
     }
-    let all: Vec<_> = leases.iter().map(actix_etcd::Lease::events).collect();
+    let all: Vec<_> = leases.iter().map(Lease::events).collect();
     for mut events in all {
         let event = tokio::time::timeout(2 * TTL, events.next()).await;
         assert!(
@@ -183,4 +198,34 @@ async fn crashes_of_every_actor_involved_cost_no_lease() {
         );
     }
     assert_eq!(etcd.leases().await.unwrap().leases.len(), leases.len());
+}
+
+#[tokio::test]
+async fn keepalives_in_the_hands_of_a_keeper_that_crashes_are_sent_all_the_same() {
+    let lessor = Lessor::start().await;
+    let etcd = Client::connect([lessor.server.endpoint()]).await.unwrap();
+    let mut leases = Vec::new();
+    for _ in 0..20 {
+        leases.push(etcd.lease(TTL).keep_alive().await.unwrap());
+    }
+    for _ in 0..3 {
+        let before: Vec<_> = leases
+            .iter()
+            .map(|lease| lessor.count(lease.id()))
+            .collect();
+        testing::crash_lease_keeper_when_due(&etcd);
+        for (lease, before) in leases.iter().zip(before) {
+            until("it is kept on", || lessor.count(lease.id()) > before + 1).await;
+        }
+    }
+    for lease in &leases {
+        assert!(lease.remaining() > Duration::ZERO, "{lease:?}");
+    }
+}
+
+/// A load, whatever comes of it.
+async fn write(etcd: Client) {
+    loop {
+        let _ = etcd.put("load", "x").await;
+    }
 }

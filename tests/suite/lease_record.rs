@@ -100,6 +100,12 @@ impl Recorder {
         self.record.lock().unwrap().revoked = Some(self.start.elapsed());
     }
 
+    /// Adds when keepalives reached a server.
+    pub fn keepalives(&self, times: &[Instant]) {
+        let since = |at: &Instant| at.saturating_duration_since(self.start);
+        self.record.lock().unwrap().keepalives = times.iter().map(since).collect();
+    }
+
     /// What was recorded so far; fails if it breaks a promise.
     pub fn check(&self) -> LeaseRecord {
         let record = self.record.lock().unwrap().clone();

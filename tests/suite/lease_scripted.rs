@@ -1,223 +1,173 @@
 //! What etcd can't be made to do: keepalives that are counted, swallowed, refused.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 use actix_etcd::{
-    Client,
+    Client, Lease,
     lease::{LeaseEvent, LostReason},
-    proto::{
-        LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
-        LeaseRevokeResponse,
-    },
 };
-use prost::Message;
-use testbed::{Reply, ScriptedServer};
 use tokio_stream::StreamExt;
 
-const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
-const SECOND: Duration = Duration::from_secs(1);
+use crate::{
+    lateness::Lateness,
+    lease_record::Recorder,
+    lessor::{Answer, KEEP_ALIVE, Lessor, TTL},
+    wait::until,
+};
 
-/// The keepalives a server received, and what it answers.
-#[derive(Clone, Default)]
-struct Lessor {
-    keepalives: Arc<Mutex<Vec<(i64, Instant)>>>,
-    answers: Arc<Mutex<HashMap<i64, Answer>>>,
+async fn one() -> (Lessor, Client) {
+    let lessor = Lessor::start().await;
+    let etcd = Client::connect([lessor.server.endpoint()]).await.unwrap();
+    (lessor, etcd)
 }
 
-#[derive(Clone, Copy)]
-enum Answer {
-    Ttl(i64),
-    Nothing,
-    Refusal,
+/// A leader, a follower, and a client that knows both.
+async fn two() -> (Lessor, Lessor, Client) {
+    let (leader, follower) = Lessor::pair().await;
+    let endpoints = [leader.server.endpoint(), follower.server.endpoint()];
+    let etcd = Client::connect(endpoints).await.unwrap();
+    etcd.wait_ready(Duration::from_secs(30)).await.unwrap();
+    (leader, follower, etcd)
 }
 
-impl Lessor {
-    /// A server that grants what is asked for and renews it, unless told otherwise.
-    async fn start() -> (Self, ScriptedServer) {
-        let lessor = Self::default();
-        let server = ScriptedServer::start().await;
-        server.on("/etcdserverpb.Lease/LeaseGrant", |call| {
-            let asked = LeaseGrantRequest::decode(call.body).unwrap();
-            Reply::message(&LeaseGrantResponse {
-                id: asked.id,
-                ttl: asked.ttl,
-                ..Default::default()
-            })
-        });
-        server.on("/etcdserverpb.Lease/LeaseRevoke", |_| {
-            Reply::message(&LeaseRevokeResponse::default())
-        });
-        let serving = lessor.clone();
-        server.on(KEEP_ALIVE, move |_| {
-            let lessor = serving.clone();
-            Reply::streaming(async move |mut sender, mut receiver| {
-                while let Some(asked) = receiver.recv_message::<LeaseKeepAliveRequest>().await {
-                    lessor
-                        .keepalives
-                        .lock()
-                        .unwrap()
-                        .push((asked.id, Instant::now()));
-                    let answer = lessor.answers.lock().unwrap().get(&asked.id).copied();
-                    let ttl = match answer.unwrap_or(Answer::Ttl(2)) {
-                        Answer::Ttl(ttl) => ttl,
-                        Answer::Nothing => continue,
-                        Answer::Refusal => {
-                            sender.status(7, "etcdserver: permission denied");
-                            return;
-                        }
-                    };
-                    let answer = LeaseKeepAliveResponse {
-                        id: asked.id,
-                        ttl,
-                        ..Default::default()
-                    };
-                    if sender.send(&answer).await.is_err() {
-                        return;
-                    }
-                }
-            })
-        });
-        (lessor, server)
-    }
+async fn kept(etcd: &Client) -> Lease {
+    etcd.lease(TTL).keep_alive().await.unwrap()
+}
 
-    fn answer(&self, lease: i64, answer: Answer) {
-        self.answers.lock().unwrap().insert(lease, answer);
-    }
-
-    fn count(&self, lease: i64) -> usize {
-        let keepalives = self.keepalives.lock().unwrap();
-        keepalives.iter().filter(|(id, _)| *id == lease).count()
-    }
-
-    fn times(&self, lease: i64) -> Vec<Instant> {
-        let keepalives = self.keepalives.lock().unwrap();
-        keepalives
-            .iter()
-            .filter(|(id, _)| *id == lease)
-            .map(|(_, at)| *at)
-            .collect()
+/// Fails if anything but so many renewals comes next.
+async fn renewed(lease: &Lease, times: usize) {
+    let mut events = lease.events();
+    for _ in 0..times {
+        let event = events.next().await;
+        assert!(
+            matches!(event, Some(LeaseEvent::Renewed { .. })),
+            "{event:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_lost_lease_is_not_kept_alive_any_more() {
-    let (lessor, server) = Lessor::start().await;
-    let etcd = Client::connect([server.endpoint()]).await.unwrap();
-    let lease = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
-    let other = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
+    let (lessor, etcd) = one().await;
+    let lease = kept(&etcd).await;
+    let other = kept(&etcd).await;
+    let recorder = Recorder::start(&lease, None);
+    recorder.revoking();
     lessor.answer(lease.id(), Answer::Ttl(0));
     assert_eq!(lease.lost().await, LostReason::Revoked);
-    let (count, others) = (lessor.count(lease.id()), lessor.count(other.id()));
-    tokio::time::sleep(2 * SECOND).await;
-    assert_eq!(lessor.count(lease.id()), count);
-    assert!(lessor.count(other.id()) >= others + 2, "the other one is");
+    let others = lessor.count(other.id());
+    until("the other one is kept", || {
+        lessor.count(other.id()) > others + 3
+    })
+    .await;
+    recorder.keepalives(&lessor.times(lease.id()));
+    recorder.check();
 }
 
 #[tokio::test]
 async fn a_lease_without_handle_is_not_kept_alive_any_more() {
-    let (lessor, server) = Lessor::start().await;
-    let etcd = Client::connect([server.endpoint()]).await.unwrap();
-    let dropped = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
+    let (lessor, etcd) = one().await;
+    let other = kept(&etcd).await;
+    let dropped = kept(&etcd).await;
     let id = dropped.id();
     let mut events = dropped.events();
     events.next().await.unwrap();
     drop(dropped);
     assert_eq!(events.next().await, None);
-    // One that was on its way may still arrive.
-    tokio::time::sleep(SECOND / 10).await;
+    // One that was on its way may still arrive; it comes before the other's next ones.
+    renewed(&other, 2).await;
     let count = lessor.count(id);
-    tokio::time::sleep(2 * SECOND).await;
+    renewed(&other, 4).await;
     assert_eq!(lessor.count(id), count);
 }
 
 #[tokio::test]
 async fn keepalives_come_every_third_of_the_ttl_and_no_more_often() {
-    let (lessor, server) = Lessor::start().await;
-    let etcd = Client::connect([server.endpoint()]).await.unwrap();
-    let lease = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
+    let (lessor, etcd) = one().await;
+    let lateness = Lateness::watch();
+    let lease = kept(&etcd).await;
     let mut events = lease.events();
-    for _ in 0..6 {
-        assert!(matches!(
-            events.next().await,
-            Some(LeaseEvent::Renewed { .. })
-        ));
+    let mut deadlines = Vec::new();
+    while deadlines.len() < 7 {
+        let Some(LeaseEvent::Renewed { deadline }) = events.next().await else {
+            panic!("it is at risk");
+        };
+        deadlines.push(deadline);
     }
-    let times = lessor.times(lease.id());
-    for pair in times[..6].windows(2) {
+    // A deadline counts from when its keepalive was sent: no network and no scheduler is in between.
+    for pair in deadlines.windows(2) {
         let gap = pair[1] - pair[0];
-        assert!(gap >= Duration::from_millis(500) && gap < SECOND, "{gap:?}");
+        assert!(gap >= TTL.div_f64(3.0), "{gap:?}");
+        assert!(gap < TTL / 2 + lateness.worst(), "{gap:?}");
     }
-    assert_eq!(server.count(KEEP_ALIVE), 1, "one stream");
+    assert_eq!(lessor.server.count(KEEP_ALIVE), 1, "one stream");
 }
 
 #[tokio::test]
 async fn a_keepalive_that_is_swallowed_goes_by_another_member_at_once() {
-    let (silent, silent_server) = Lessor::start().await;
-    let (other, other_server) = Lessor::start().await;
-    let etcd = Client::connect([silent_server.endpoint(), other_server.endpoint()])
-        .await
-        .unwrap();
-    etcd.wait_ready(5 * SECOND).await.unwrap();
-    let lease = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
-    silent.answer(lease.id(), Answer::Nothing);
-    let mut events = lease.events();
-    for _ in 0..4 {
-        let event = events.next().await;
-        assert!(
-            matches!(event, Some(LeaseEvent::Renewed { .. })),
-            "{event:?}"
-        );
+    let (leader, follower, etcd) = two().await;
+    let lateness = Lateness::watch();
+    let lease = kept(&etcd).await;
+    renewed(&lease, 1).await;
+    assert_eq!(follower.count(lease.id()), 0, "the leader is asked");
+    let before = leader.count(lease.id());
+    leader.answer(lease.id(), Answer::Nothing);
+    renewed(&lease, 3).await;
+    let swallowed = leader.times(lease.id())[before..].to_vec();
+    let first = swallowed.first().expect("one was swallowed");
+    let next = follower.times(lease.id());
+    let next = next.first().expect("the other member was asked");
+    let wait = next.saturating_duration_since(*first) + lateness.worst();
+    assert!(wait >= TTL / 6, "one in flight: {wait:?}");
+    // As the leader answers whatever else it is asked, nothing but the missing answer tells.
+    assert!(wait < TTL / 2 + 3 * lateness.worst(), "{wait:?}");
+}
+
+#[tokio::test]
+async fn a_stream_that_says_nothing_is_left_by_all_its_leases() {
+    let (leader, follower, etcd) = two().await;
+    let mut leases = Vec::new();
+    for _ in 0..50 {
+        leases.push(kept(&etcd).await);
     }
-    let swallowed = silent.times(lease.id());
-    if let Some(first) = swallowed.first() {
-        let answered = other.times(lease.id());
-        let next = answered.iter().find(|at| *at > first).unwrap();
-        let wait = *next - *first;
-        assert!(wait < Duration::from_millis(600), "{wait:?}");
-        assert!(
-            wait >= Duration::from_millis(300),
-            "one in flight: {wait:?}"
-        );
+    renewed(&leases[49], 1).await;
+    for lease in &leases {
+        leader.answer(lease.id(), Answer::Nothing);
     }
-    // Both servers say they lead, so which is asked first is open; one of both orders is always the silent one's.
-    let lease = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
-    other.answer(lease.id(), Answer::Nothing);
-    let mut events = lease.events();
-    assert!(matches!(
-        events.next().await,
-        Some(LeaseEvent::Renewed { .. })
-    ));
-    let total = silent.count(lease.id()) + other.count(lease.id());
-    assert!(total <= 3, "{total}");
+    let recorders: Vec<_> = leases
+        .iter()
+        .map(|lease| Recorder::start(lease, None))
+        .collect();
+    for lease in &leases {
+        until("it is kept by the other member", || {
+            follower.count(lease.id()) > 2
+        })
+        .await;
+    }
+    for recorder in &recorders {
+        recorder.check_alive();
+    }
+    // The silent stream was given up: the leader is asked again on another one.
+    until("the leader gets a new stream", || {
+        leader.server.count(KEEP_ALIVE) > 1
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_lease_this_user_may_not_keep_is_lost_and_its_neighbours_are_not() {
-    let (lessor, server) = Lessor::start().await;
-    let etcd = Client::connect([server.endpoint()]).await.unwrap();
-    let refused = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
-    let allowed = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
+    let (lessor, etcd) = one().await;
+    let refused = kept(&etcd).await;
+    let allowed = kept(&etcd).await;
     lessor.answer(refused.id(), Answer::Refusal);
     assert_eq!(refused.lost().await, LostReason::PermissionDenied);
-    let mut events = allowed.events();
-    for _ in 0..4 {
-        let event = events.next().await;
-        assert!(
-            matches!(event, Some(LeaseEvent::Renewed { .. })),
-            "{event:?}"
-        );
-    }
+    renewed(&allowed, 4).await;
 }
 
 #[tokio::test]
 async fn silence_makes_no_storm() {
-    let (lessor, server) = Lessor::start().await;
-    let etcd = Client::connect([server.endpoint()]).await.unwrap();
-    let lease = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
+    let (lessor, etcd) = one().await;
+    let lease = kept(&etcd).await;
     lessor.answer(lease.id(), Answer::Nothing);
     assert_eq!(lease.lost().await, LostReason::NeverConfirmed);
     let count = lessor.count(lease.id());

@@ -105,6 +105,10 @@ impl Lease {
         }
     }
 
+    pub(crate) fn is_lost(&self) -> bool {
+        self.cell.lost().is_some()
+    }
+
     /// Asks the server how long it has left and, with `.with_keys()`, which keys are bound to it.
     pub fn time_to_live(&self) -> TimeToLive<Client> {
         time_to_live(self.id()).on(&self.client)

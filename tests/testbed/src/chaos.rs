@@ -94,6 +94,12 @@ impl Chaos {
         }
     }
 
+    /// For this long at the least, whatever the environment says.
+    pub fn at_least(mut self, length: Duration) -> Self {
+        self.length = self.length.max(length);
+        self
+    }
+
     /// How many members may be bad at once. Default: a minority, so that the cluster can serve.
     pub fn bad_at_once(mut self, members: usize) -> Self {
         self.bad_at_once = Some(members);

@@ -1,0 +1,285 @@
+//! A session in the hands of its owner.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use actix::Addr;
+use bytes::Bytes;
+use tokio::sync::{broadcast, watch};
+use tokio_stream::{Stream, StreamExt, wrappers::BroadcastStream};
+
+use super::{
+    SessionEvent,
+    healing::{End, SessionActor},
+};
+use crate::{
+    api::{
+        IntoBytes,
+        kv::{PutResponse, mod_revision},
+    },
+    client::Client,
+    error::{Error, ErrorKind, Outcome, Result},
+    lease::{Lease, LostReason},
+    recipes::{tenure::TermCell, turns::Turns},
+};
+
+/// A reader that is further behind loses the oldest events.
+const EVENTS_KEPT: usize = 64;
+/// Between two attempts to put a key while the lease is found out to be lost.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A kept lease and the keys bound to it. Dropped, its lease is revoked.
+#[must_use = "a session ends when it is dropped"]
+pub struct Session {
+    client: Client,
+    shared: Arc<Shared>,
+    heals: bool,
+    actor: Addr<SessionActor>,
+}
+
+/// What the handle, its actor, and locks and elections share.
+pub(in crate::recipes) struct Shared {
+    state: Mutex<State>,
+    /// Held while keys are put, so that none is put with a lease that is being replaced.
+    pub(super) healing: tokio::sync::Mutex<()>,
+    events: broadcast::Sender<SessionEvent>,
+    lost: watch::Sender<Option<LostReason>>,
+    /// What locks and elections go by.
+    pub(in crate::recipes) term: TermCell,
+    /// Tasks that share a session have one key in a queue: they take turns before they get there.
+    pub(in crate::recipes) turns: Turns,
+}
+
+pub(super) struct State {
+    pub(super) lease: Option<Lease>,
+    /// Every lease it ever had: what is bound to one of them is its own.
+    pub(super) leases: Vec<i64>,
+    pub(super) keys: HashMap<Bytes, Mine>,
+    /// The handle is gone: no lease comes in any more.
+    closed: bool,
+}
+
+/// A key as this session put it.
+#[derive(Clone)]
+pub(super) struct Mine {
+    pub(super) value: Bytes,
+    pub(super) revision: i64,
+}
+
+impl Session {
+    pub(super) fn new(
+        client: Client,
+        shared: Arc<Shared>,
+        actor: Addr<SessionActor>,
+        heals: bool,
+    ) -> Self {
+        Self {
+            client,
+            shared,
+            heals,
+            actor,
+        }
+    }
+
+    /// Its lease; another one after it was healed. `None` once it is lost.
+    pub fn lease(&self) -> Option<i64> {
+        self.shared.lock().lease.as_ref().map(Lease::id)
+    }
+
+    /// How long the server has its lease for certain.
+    pub fn remaining(&self) -> Duration {
+        self.shared.remaining(|_| true)
+    }
+
+    /// The client it was opened with.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(in crate::recipes) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn actor(&self) -> &Addr<SessionActor> {
+        &self.actor
+    }
+
+    /// Puts a key that is bound to the session: deleted when it ends, put again when it heals. While it heals, this
+    /// waits. Fails with [`ErrorKind::LeaseNotFound`] once the session is lost.
+    pub async fn put(&self, key: impl IntoBytes, value: impl IntoBytes) -> Result<PutResponse> {
+        let (key, value) = (key.into_bytes(), value.into_bytes());
+        let patience = Instant::now() + self.client.request_timeout();
+        loop {
+            let no_healing = self.shared.healing.lock().await;
+            let lease = self.lease().ok_or_else(lost_session)?;
+            let write = self.client.put(key.clone(), value.clone());
+            let error = match write.lease(lease).await {
+                Ok(done) => {
+                    let revision = done.header.revision;
+                    let mine = Mine { value, revision };
+                    self.shared.lock().keys.insert(key, mine);
+                    return Ok(done);
+                }
+                Err(error) => error,
+            };
+            let gone = error.kind() == ErrorKind::LeaseNotFound;
+            if !gone || !self.heals || Instant::now() > patience {
+                return Err(error);
+            }
+            drop(no_healing);
+            // A kept lease that is asked for and gone is told to be lost, long before its next keepalive.
+            let _ = self.client.keep_alive_once(lease).await;
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Deletes a key of the session, which is not put again; unless somebody else has put it in the meantime. Tells
+    /// whether it was there.
+    pub async fn delete(&self, key: impl IntoBytes) -> Result<bool> {
+        let key = key.into_bytes();
+        let _no_healing = self.shared.healing.lock().await;
+        let Some(mine) = self.shared.lock().keys.remove(&key) else {
+            return Ok(false);
+        };
+        let done = self
+            .client
+            .txn()
+            .when([mod_revision(key.clone()).eq(mine.revision)])
+            .then([crate::api::kv::delete(key)])
+            .await?;
+        Ok(done.succeeded)
+    }
+
+    /// What happens to it from now on.
+    pub fn events(&self) -> impl Stream<Item = SessionEvent> + Send + Unpin + use<> {
+        BroadcastStream::new(self.shared.events.subscribe()).filter_map(std::result::Result::ok)
+    }
+
+    /// Waits until it is lost for good, and tells why. With [`heal`](SessionBuilder::heal) that is only when the client
+    /// is shut down or this user may not keep leases.
+    pub fn lost(&self) -> impl Future<Output = LostReason> + Send + 'static + use<> {
+        let mut lost = self.shared.lost.subscribe();
+        async move {
+            let reason = lost.wait_for(Option::is_some).await.map(|reason| *reason);
+            match reason {
+                Ok(Some(reason)) => reason,
+                // The session was dropped: it did not lose its lease, it gave it up.
+                _ => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Ends it: its lease is revoked and its keys are deleted.
+    pub async fn close(self) -> Result<()> {
+        match self.shared.close() {
+            Some(lease) => lease.revoke().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Ends it and leaves its lease and its keys alone: for a process that starts again within the lease's time, or
+    /// hands over to another one, which may keep the lease by its id. Locks and leaderships held with the session are
+    /// told to be lost. `None` if it has no lease now.
+    pub fn detach(self) -> Option<i64> {
+        let lease = self.shared.close()?;
+        let is_lost = lease.is_lost();
+        let id = lease.detach();
+        (!is_lost).then_some(id)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Its own drop revokes it.
+        drop(self.shared.close());
+        self.actor.do_send(End);
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("lease", &self.lease())
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    pub(super) fn new(lease: Lease) -> Arc<Self> {
+        let id = lease.id();
+        Arc::new(Self {
+            state: Mutex::new(State {
+                leases: vec![id],
+                lease: Some(lease),
+                keys: HashMap::new(),
+                closed: false,
+            }),
+            healing: tokio::sync::Mutex::new(()),
+            events: broadcast::Sender::new(EVENTS_KEPT),
+            lost: watch::Sender::new(None),
+            term: TermCell::new(id),
+            turns: Turns::default(),
+        })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes on with a new lease; `false` if the handle is gone, and the lease with it.
+    pub(super) fn replace(&self, lease: Lease) -> bool {
+        let id = lease.id();
+        let mut state = self.lock();
+        if state.closed {
+            drop(state);
+            drop(lease);
+            return false;
+        }
+        let before = state.lease.replace(lease);
+        drop(state);
+        // Never confirmed is not gone: nothing of the old one may stay.
+        drop(before);
+        self.term.begin(id);
+        true
+    }
+
+    /// It is lost for good.
+    pub(super) fn end(&self, reason: LostReason) {
+        drop(self.lock().lease.take());
+        self.tell(SessionEvent::Lost(reason));
+        self.lost.send_replace(Some(reason));
+    }
+
+    /// Its handle is gone. What it had is given to who ends it.
+    fn close(&self) -> Option<Lease> {
+        self.term.close();
+        let mut state = self.lock();
+        state.closed = true;
+        state.lease.take()
+    }
+
+    /// How long the server has the lease for certain, if it is the one meant.
+    pub(in crate::recipes) fn remaining(&self, meant: impl FnOnce(i64) -> bool) -> Duration {
+        let state = self.lock();
+        let lease = state.lease.as_ref().filter(|lease| meant(lease.id()));
+        lease.map_or(Duration::ZERO, Lease::remaining)
+    }
+
+    pub(super) fn tell(&self, event: SessionEvent) {
+        // Nobody listening is fine.
+        let _ = self.events.send(event);
+    }
+}
+
+fn lost_session() -> Error {
+    Error::new(
+        ErrorKind::LeaseNotFound,
+        Outcome::NotSent,
+        "the session is lost",
+    )
+}
