@@ -27,9 +27,11 @@ pub(crate) fn append(answer: &Bytes, watch_id: i64, events: &mut Vec<Event>) -> 
 fn answer_events(mut answer: Reader<'_>, watch_id: i64, events: &mut Vec<Event>) -> Option<()> {
     // The id comes before the events; where it does not, nothing is known of whose they are.
     let mut ours = false;
-    while let Some(tag) = answer.tag()? {
-        match tag {
-            HEADER => drop(answer.nested()?),
+    while !answer.is_done() {
+        match answer.varint()? {
+            HEADER => {
+                answer.delimited()?;
+            }
             WATCH_ID => ours = answer.number()? == watch_id,
             EVENTS if ours => events.push(event(answer.nested()?)?),
             _ => return None,
@@ -40,8 +42,8 @@ fn answer_events(mut answer: Reader<'_>, watch_id: i64, events: &mut Vec<Event>)
 
 fn event(mut wire: Reader<'_>) -> Option<Event> {
     let mut event = Event::default();
-    while let Some(tag) = wire.tag()? {
-        match tag {
+    while !wire.is_done() {
+        match wire.varint()? {
             TYPE => event.r#type = i32::try_from(wire.number()?).ok()?,
             KV if event.kv.is_none() => event.kv = Some(key_value(wire.nested()?)?),
             PREV_KV if event.prev_kv.is_none() => event.prev_kv = Some(key_value(wire.nested()?)?),
@@ -53,8 +55,8 @@ fn event(mut wire: Reader<'_>) -> Option<Event> {
 
 fn key_value(mut wire: Reader<'_>) -> Option<KeyValue> {
     let mut kv = KeyValue::default();
-    while let Some(tag) = wire.tag()? {
-        match tag {
+    while !wire.is_done() {
+        match wire.varint()? {
             KEY => kv.key = wire.bytes()?,
             CREATE_REVISION => kv.create_revision = wire.number()?,
             MOD_REVISION => kv.mod_revision = wire.number()?,
@@ -98,12 +100,8 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// The next field and its type; `Some(None)` at the end.
-    fn tag(&mut self) -> Option<Option<u64>> {
-        if self.at == self.end {
-            return Some(None);
-        }
-        self.varint().map(Some)
+    fn is_done(&self) -> bool {
+        self.at == self.end
     }
 
     fn varint(&mut self) -> Option<u64> {
@@ -185,7 +183,7 @@ mod tests {
             any::<bool>(),
         )
             .prop_map(move |(events, watch_id, flags, header)| WatchResponse {
-                header: header.then(|| ResponseHeader {
+                header: header.then_some(ResponseHeader {
                     cluster_id: u64::MAX,
                     member_id: 1,
                     revision: 9,
