@@ -1,7 +1,8 @@
 //! Events as fast as flow control lets them go.
 //!
 //! Encoding would be the bottleneck, so a batch is encoded once and only its revisions are written anew: they start
-//! where a varint has five bytes, and stay there for 34 thousand million events.
+//! where a varint has five bytes, and stay there for 34 thousand million events. Then system calls would be, so answers
+//! go in frames as large as HTTP/2 allows by default.
 
 use bytes::{Bytes, BytesMut};
 use h2::{RecvStream, SendStream};
@@ -13,6 +14,7 @@ use crate::scripted::{Receiver, ResponseHeader, Sender, StatusResponse, framed};
 
 const FIRST_REVISION: i64 = 1 << 28;
 const VARINT: usize = 5;
+const FRAME: usize = 16_384;
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct KeyValue {
@@ -125,21 +127,20 @@ pub(super) async fn serve(
                 return;
             }
             let mut left = events;
-            let mut full = Batch::new(create.watch_id, batch, value);
+            let mut answer = Batch::new(create.watch_id, batch, value);
+            let mut frame = BytesMut::with_capacity(FRAME);
             while left > 0 {
-                let sent = if left >= batch {
-                    sender.send_raw(full.numbered(revision)).await
-                } else {
-                    sender
-                        .send_raw(Batch::new(create.watch_id, left, value).numbered(revision))
-                        .await
-                };
-                if sent.is_err() {
-                    return;
+                if left < batch {
+                    answer = Batch::new(create.watch_id, left, value);
                 }
+                frame.extend_from_slice(answer.numbered(revision));
                 let now = left.min(batch);
                 revision += i64::try_from(now).unwrap_or_default();
                 left -= now;
+                let full = frame.len() + answer.bytes.len() > FRAME;
+                if (full || left == 0) && sender.send_raw(frame.split().freeze()).await.is_err() {
+                    return;
+                }
             }
         }
         if let Some(cancel) = request.cancel {
@@ -191,12 +192,12 @@ impl Batch {
         Self { bytes, places }
     }
 
-    fn numbered(&mut self, first: i64) -> Bytes {
+    fn numbered(&mut self, first: i64) -> &[u8] {
         let last = first + i64::try_from(self.places.len()).unwrap_or_default() - 2;
         for (revision, place) in std::iter::once(last).chain(first..).zip(&self.places) {
             self.bytes[*place..place + VARINT].copy_from_slice(&varint(revision));
         }
-        Bytes::copy_from_slice(&self.bytes)
+        &self.bytes
     }
 }
 
@@ -224,7 +225,7 @@ mod tests {
     fn a_batch_carries_the_revisions_it_is_given() {
         let mut batch = Batch::new(7, 3, 5);
         for first in [FIRST_REVISION, FIRST_REVISION + 12_345] {
-            let message = WatchResponse::decode(batch.numbered(first).slice(5..)).unwrap();
+            let message = WatchResponse::decode(&batch.numbered(first)[5..]).unwrap();
             let revisions: Vec<i64> = message
                 .events
                 .iter()
