@@ -1,7 +1,7 @@
 //! What watches cost: to resume many at once, to receive events, to have a slow one among them.
 //!
-//! `cargo bench --bench watch [-- resume|events|paused]`. Real members and proxies run beside the client, in this process
-//! or others, so figures are those of a busy machine.
+//! `cargo bench --bench watch [-- resume|events|paused]`. Real members and proxies run beside the client, on the same
+//! cores, so figures are those of a busy machine; memory is that of a process with nothing but the client.
 
 #![allow(
     clippy::expect_used,
@@ -11,6 +11,7 @@
 )]
 
 mod events;
+mod holder;
 mod paused;
 mod process;
 #[path = "../program/mod.rs"]
@@ -22,6 +23,7 @@ use testbed::FastServer;
 
 fn main() {
     FastServer::run_if_child();
+    holder::Holder::run_if_child();
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .init();

@@ -6,7 +6,7 @@ use actix_etcd::{Client, WatchItem};
 use testbed::Cluster;
 use tokio::task::JoinSet;
 
-use crate::process::resident;
+use crate::process::Memory;
 
 const READERS: usize = 1_000;
 const LENGTH: Duration = Duration::from_secs(4);
@@ -22,7 +22,8 @@ pub async fn run() {
 }
 
 async fn measure(cluster: &Cluster, paused: usize) -> (f64, u64) {
-    let etcd = Client::connect(cluster.endpoints())
+    // Past the proxies, which are part of this process.
+    let etcd = Client::connect(cluster.direct_endpoints())
         .await
         .expect("connects");
     let writer = Client::connect(cluster.direct_endpoints())
@@ -43,7 +44,7 @@ async fn measure(cluster: &Cluster, paused: usize) -> (f64, u64) {
             seen
         });
     }
-    let before = resident();
+    let before = Memory::now().resident;
     let began = Instant::now();
     let value = "v".repeat(1_000);
     let mut puts = 0;
@@ -51,7 +52,7 @@ async fn measure(cluster: &Cluster, paused: usize) -> (f64, u64) {
         writer.put("key", &value).await.expect("puts");
         puts += 1;
     }
-    let grown = resident().saturating_sub(before) / 1024;
+    let grown = Memory::now().resident.saturating_sub(before) / 1024;
     let took = began.elapsed().as_secs_f64();
     etcd.shutdown().await;
     let mut seen = 0_u64;

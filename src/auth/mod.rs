@@ -274,3 +274,48 @@ pub(crate) struct TokenEnds {
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct Close;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::channel::Metadata;
+
+    #[test]
+    fn nothing_that_carries_a_token_prints_it() {
+        let value = Some(header_value("correct.horse").unwrap());
+        let token = Token {
+            value: value.clone(),
+            generation: 1,
+        };
+        let metadata = Metadata {
+            token: value.clone(),
+            ..Metadata::default()
+        };
+        let landed = LoggedIn {
+            flight: 1,
+            result: Ok(NewToken { value, end: None }),
+        };
+        let shown = format!("{token:?} {metadata:?} {landed:?}");
+        assert!(!shown.contains("horse"), "{shown}");
+        let refused = header_value("correct\nhorse").unwrap_err();
+        let shown = format!("{refused} {refused:?}");
+        assert!(!shown.contains("horse"), "{shown}");
+    }
+
+    #[test]
+    fn a_token_that_was_used_does_not_lapse() {
+        let cell = TokenCell::default();
+        cell.replace(Some(header_value("first").unwrap()));
+        cell.load();
+        assert!(!cell.lapse(1));
+        cell.replace(Some(header_value("second").unwrap()));
+        assert!(
+            cell.holds(&header_value("second").unwrap()),
+            "this is no use of it"
+        );
+        assert!(cell.lapse(2));
+        assert!(cell.is_useless(2));
+        cell.replace(None);
+        assert!(!cell.is_useless(3));
+    }
+}

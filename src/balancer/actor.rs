@@ -106,6 +106,7 @@ impl BalancerActor {
             self.members
                 .iter()
                 .filter(move |member| member.view.state == state)
+                .filter(|member| !self.is_only_named(member))
                 .filter_map(|member| member.view.connection.clone())
                 .collect()
         };

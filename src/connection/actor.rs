@@ -1,8 +1,9 @@
 //! The actor behind one endpoint: its life, from the first dial to the end.
 
+mod live;
 mod liveness;
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use actix::{
     Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message, ResponseFuture,
@@ -11,12 +12,11 @@ use actix::{
 use tokio::time::Instant;
 
 use super::{
-    Connect, Connection, ConnectionLost, ConnectivityChanged, ConnectivityState, Dialled, Drain,
-    EndpointId, Health, Probe, Rest, Suspected, Verdict, Wanted,
-    probe::{self, Answer, DriverTask},
+    Connect, ConnectionLost, ConnectivityChanged, ConnectivityState, Dialled, Drain, EndpointId,
+    Rest, Verdict, Wanted,
+    probe::{self, Answer},
     shared::{Shared, other_cluster},
     state::{Machine, Next},
-    verdict::Progress,
 };
 use crate::{
     balancer::actor::BalancerActor,
@@ -24,10 +24,7 @@ use crate::{
     supervisor::{crashes, supervise},
     transport::{Endpoint, channel::Metadata},
 };
-use liveness::ServingChanged;
-
-/// A member that came back is looked at once more after this, before any call had to be slow.
-const SECOND_LOOK: Duration = Duration::from_millis(600);
+use live::Live;
 
 /// Dials, drives and watches over the connection to one endpoint.
 pub(crate) struct ConnectionActor {
@@ -40,28 +37,6 @@ pub(crate) struct ConnectionActor {
     error: Option<Error>,
     retry: Option<SpawnHandle>,
     restarted: bool,
-}
-
-/// The connection in use.
-struct Live {
-    connection: Arc<Connection>,
-    driver: DriverTask,
-    progress: Progress,
-    serving: bool,
-    probing: bool,
-    others_asked: Option<Instant>,
-    due: Option<SpawnHandle>,
-    interval: Duration,
-    /// Ends with the connection.
-    _health_watch: AbortOnDrop,
-}
-
-struct AbortOnDrop(tokio::task::JoinHandle<()>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 impl ConnectionActor {
@@ -163,107 +138,6 @@ impl ConnectionActor {
             tell(&told, Dialled { generation, result });
         });
     }
-
-    /// Ends the connection in use: what is in flight on it fails at once.
-    fn give_up(&mut self, generation: u64, verdict: Verdict, ctx: &mut Context<Self>) {
-        let next = self
-            .machine
-            .lost(generation, Instant::now(), fastrand::f64());
-        if next == Next::Stay {
-            return;
-        }
-        if let Some(live) = self.live.take() {
-            if verdict == Verdict::Unresponsive {
-                self.error = Some(complaint(verdict).with_endpoint(self.endpoint.name()));
-            }
-            let sighting = live.connection.health().sighting;
-            live.connection
-                .health
-                .send_replace(Health { verdict, sighting });
-            if let Some(due) = live.due {
-                ctx.cancel_future(due);
-            }
-        }
-        self.apply(next, ctx);
-    }
-
-    fn take_into_use(
-        &mut self,
-        generation: u64,
-        contact: probe::FirstContact,
-        ctx: &mut Context<Self>,
-    ) {
-        let actor = ctx.address().downgrade();
-        let came_back = self.error.is_some();
-        let mut progress = Progress::default();
-        let (verdict, sighting) = match contact.answer {
-            Answer::Seen(seen) => {
-                let others = self.shared.ready.load().sightings(self.id);
-                (progress.look(&seen, others), Some(seen))
-            }
-            Answer::NoLeader => (Verdict::NoLeader, None),
-            Answer::Alive | Answer::Silent | Answer::Broken(_) => (Verdict::Fine, None),
-        };
-        let connection = Arc::new(Connection::new(
-            self.id,
-            self.endpoint.clone(),
-            generation,
-            contact.channel,
-            actor.clone(),
-            Health { verdict, sighting },
-        ));
-        let metadata = Metadata {
-            require_leader: false,
-            ..self.metadata()
-        };
-        let serving = probe::watch_serving(connection.channel.clone(), metadata, move |serving| {
-            tell(
-                &actor,
-                ServingChanged {
-                    generation,
-                    serving,
-                },
-            );
-        });
-        self.live = Some(Live {
-            connection,
-            driver: contact.driver,
-            progress,
-            serving: true,
-            probing: false,
-            others_asked: None,
-            due: None,
-            interval: liveness::PROBE_AGAIN,
-            _health_watch: AbortOnDrop(actix_rt::spawn(serving)),
-        });
-        self.error =
-            (!verdict.is_fine()).then(|| complaint(verdict).with_endpoint(self.endpoint.name()));
-        let next = self
-            .machine
-            .dialled(generation, verdict.is_fine(), Instant::now());
-        if next == Next::Stay {
-            self.live = None;
-            return;
-        }
-        self.apply(next, ctx);
-        if came_back {
-            // It may not have heard yet what it missed: the others are asked, and then it is looked at again.
-            self.tell_balancer(Suspected { id: self.id });
-            ctx.notify_later(Probe, SECOND_LOOK);
-        }
-        self.probe_again(verdict, ctx);
-    }
-}
-
-fn complaint(verdict: Verdict) -> Error {
-    let kind = match verdict {
-        Verdict::NoLeader | Verdict::CutOff => ErrorKind::NoLeader,
-        Verdict::Learner => ErrorKind::NotSupportedForLearner,
-        Verdict::Unresponsive => ErrorKind::MemberUnresponsive,
-        Verdict::NotServing => ErrorKind::Unhealthy,
-        Verdict::Closed | Verdict::Fine => ErrorKind::ConnectionLost,
-    };
-    Error::new(kind, Outcome::NotSent, verdict.reason())
 }
 
 fn tell<M>(actor: &WeakAddr<ConnectionActor>, message: M)
@@ -424,22 +298,5 @@ impl Handler<Drain> for ConnectionActor {
                 ended.await;
             }
         })
-    }
-}
-
-impl Live {
-    /// Lets what is in flight finish; the future resolves when the connection is closed.
-    fn leave(self) -> impl Future<Output = ()> + 'static {
-        let Self {
-            connection, driver, ..
-        } = self;
-        // Streams would never finish by themselves: they hear that they have to leave.
-        let health = Health {
-            verdict: Verdict::Closed,
-            sighting: connection.health().sighting,
-        };
-        connection.health.send_replace(health);
-        drop(connection);
-        driver.finish()
     }
 }

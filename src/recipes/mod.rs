@@ -1,4 +1,10 @@
 //! What applications build on etcd, built here on the same API they use.
+//!
+//! A [`session`] keeps a lease and what is bound to it. By a session, one at a time holds a lock ([`mutex`]) or leads
+//! ([`election`]), and an actor runs on exactly one node ([`singleton`]). Instances of a service are listed while they
+//! live ([`registration`]), and found ([`discovery`]). Each is a handle that is awaited or read, and tells an actor by
+//! messages where that is wanted. Keys and values are those of the Go client, so that Go programs and `etcdctl` take
+//! part.
 
 mod claim;
 pub mod discovery;

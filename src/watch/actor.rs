@@ -1,11 +1,11 @@
 //! One watch: its cursor, its place, its end.
 
+mod handlers;
+mod loss;
+mod resyncing;
 mod token;
 
-use std::{
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::sync::{Arc, Weak};
 
 use actix::{
     Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message, Supervised, WeakAddr,
@@ -13,29 +13,20 @@ use actix::{
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
-    AskProgress, Attach, CrashOnNext, Detach, Heard, News, Spec, Start,
-    cancel::Cancelled,
-    crash_if,
+    AskProgress, Attach, Detach, Spec, Start,
     cursor::{Attached, Cursor, Revisioned},
     hub::HubActor,
-    pacing,
     queue::Feed,
-    reread::{self, Range},
-    resync::{Keyed, Known},
+    resync::Known,
 };
 use crate::{
-    api::watch::{Resynced, WatchEnd},
+    api::watch::WatchEnd,
     call::Caller,
     connection::EndpointId,
-    error::{Code, Error, ErrorKind, Outcome},
-    proto::{Event, KeyValue, event::EventType},
+    error::Error,
+    proto::{Event, event::EventType},
     supervisor::{crashes, supervise},
 };
-
-/// A watch that the server ends sooner than this after creating it is created again with a pause.
-const STEADY: Duration = Duration::from_secs(1);
-/// How long a page of a resync may take.
-const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct WatchActor {
     id: u64,
@@ -119,31 +110,9 @@ struct OutageDue {
     since: Instant,
 }
 
-/// The range was read, or could not be.
-#[derive(Message)]
-#[rtype(result = "()")]
-struct Reread {
-    attachment: u32,
-    result: Result<(Resynced, Known), Error>,
-}
-
 impl Revisioned for Event {
     fn mod_revision(&self) -> i64 {
         self.kv.as_ref().map_or(0, |kv| kv.mod_revision)
-    }
-}
-
-impl Keyed for KeyValue {
-    fn key(&self) -> &[u8] {
-        &self.key
-    }
-
-    fn create_revision(&self) -> i64 {
-        self.create_revision
-    }
-
-    fn mod_revision(&self) -> i64 {
-        self.mod_revision
     }
 }
 
@@ -207,6 +176,7 @@ impl WatchActor {
             address: ctx.address(),
             spec: self.spec.clone(),
             next_revision: self.cursor.next_revision(),
+            queue: self.feed.queue(),
             avoid,
         });
         if !told {
@@ -329,108 +299,6 @@ impl WatchActor {
             let _ = asked.send(revision);
         }
     }
-
-    fn cancelled(
-        &mut self,
-        endpoint: EndpointId,
-        compact_revision: i64,
-        reason: &str,
-        ctx: &mut Context<Self>,
-    ) {
-        let next = self.cursor.next_revision();
-        match Cancelled::classify(next, compact_revision, reason) {
-            Cancelled::Resumable => {
-                let why = if reason.is_empty() {
-                    "without a reason"
-                } else {
-                    reason
-                };
-                let text = format!("the server cancelled the watch {why}");
-                let error = Error::new(ErrorKind::WatchCanceled, Outcome::Unknown, text);
-                self.lost(endpoint, Arc::new(error), ctx);
-            }
-            Cancelled::Compacted { revision } => {
-                if self.spec.resync {
-                    self.went_down(ctx);
-                    self.reread(ctx);
-                } else {
-                    self.end(WatchEnd::Compacted { revision }, ctx);
-                }
-            }
-            Cancelled::PermissionDenied => {
-                let error = Error::from_status(Code::PermissionDenied, reason);
-                self.end(WatchEnd::PermissionDenied(error), ctx);
-            }
-            Cancelled::TokenRejected => self.token_rejected(reason, ctx),
-            Cancelled::Refused(reason) => {
-                let error = Error::new(ErrorKind::WatchCanceled, Outcome::Rejected, reason);
-                self.end(WatchEnd::Refused(error), ctx);
-            }
-        }
-    }
-
-    /// The place is gone: look for another one, at once unless this happens again and again.
-    fn lost(&mut self, endpoint: EndpointId, error: Arc<Error>, ctx: &mut Context<Self>) {
-        if self.phase == Phase::Attached && self.spec.notices {
-            self.feed.disconnected(error.clone());
-        }
-        let cancelled = error.kind() == ErrorKind::WatchCanceled;
-        self.error = Some(error);
-        self.went_down(ctx);
-        let steady = self
-            .attached_at
-            .take()
-            .is_some_and(|since| since.elapsed() >= STEADY);
-        if !cancelled || steady {
-            self.setbacks = 0;
-            return self.attach(Some(endpoint), ctx);
-        }
-        self.detach(Phase::Attaching);
-        let pause = pacing::rest(self.setbacks).mul_f64(0.5 + 0.5 * fastrand::f64());
-        self.setbacks += 1;
-        let due = AttachDue {
-            attachment: self.attachment,
-            avoid: Some(endpoint),
-        };
-        ctx.notify_later(due, pause);
-    }
-
-    /// Reads the whole range at one revision and compares it with what the consumer knows.
-    fn reread(&mut self, ctx: &mut Context<Self>) {
-        self.detach(Phase::Resyncing);
-        let (Some(caller), Some(known)) = (self.caller.upgrade(), &self.known) else {
-            return self.end(WatchEnd::Shutdown, ctx);
-        };
-        let mut comparison = known.resync::<KeyValue>(self.cursor.next_revision());
-        let known = known.clone();
-        let range = Range {
-            key: self.spec.key.clone(),
-            end: self.spec.range_end.clone(),
-            revision: 0,
-            keys_only: false,
-        };
-        let (attachment, watch) = (self.attachment, ctx.address().downgrade());
-        let pause = pacing::rest(self.setbacks).mul_f64(fastrand::f64());
-        let pause = if self.setbacks == 0 {
-            Duration::ZERO
-        } else {
-            pause
-        };
-        self.setbacks += 1;
-        actix_rt::spawn(async move {
-            tokio::time::sleep(pause).await;
-            let read = reread::read(&caller, range, PAGE_TIMEOUT, |page| {
-                comparison.page(&known, page);
-            });
-            let result = read.await.map(|revision| {
-                let (difference, known) = comparison.finish(&known);
-                (Resynced::new(revision, difference), known)
-            });
-            if let Some(watch) = watch.upgrade() {
-                watch.do_send(Reread { attachment, result });
-            }
-        });
-    }
 }
 
 impl Actor for WatchActor {
@@ -462,134 +330,3 @@ impl Supervised for WatchActor {
 }
 
 crashes!(WatchActor);
-
-impl Handler<Heard> for WatchActor {
-    type Result = ();
-
-    fn handle(&mut self, heard: Heard, ctx: &mut Context<Self>) {
-        crash_if(std::mem::take(&mut self.doomed));
-        if heard.attachment != self.attachment {
-            return;
-        }
-        match heard.news {
-            News::Created {
-                revision,
-                cluster_id,
-            } => self.created(revision, cluster_id, ctx),
-            News::Events { events, fragment } => self.events(events, fragment, ctx),
-            News::Progress(revision) => self.progress(revision),
-            News::Cancelled {
-                endpoint,
-                compact_revision,
-                reason,
-            } => self.cancelled(endpoint, compact_revision, &reason, ctx),
-            News::Broken { endpoint, error } => self.lost(endpoint, error, ctx),
-        }
-    }
-}
-
-impl Handler<Cancel> for WatchActor {
-    type Result = ();
-
-    fn handle(&mut self, _: Cancel, ctx: &mut Context<Self>) {
-        self.end(WatchEnd::Cancelled, ctx);
-    }
-}
-
-impl Handler<ShutDown> for WatchActor {
-    type Result = ();
-
-    fn handle(&mut self, _: ShutDown, ctx: &mut Context<Self>) {
-        self.end(WatchEnd::Shutdown, ctx);
-    }
-}
-
-impl Handler<Drained> for WatchActor {
-    type Result = ();
-
-    fn handle(&mut self, _: Drained, ctx: &mut Context<Self>) {
-        if self.phase == Phase::Lagging {
-            self.went_down(ctx);
-            self.attach(None, ctx);
-        }
-    }
-}
-
-impl Handler<HubRestarted> for WatchActor {
-    type Result = ();
-
-    fn handle(&mut self, _: HubRestarted, ctx: &mut Context<Self>) {
-        if self.phase == Phase::Attaching {
-            self.attach(None, ctx);
-        }
-    }
-}
-
-impl Handler<RequestProgress> for WatchActor {
-    type Result = ();
-
-    fn handle(&mut self, request: RequestProgress, _: &mut Context<Self>) {
-        self.asking.retain(|asked| !asked.is_closed());
-        self.asking.extend(request.told);
-        if self.phase == Phase::Attached && !self.asking.is_empty() {
-            self.tell_hub(AskProgress { watch: self.id });
-        }
-    }
-}
-
-impl Handler<AttachDue> for WatchActor {
-    type Result = ();
-
-    fn handle(&mut self, due: AttachDue, ctx: &mut Context<Self>) {
-        if due.attachment == self.attachment && self.phase == Phase::Attaching {
-            self.attach(due.avoid, ctx);
-        }
-    }
-}
-
-impl Handler<OutageDue> for WatchActor {
-    type Result = ();
-
-    fn handle(&mut self, due: OutageDue, ctx: &mut Context<Self>) {
-        if self.down_since == Some(due.since) {
-            let last = self.error.take().map(|error| (*error).clone());
-            self.end(WatchEnd::OutageTooLong { last }, ctx);
-        }
-    }
-}
-
-impl Handler<Reread> for WatchActor {
-    type Result = ();
-
-    fn handle(&mut self, reread: Reread, ctx: &mut Context<Self>) {
-        if reread.attachment != self.attachment || self.phase != Phase::Resyncing {
-            return;
-        }
-        match reread.result {
-            Ok((resynced, known)) => {
-                self.cursor.resynced(resynced.revision);
-                self.known = Some(Box::new(known));
-                self.feed.resynced(resynced);
-                self.setbacks = 0;
-                self.attach(None, ctx);
-            }
-            Err(error) => match error.kind() {
-                ErrorKind::PermissionDenied => self.end(WatchEnd::PermissionDenied(error), ctx),
-                ErrorKind::Shutdown => self.end(WatchEnd::Shutdown, ctx),
-                // Members may be away, or the range was compacted between two pages: read it again.
-                _ => {
-                    self.error = Some(Arc::new(error));
-                    self.reread(ctx);
-                }
-            },
-        }
-    }
-}
-
-impl Handler<CrashOnNext> for WatchActor {
-    type Result = ();
-
-    fn handle(&mut self, _: CrashOnNext, _: &mut Context<Self>) {
-        self.doomed = true;
-    }
-}

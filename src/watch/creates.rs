@@ -172,6 +172,10 @@ impl<W> Creates<W> {
             };
         };
         self.wanted -= 1;
+        if self.waiting.is_empty() {
+            // A reconnect makes it long, and then nothing may come for days.
+            self.waiting = VecDeque::new();
+        }
         let asked_before = self.asked;
         let live = self.live.entry(id).or_insert(Live {
             who,

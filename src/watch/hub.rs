@@ -1,18 +1,17 @@
 //! Decides on which member, and on which of its shared streams, a watch lives.
 
+mod handlers;
+
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use actix::{
-    Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message, MessageResult, Supervised,
-};
+use actix::{Actor, Addr, AsyncContext, Context, Message, Supervised};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
-    AskProgress, Attach, Detach, Shutdown, Start,
-    actor::{HubRestarted, ShutDown, WatchActor},
+    Attach,
+    actor::{HubRestarted, WatchActor},
     pacing::Pacing,
-    pump::{Pump, pump},
-    stream::{Ask, Close, Leave, Load, Open, StreamActor, StreamAnswered, StreamEnded},
+    stream::{Close, Leave, Load, Open, StreamActor},
 };
 use crate::{
     auth::Token,
@@ -70,6 +69,11 @@ struct Stream {
 #[rtype(result = "()")]
 struct LookAgain;
 
+/// Make every stream's actor panic at the next answer it gets.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct CrashStreams;
+
 impl HubActor {
     pub(crate) fn start(caller: Arc<Caller>, watches_per_stream: usize) -> Addr<Self> {
         supervise(
@@ -100,6 +104,7 @@ impl HubActor {
                 address: attach.address,
                 spec: attach.spec,
                 next_revision: attach.next_revision,
+                queue: attach.queue,
             });
         } else {
             self.set_place(attach.watch, Place::Waiting);
@@ -322,135 +327,3 @@ impl Supervised for HubActor {
 }
 
 crashes!(HubActor);
-
-impl Handler<Start> for HubActor {
-    type Result = MessageResult<Start>;
-
-    fn handle(&mut self, start: Start, ctx: &mut Context<Self>) -> MessageResult<Start> {
-        self.last_watch += 1;
-        let hub = ctx.address().downgrade();
-        let caller = Arc::downgrade(&self.caller);
-        let address = WatchActor::start(self.last_watch, start, hub, caller);
-        let entry = Entry {
-            address: address.clone(),
-            place: Place::Nowhere,
-        };
-        self.watches.insert(self.last_watch, entry);
-        MessageResult((self.last_watch, address))
-    }
-}
-
-impl Handler<Attach> for HubActor {
-    type Result = ();
-
-    fn handle(&mut self, attach: Attach, ctx: &mut Context<Self>) {
-        self.leave_stream(attach.watch);
-        self.watches.entry(attach.watch).or_insert_with(|| Entry {
-            address: attach.address.clone(),
-            place: Place::Nowhere,
-        });
-        self.place(attach, ctx);
-    }
-}
-
-impl Handler<Detach> for HubActor {
-    type Result = ();
-
-    fn handle(&mut self, detach: Detach, _: &mut Context<Self>) {
-        self.leave_stream(detach.watch);
-        if detach.for_good {
-            self.watches.remove(&detach.watch);
-            if self.watches.is_empty() {
-                self.watches = HashMap::new();
-            }
-        }
-    }
-}
-
-impl Handler<AskProgress> for HubActor {
-    type Result = ();
-
-    fn handle(&mut self, ask: AskProgress, _: &mut Context<Self>) {
-        let place = self.watches.get(&ask.watch).map(|entry| entry.place);
-        if let Some(Place::On(number)) = place
-            && let Some(stream) = self.stream(number)
-        {
-            stream.address.do_send(Ask);
-        }
-    }
-}
-
-impl Handler<LookAgain> for HubActor {
-    type Result = ();
-
-    fn handle(&mut self, _: LookAgain, ctx: &mut Context<Self>) {
-        self.looking = false;
-        for attach in std::mem::take(&mut self.waiting) {
-            self.place(attach, ctx);
-        }
-        if self.waiting.is_empty() {
-            self.waiting = Vec::new();
-            self.looks = 0;
-        }
-    }
-}
-
-impl Handler<StreamAnswered> for HubActor {
-    type Result = ();
-
-    fn handle(&mut self, answered: StreamAnswered, _: &mut Context<Self>) {
-        self.pacing.answered(answered.endpoint);
-    }
-}
-
-impl Handler<StreamEnded> for HubActor {
-    type Result = ();
-
-    fn handle(&mut self, ended: StreamEnded, _: &mut Context<Self>) {
-        if ended.connection_dead {
-            self.pacing.dead(ended.endpoint, ended.generation);
-        } else if ended.fruitless {
-            self.pacing
-                .strike(ended.endpoint, Instant::now(), fastrand::f64());
-        }
-        self.close_stream(ended.stream);
-    }
-}
-
-impl Handler<Pump> for HubActor {
-    type Result = ();
-
-    fn handle(&mut self, Pump { watch, recipient }: Pump, _: &mut Context<Self>) {
-        actix_rt::spawn(pump(watch, recipient));
-    }
-}
-
-impl Handler<Shutdown> for HubActor {
-    type Result = ();
-
-    fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
-        self.waiting.clear();
-        for entry in std::mem::take(&mut self.watches).into_values() {
-            entry.address.do_send(ShutDown);
-        }
-        for stream in std::mem::take(&mut self.streams) {
-            stream.address.do_send(Close);
-        }
-        ctx.stop();
-    }
-}
-
-/// Make every stream's actor panic at the next answer it gets.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub(crate) struct CrashStreams;
-
-impl Handler<CrashStreams> for HubActor {
-    type Result = ();
-
-    fn handle(&mut self, _: CrashStreams, _: &mut Context<Self>) {
-        for stream in &self.streams {
-            stream.address.do_send(super::CrashOnNext);
-        }
-    }
-}

@@ -20,6 +20,7 @@
 //! - [`cursor`]: which events of a stream are new, complete and in order, and where to resume.
 //! - [`cancel`]: what a cancelled watch may still do.
 //! - [`creates`]: which watch of a shared stream an answer is about.
+//! - [`events`]: the events of a busy watch, straight from the wire.
 //! - [`resync`]: what changed in a range while its history was compacted away.
 //! - [`pacing`]: which connections are worth a stream now.
 
@@ -39,6 +40,7 @@ pub(crate) mod actor;
 pub(crate) mod cancel;
 pub(crate) mod creates;
 pub(crate) mod cursor;
+pub(crate) mod events;
 pub(crate) mod hub;
 pub(crate) mod pacing;
 pub(crate) mod pump;
@@ -109,6 +111,7 @@ pub(crate) struct Attach {
     pub(crate) address: Addr<WatchActor>,
     pub(crate) spec: Arc<Spec>,
     pub(crate) next_revision: i64,
+    pub(crate) queue: Arc<Queue>,
     /// The member it comes from, which is the last choice.
     pub(crate) avoid: Option<EndpointId>,
 }

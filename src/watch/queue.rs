@@ -3,15 +3,22 @@
 //! Small: it takes memory only for what waits in it, so ten thousand idle watches cost little. The limit counts events; a
 //! batch is taken whole if there is room for its first event, so that one answer of the server is never split. A
 //! queue without room makes the watch lag; the consumer says when it has read half of it.
+//!
+//! A server can send faster than anybody reads. So the stream waits for a queue that is nearly full, but only for a
+//! consumer that reads at a good pace: others on the stream wait, too. A slower one is left to lag.
 
 use std::{
     collections::VecDeque,
+    future::poll_fn,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicI64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker},
+    time::Duration,
 };
+
+use tokio::time::timeout;
 
 use crate::{
     api::watch::{Resynced, WatchEnd},
@@ -19,8 +26,10 @@ use crate::{
     proto::Event,
 };
 
-/// A queue that was once longer gives its memory back when it is empty.
-const KEPT: usize = 32;
+/// How long the stream waits for a consumer to read an event: 100,000 a second are a good pace.
+const PACE: Duration = Duration::from_micros(10);
+/// The clock's own steps are a millisecond.
+const SHORTEST_WAIT: Duration = Duration::from_millis(2);
 
 /// What waits for the consumer.
 #[derive(Debug)]
@@ -40,6 +49,8 @@ pub(crate) enum Queued {
 pub(crate) struct Queue {
     state: Mutex<State>,
     limit: usize,
+    /// Events in the queue; changed under the lock.
+    waiting: AtomicUsize,
     /// Everything up to here was handed to the consumer.
     delivered: AtomicI64,
 }
@@ -47,8 +58,11 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct State {
     items: VecDeque<Queued>,
-    events: usize,
     reader: Option<Waker>,
+    /// The stream, while it waits for room.
+    stream: Option<Waker>,
+    /// The stream has waited in vain.
+    too_slow: bool,
     drain_wanted: bool,
     ended: bool,
 }
@@ -65,6 +79,7 @@ impl Queue {
         Arc::new(Self {
             state: Mutex::default(),
             limit: limit.max(1),
+            waiting: AtomicUsize::new(0),
             delivered: AtomicI64::new(0),
         })
     }
@@ -90,14 +105,62 @@ impl Queue {
             return Poll::Pending;
         };
         if let Queued::Batch(events) = &item {
-            state.events -= events.len();
+            self.waiting.fetch_sub(events.len(), Ordering::Relaxed);
         }
-        if state.items.is_empty() && state.items.capacity() > KEPT {
+        if state.items.is_empty() {
             state.items = VecDeque::new();
         }
-        let drained = state.drain_wanted && state.events <= self.limit / 2;
+        let roomy = self.is_roomy();
+        let drained = state.drain_wanted && roomy;
         state.drain_wanted &= !drained;
+        if roomy {
+            state.too_slow = false;
+            let stream = state.stream.take();
+            drop(state);
+            if let Some(stream) = stream {
+                stream.wake();
+            }
+        }
         Poll::Ready(Taken { item, drained })
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    fn is_roomy(&self) -> bool {
+        self.waiting() <= self.limit / 2
+    }
+
+    /// Whether so many more events leave little room: the stream had better ask [`Self::relieved`].
+    pub(crate) fn is_crowded_by(&self, more: usize) -> bool {
+        self.waiting() + more > self.limit / 4 * 3
+    }
+
+    /// If there is little room, waits until half of the queue is read; not for long, and not again for a consumer
+    /// that was waited for in vain and has not caught up since.
+    pub(crate) async fn relieved(&self) {
+        if !self.is_crowded_by(0) {
+            return;
+        }
+        let patience = PACE
+            .saturating_mul(u32::try_from(self.limit / 4).unwrap_or(u32::MAX))
+            .max(SHORTEST_WAIT);
+        let roomy = timeout(patience, poll_fn(|cx| self.poll_roomy(cx))).await;
+        if roomy.is_err() {
+            let mut state = self.lock();
+            state.stream = None;
+            state.too_slow = !self.is_roomy();
+        }
+    }
+
+    fn poll_roomy(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.lock();
+        if state.too_slow || state.ended || self.is_roomy() {
+            return Poll::Ready(());
+        }
+        state.stream = Some(cx.waker().clone());
+        Poll::Pending
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -114,14 +177,22 @@ impl Feed {
         Self(queue)
     }
 
-    /// Whether there is no room for another batch.
-    pub(crate) fn is_full(&self) -> bool {
-        self.0.lock().events >= self.0.limit
+    pub(crate) fn queue(&self) -> Arc<Queue> {
+        self.0.clone()
     }
 
-    pub(crate) fn batch(&self, events: Vec<Event>) {
+    /// Whether there is no room for another batch.
+    pub(crate) fn is_full(&self) -> bool {
+        self.0.waiting() >= self.0.limit
+    }
+
+    pub(crate) fn batch(&self, mut events: Vec<Event>) {
+        // An answer with one event is decoded into room for four, and thousands may wait to be read.
+        if events.capacity() / 2 >= events.len() {
+            events.shrink_to_fit();
+        }
         self.change(|state| {
-            state.events += events.len();
+            self.0.waiting.fetch_add(events.len(), Ordering::Relaxed);
             state.items.push_back(Queued::Batch(events));
         });
     }
@@ -191,7 +262,7 @@ impl Feed {
     /// Has the consumer say when half of the queue is read; `false` if it is already.
     pub(crate) fn want_drain(&self) -> bool {
         let mut state = self.0.lock();
-        state.drain_wanted = state.events > self.0.limit / 2;
+        state.drain_wanted = !self.0.is_roomy();
         state.drain_wanted
     }
 

@@ -4,38 +4,30 @@
 //! [`Heard`] and the hub [`StreamAnswered`] and [`StreamEnded`]. A stream ends once: it tells every watch on it, and from
 //! then on gives back whatever the hub still sends, until the hub says that nothing more comes.
 
-use std::{
-    collections::HashMap,
-    future::{Future, poll_fn},
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::Poll,
-    time::Duration,
-};
+mod handlers;
+mod load;
+mod reader;
 
-use actix::{
-    Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message, Supervised, WeakAddr,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use actix::{Actor, Addr, AsyncContext, Context, Message, Supervised, WeakAddr};
+
+pub(crate) use load::Load;
+use reader::{Reader, protocol};
 
 use super::{
-    CrashOnNext, Heard, News, Spec,
+    Heard, News, Spec,
     actor::WatchActor,
-    crash_if,
     creates::{Answer, Creates, Envelope},
     hub::HubActor,
+    queue::Queue,
 };
 use crate::{
     connection::{Connection, EndpointId, Standing, Suspicion, Verdict},
     error::{Error, ErrorKind, Outcome},
-    proto::{
-        WatchCancelRequest, WatchProgressRequest, WatchRequest, WatchResponse,
-        watch_request::RequestUnion,
-    },
+    proto::{WatchCancelRequest, WatchRequest, WatchResponse, watch_request::RequestUnion},
     supervisor::{crashes, supervise},
-    transport::channel::{Metadata, StreamReceiver, StreamSender},
+    transport::channel::{Metadata, StreamSender},
 };
 
 const PATH: &str = "/etcdserverpb.Watch/Watch";
@@ -43,38 +35,6 @@ const PATH: &str = "/etcdserverpb.Watch/Watch";
 const OVERDUE: Duration = Duration::from_secs(1);
 /// A member that is well otherwise, but answers no create for that many times [`OVERDUE`], is left.
 const PATIENCE: u32 = 2;
-/// How many answers are handed on in one message, if so many are there already.
-const AT_ONCE: usize = 64;
-
-/// How many watches the hub has sent to a stream. The two share it, so that none is sent to a stream that ends.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Load(Arc<AtomicUsize>);
-
-impl Load {
-    const ENDED: usize = usize::MAX / 2;
-
-    /// Takes a place if there is one.
-    pub(crate) fn take(&self, limit: usize) -> bool {
-        let taken = self.0.load(Ordering::Relaxed) < limit;
-        if taken {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-        taken
-    }
-
-    pub(crate) fn has_ended(&self) -> bool {
-        self.0.load(Ordering::Relaxed) >= Self::ENDED
-    }
-
-    /// Gives a place back; whether it was the last one.
-    fn leave(&self) -> bool {
-        !self.has_ended() && self.0.fetch_sub(1, Ordering::Relaxed) == 1
-    }
-
-    fn end(&self) {
-        self.0.store(Self::ENDED, Ordering::Relaxed);
-    }
-}
 
 /// Create a watch on this stream.
 #[derive(Message)]
@@ -85,6 +45,7 @@ pub(crate) struct Open {
     pub(crate) address: Addr<WatchActor>,
     pub(crate) spec: Arc<Spec>,
     pub(crate) next_revision: i64,
+    pub(crate) queue: Arc<Queue>,
 }
 
 /// Cancel a watch.
@@ -104,15 +65,20 @@ pub(crate) struct Ask;
 #[rtype(result = "()")]
 pub(crate) struct Close;
 
-/// Answers arrived, in order.
+/// Answers arrived, in order. Gives the queues that may be nearly full now.
 #[derive(Message)]
-#[rtype(result = "()")]
+#[rtype(result = "Vec<Arc<Queue>>")]
 struct Received(Vec<WatchResponse>);
 
 /// Nothing more will arrive.
 #[derive(Message)]
 #[rtype(result = "()")]
 struct Broken(Error);
+
+/// Send what has gathered.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Flush;
 
 /// Creates may be overdue.
 #[derive(Message)]
@@ -144,6 +110,7 @@ struct Subscriber {
     watch: u64,
     attachment: u32,
     address: Addr<WatchActor>,
+    queue: Arc<Queue>,
 }
 
 impl Subscriber {
@@ -166,6 +133,8 @@ pub(crate) struct StreamActor {
     connection: Arc<Connection>,
     /// Gone once the stream has ended.
     wire: Option<Wire>,
+    /// Requests that go out together.
+    outgoing: Vec<WatchRequest>,
     creates: Creates<Subscriber>,
     ids: HashMap<u64, i64>,
     load: Load,
@@ -174,6 +143,9 @@ pub(crate) struct StreamActor {
     seen_answers: u64,
     overdue: u32,
     suspicion: Option<Suspicion>,
+    /// Of the answers being handled: how many events, and the queues they may have crowded.
+    events: usize,
+    crowded: Vec<Arc<Queue>>,
     error: Option<Arc<Error>>,
     restarted: bool,
     doomed: bool,
@@ -183,14 +155,6 @@ struct Wire {
     sender: StreamSender<WatchRequest>,
     _reader: Reader,
     _standing: Standing,
-}
-
-struct Reader(tokio::task::JoinHandle<()>);
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 impl StreamActor {
@@ -211,19 +175,9 @@ impl StreamActor {
             |_| {},
             move |ctx| {
                 let (reading, actor) = (connection.clone(), ctx.address().downgrade());
-                let reader = actix_rt::spawn(async move {
-                    let error = tokio::select! {
-                        biased;
-                        error = read(receiver, &actor, &reading) => error,
-                        error = unfit(&reading, leader_wanted) => Some(error),
-                    };
-                    if let (Some(error), Some(actor)) = (error, actor.upgrade()) {
-                        actor.do_send(Broken(error));
-                    }
-                });
                 let wire = Wire {
                     sender,
-                    _reader: Reader(reader),
+                    _reader: Reader::start(receiver, actor, reading, leader_wanted),
                     _standing: connection.stand(),
                 };
                 Self {
@@ -231,6 +185,7 @@ impl StreamActor {
                     hub,
                     connection,
                     wire: Some(wire),
+                    outgoing: Vec::new(),
                     creates: Creates::default(),
                     ids: HashMap::new(),
                     load,
@@ -239,6 +194,8 @@ impl StreamActor {
                     seen_answers: 0,
                     overdue: 0,
                     suspicion: None,
+                    events: 0,
+                    crowded: Vec::new(),
                     error: None,
                     restarted: false,
                     doomed: false,
@@ -248,13 +205,20 @@ impl StreamActor {
     }
 
     fn send(&mut self, request: RequestUnion) {
-        let Some(wire) = self.wire.as_mut() else {
-            return;
-        };
-        let request = WatchRequest {
+        self.outgoing.push(WatchRequest {
             request_union: Some(request),
-        };
-        if let Err(error) = wire.sender.send(&request) {
+        });
+        self.flush();
+    }
+
+    /// Sends what waits, in one piece: after a reconnect thousands of creates do, and a frame for each of them
+    /// would cost more than the create.
+    fn flush(&mut self) {
+        let outgoing = std::mem::take(&mut self.outgoing);
+        if !outgoing.is_empty()
+            && let Some(wire) = self.wire.as_mut()
+            && let Err(error) = wire.sender.send_all(&outgoing)
+        {
             self.break_up(error);
         }
     }
@@ -344,6 +308,14 @@ impl StreamActor {
                 let news = if response.events.is_empty() {
                     News::Progress(revision)
                 } else {
+                    self.events += response.events.len();
+                    // They are not in the queue yet, but all of them may be for it.
+                    if who.queue.is_crowded_by(self.events) {
+                        let last = self.crowded.last();
+                        if !last.is_some_and(|last| Arc::ptr_eq(last, &who.queue)) {
+                            self.crowded.push(who.queue.clone());
+                        }
+                    }
                     News::Events {
                         events: response.events,
                         fragment: response.fragment,
@@ -414,79 +386,6 @@ impl StreamActor {
     }
 }
 
-/// Reads answers and hands them over; the next ones are read when the last have been handled. Gives why it
-/// ended, unless the actor is the reason.
-async fn read(
-    mut receiver: StreamReceiver<WatchResponse>,
-    actor: &WeakAddr<StreamActor>,
-    connection: &Connection,
-) -> Option<Error> {
-    loop {
-        let mut ended = None;
-        let mut responses = Vec::new();
-        match receiver.next().await {
-            Ok(Some(response)) => responses.push(response),
-            other => ended = Some(why(other, connection)),
-        }
-        while ended.is_none() && responses.len() < AT_ONCE {
-            let next = poll_fn(|cx| match pin!(receiver.next()).poll(cx) {
-                Poll::Ready(next) => Poll::Ready(Some(next)),
-                Poll::Pending => Poll::Ready(None),
-            });
-            match next.await {
-                None => break,
-                Some(Ok(Some(response))) => responses.push(response),
-                Some(other) => ended = Some(why(other, connection)),
-            }
-        }
-        if !responses.is_empty() {
-            actor.upgrade()?.send(Received(responses)).await.ok()?;
-        }
-        if ended.is_some() {
-            return ended;
-        }
-    }
-}
-
-fn why(
-    end: Result<Option<WatchResponse>, crate::transport::grpc::Failure>,
-    connection: &Connection,
-) -> Error {
-    match end {
-        Err(failure) => failure.error,
-        Ok(_) => {
-            protocol("the member ended the watch stream").with_endpoint(connection.endpoint.name())
-        }
-    }
-}
-
-fn protocol(text: &'static str) -> Error {
-    Error::new(ErrorKind::Protocol, Outcome::Unknown, text)
-}
-
-/// Resolves when the member should not carry streams any more.
-async fn unfit(connection: &Connection, leader_wanted: bool) -> Error {
-    let mut health = connection.watch_health();
-    loop {
-        let verdict = health.borrow_and_update().verdict;
-        let kind = match verdict {
-            Verdict::Fine => None,
-            Verdict::NoLeader | Verdict::CutOff => leader_wanted.then_some(ErrorKind::NoLeader),
-            Verdict::Learner => Some(ErrorKind::NotSupportedForLearner),
-            Verdict::NotServing => Some(ErrorKind::Unhealthy),
-            Verdict::Unresponsive => Some(ErrorKind::MemberUnresponsive),
-            Verdict::Closed => Some(ErrorKind::ConnectionLost),
-        };
-        if let Some(kind) = kind {
-            return Error::new(kind, Outcome::Unknown, verdict.reason())
-                .with_endpoint(connection.endpoint.name());
-        }
-        if health.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    }
-}
-
 impl Actor for StreamActor {
     type Context = Context<Self>;
 
@@ -509,113 +408,3 @@ impl Supervised for StreamActor {
 }
 
 crashes!(StreamActor);
-
-impl Handler<Open> for StreamActor {
-    type Result = ();
-
-    fn handle(&mut self, open: Open, ctx: &mut Context<Self>) {
-        let who = Subscriber {
-            watch: open.watch,
-            attachment: open.attachment,
-            address: open.address,
-        };
-        if self.load.has_ended() {
-            let error = self.error.clone().unwrap_or_else(|| {
-                Arc::new(protocol("the watch stream was closed as it had no watches"))
-            });
-            who.tell(News::Broken {
-                endpoint: self.connection.id,
-                error,
-            });
-            return;
-        }
-        let watch_id = self.creates.create(who);
-        self.ids.insert(open.watch, watch_id);
-        let create = open.spec.create(watch_id, open.next_revision);
-        self.send(RequestUnion::CreateRequest(create));
-        if !self.looking {
-            self.looking = true;
-            self.seen_answers = self.answers;
-            ctx.notify_later(LookForOverdue, OVERDUE);
-        }
-    }
-}
-
-impl Handler<Leave> for StreamActor {
-    type Result = ();
-
-    fn handle(&mut self, leave: Leave, _: &mut Context<Self>) {
-        let Some(id) = self.ids.get(&leave.watch).copied() else {
-            return;
-        };
-        if self.creates.cancel(id).is_some() {
-            self.cancel(id);
-        }
-        self.forget(leave.watch);
-    }
-}
-
-impl Handler<Ask> for StreamActor {
-    type Result = ();
-
-    fn handle(&mut self, _: Ask, _: &mut Context<Self>) {
-        self.creates.progress_asked();
-        self.send(RequestUnion::ProgressRequest(WatchProgressRequest {}));
-    }
-}
-
-impl Handler<Received> for StreamActor {
-    type Result = ();
-
-    fn handle(&mut self, Received(responses): Received, _: &mut Context<Self>) {
-        crash_if(std::mem::take(&mut self.doomed));
-        for response in responses {
-            if self.load.has_ended() {
-                return;
-            }
-            self.answers += 1;
-            if self.answers == 1
-                && let Some(hub) = self.hub.upgrade()
-            {
-                hub.do_send(StreamAnswered {
-                    endpoint: self.connection.id,
-                });
-            }
-            self.hear(response);
-        }
-    }
-}
-
-impl Handler<Broken> for StreamActor {
-    type Result = ();
-
-    fn handle(&mut self, Broken(error): Broken, _: &mut Context<Self>) {
-        self.break_up(error);
-    }
-}
-
-impl Handler<LookForOverdue> for StreamActor {
-    type Result = ();
-
-    fn handle(&mut self, _: LookForOverdue, ctx: &mut Context<Self>) {
-        self.look_for_overdue(ctx);
-    }
-}
-
-impl Handler<Close> for StreamActor {
-    type Result = ();
-
-    fn handle(&mut self, _: Close, ctx: &mut Context<Self>) {
-        self.load.end();
-        self.wire = None;
-        ctx.stop();
-    }
-}
-
-impl Handler<CrashOnNext> for StreamActor {
-    type Result = ();
-
-    fn handle(&mut self, _: CrashOnNext, _: &mut Context<Self>) {
-        self.doomed = true;
-    }
-}

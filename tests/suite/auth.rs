@@ -72,7 +72,10 @@ async fn a_hundred_refused_calls_cause_one_login_and_none_goes_without_token() {
     });
     server.on(PUT, |call| match call.metadata.get("token") {
         None => no_user(),
-        Some(token) if token == "token-0" => token_refused(),
+        // Every other one hears of it only when there is a new token already.
+        Some(token) if token == "token-0" => {
+            token_refused().after(Duration::from_millis(300 * (call.nth as u64 % 2)))
+        }
         Some(_) => written(),
     });
     let etcd = ann(&server).await;

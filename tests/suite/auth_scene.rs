@@ -36,18 +36,24 @@ pub async fn ann(server: &ScriptedServer) -> Client {
 }
 
 /// How many logins the members have seen, those of the testbed among them.
-pub async fn logins(cluster: &Cluster) -> f64 {
+pub async fn logins(cluster: &Cluster) -> u64 {
     handled(cluster, r#"grpc_method="Authenticate",grpc_code="OK""#).await
 }
 
 /// How many requests the members have answered that have these labels.
-pub async fn handled(cluster: &Cluster, labels: &str) -> f64 {
+pub async fn handled(cluster: &Cluster, labels: &str) -> u64 {
     let mut sum = 0.0;
     for member in cluster.members() {
         let name = format!("grpc_server_handled_total{{{labels}}}");
         sum += member.metric(&name).await.unwrap_or_default();
     }
-    sum
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a count"
+    )]
+    let count = sum as u64;
+    count
 }
 
 /// Puts that many keys at once, each on a task of its own.

@@ -23,15 +23,15 @@ use crate::{
 };
 
 /// Requests that were refused for their token.
-async fn refusals(cluster: &Cluster) -> f64 {
+async fn refusals(cluster: &Cluster) -> u64 {
     handled(cluster, r#"grpc_code="Unauthenticated""#).await
 }
 
 /// A token is used for two thirds of its life at least, of which etcd cuts off up to a second, and is replaced once.
-async fn assert_frugal(cluster: &Cluster, before: f64, ttl: Duration, started: Instant) {
-    let shortest = (ttl - Duration::from_secs(1)).mul_f64(0.66);
-    let most = started.elapsed().as_secs_f64() / shortest.as_secs_f64() + 1.0;
-    let logins = logins(cluster).await - before;
+async fn assert_frugal(cluster: &Cluster, before: u64, ttl: Duration, started: Instant) {
+    let shortest = (ttl.saturating_sub(Duration::from_secs(1)) * 2 / 3).as_millis();
+    let most = started.elapsed().as_millis() / shortest + 1;
+    let logins = u128::from(logins(cluster).await - before);
     assert!(logins <= most, "{logins} logins, {most} at the most");
 }
 
@@ -73,7 +73,7 @@ async fn a_token_that_tells_its_end_is_never_refused() {
     // Four tokens: each time, streams are opened anew, and watches come onto the streams there are.
     for token in 1..=4 {
         until_async("a token is replaced", async || {
-            logins(&cluster).await - tokens >= f64::from(token)
+            logins(&cluster).await - tokens >= token
         })
         .await;
         for member in cluster.members() {
@@ -92,14 +92,33 @@ async fn a_token_that_tells_its_end_is_never_refused() {
     for reader in load {
         reader.await.unwrap();
     }
-    assert_eq!(refusals(&cluster).await - refused, 0.0);
+    assert_eq!(refusals(&cluster).await - refused, 0);
     assert_frugal(&cluster, tokens, ttl, started).await;
+}
+
+#[tokio::test]
+async fn a_lease_is_kept_over_the_ends_of_tokens() {
+    let cluster = with_tokens(Tokens::Jwt(Duration::from_secs(5))).await;
+    let etcd = root(&cluster).await;
+    let (tokens, refused) = (logins(&cluster).await, refusals(&cluster).await);
+    let lease = etcd.lease(Duration::from_secs(3)).keep_alive().await;
+    let lease = lease.unwrap();
+    let mut events = lease.events();
+    while logins(&cluster).await - tokens < 3 {
+        let event = events.next().await;
+        assert!(
+            matches!(event, Some(LeaseEvent::Renewed { .. })),
+            "{event:?}"
+        );
+    }
+    assert_eq!(refusals(&cluster).await - refused, 0);
 }
 
 #[tokio::test]
 async fn writers_and_watches_see_nothing_of_ten_expiries() {
     let ttl = Duration::from_secs(2);
-    let cluster = secured(Cluster::builder().members(3).tokens(Tokens::Jwt(ttl))).await;
+    // One member: of several, one that a busy machine holds up for long is left, and writes on it are in doubt.
+    let cluster = with_tokens(Tokens::Jwt(ttl)).await;
     let etcd = root(&cluster).await;
     let before = logins(&cluster).await;
     let started = Instant::now();
@@ -126,7 +145,7 @@ async fn writers_and_watches_see_nothing_of_ten_expiries() {
         // New watches come onto streams whose token has ended meanwhile.
         let mut newcomer = etcd.watch("k/").prefix().await.unwrap();
         next(&mut newcomer).await;
-        logins(&cluster).await - before >= 10.0
+        logins(&cluster).await - before >= 10
     })
     .await;
     enough.store(true, Ordering::SeqCst);
@@ -167,7 +186,7 @@ async fn a_simple_token_that_was_forgotten_costs_one_login_and_no_call() {
     while seen < 4 * 65 {
         seen += next(&mut watch).await.1.len();
     }
-    assert_eq!(logins(&cluster).await - before, 4.0);
+    assert_eq!(logins(&cluster).await - before, 4);
 }
 
 #[tokio::test]
@@ -182,7 +201,7 @@ async fn a_change_of_users_costs_one_login_and_no_call() {
         all_succeed(puts(&etcd, 64)).await;
     }
     let logins = logins(&cluster).await - before;
-    assert!((5.0..=11.0).contains(&logins), "{logins} logins");
+    assert!((5..=11).contains(&logins), "{logins} logins");
 }
 
 #[tokio::test]
@@ -199,12 +218,12 @@ async fn a_simple_token_is_replaced_in_time_where_its_lifetime_is_told() {
     for token in 1..=2 {
         etcd.get("k").await.unwrap();
         until_async("it is replaced", async || {
-            logins(&cluster).await - tokens >= f64::from(token)
+            logins(&cluster).await - tokens >= token
         })
         .await;
     }
     etcd.get("k").await.unwrap();
-    assert_eq!(refusals(&cluster).await - refused, 0.0);
+    assert_eq!(refusals(&cluster).await - refused, 0);
 }
 
 /// Which token the last put took along, by the number of its login.
@@ -267,14 +286,16 @@ async fn calls_use_the_old_token_until_the_new_one_is_there() {
 }
 
 #[tokio::test]
-async fn tokens_that_end_before_they_arrive_are_used_all_the_same() {
+async fn tokens_that_end_as_soon_as_they_arrive_are_used_until_they_are_refused() {
     let server = ScriptedServer::start().await;
     server.on(AUTHENTICATE, |call| {
-        let life = Duration::from_millis(200);
+        let life = Duration::from_millis(400);
         token(&jwt(call.nth, life)).after(Duration::from_millis(300))
     });
     server.on(PUT, |_| written());
     let etcd = ann(&server).await;
+    all_succeed(puts(&etcd, 16)).await;
+    hold(Duration::from_secs(1)).await;
     all_succeed(puts(&etcd, 16)).await;
     assert_eq!(server.count(AUTHENTICATE), 1, "nobody refused it");
 }

@@ -31,7 +31,7 @@ macro_rules! calls {
      $($rpc:literal, $module:literal: $call:expr;)*) => {
         const CALLS: &[Row] = &[$(($rpc, stringify!($call), $module)),*];
 
-        #[expect(dead_code, clippy::large_futures, reason = "it has to compile, not to run")]
+        #[expect(dead_code, reason = "it has to compile, not to run")]
         fn compiles($etcd: &Client, $alarm: Alarm, $leader: &LeaderKey) {
             let $provider = || async { Ok::<_, std::io::Error>(Credentials::token("t")) };
             $(drop($call);)*
@@ -138,7 +138,7 @@ fn rpcs(folder: &Path) -> BTreeSet<String> {
         for line in fs::read_to_string(&path).unwrap().lines() {
             let mut words = line.split([' ', '(']).filter(|word| !word.is_empty());
             match (words.next(), words.next()) {
-                (Some("service"), Some(name)) => service = name.to_owned(),
+                (Some("service"), Some(name)) => name.clone_into(&mut service),
                 (Some("rpc"), Some(name)) => {
                     rpcs.insert(format!("{service}.{name}"));
                 }

@@ -10,6 +10,7 @@ use actix_etcd::{
     Client, ErrorKind, Etcd,
     lease::LostReason,
     recipes::{
+        discovery::DiscoveryEvent,
         election::{CandidateEvent, LeaderEvent, leaders},
         mutex::{LockEvent, Loss},
         singleton::SingletonEvent,
@@ -218,4 +219,54 @@ async fn an_actor_is_told_where_a_singleton_runs() {
     })
     .await;
     second.stop().await;
+}
+
+#[actix::test]
+async fn an_actor_that_is_restarted_goes_on_hearing_of_a_service() {
+    /// Stops at everything it hears; its supervisor starts it again.
+    struct Restless {
+        heard: Arc<Mutex<Vec<usize>>>,
+        restarts: Arc<Mutex<usize>>,
+    }
+
+    impl Actor for Restless {
+        type Context = Context<Self>;
+    }
+
+    impl actix::Supervised for Restless {
+        fn restarting(&mut self, _: &mut Self::Context) {
+            *self.restarts.lock().unwrap() += 1;
+        }
+    }
+
+    impl Handler<DiscoveryEvent> for Restless {
+        type Result = ();
+
+        fn handle(&mut self, event: DiscoveryEvent, ctx: &mut Self::Context) {
+            if let DiscoveryEvent::Changed(change) = event {
+                self.heard.lock().unwrap().push(change.instances.len());
+            }
+            ctx.stop();
+        }
+    }
+
+    let (_cluster, etcd) = cluster_and_client().await;
+    let (heard, restarts) = (Arc::default(), Arc::default());
+    let restless = Restless {
+        heard: Arc::clone(&heard),
+        restarts: Arc::clone(&restarts),
+    };
+    let restless = actix::Supervisor::start(move |_| restless);
+    let told = etcd.discover("web").send_to(restless.recipient()).await;
+    let mut registered = Vec::new();
+    for n in 0..4 {
+        until("it has heard of all so far", || {
+            heard.lock().unwrap().last() == Some(&n)
+        })
+        .await;
+        let instance = etcd.register("web", format!("{n}")).ttl(LONG);
+        registered.push(instance.await.unwrap());
+    }
+    assert!(*restarts.lock().unwrap() >= 3);
+    drop(told);
 }

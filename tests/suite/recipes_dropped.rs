@@ -1,4 +1,4 @@
-//! Sessions, locks, elections and observers that are dropped without a word leave nothing behind.
+//! Sessions, locks, elections, registrations and observers that are dropped without a word leave nothing behind.
 
 use std::time::Duration;
 
@@ -6,7 +6,10 @@ use actix_etcd::{Client, testing::live_actors};
 use testbed::Cluster;
 use tokio::time::timeout;
 
-use crate::wait::{until, until_async};
+use crate::{
+    actor::ear,
+    wait::{until, until_async},
+};
 
 const LONG: Duration = Duration::from_secs(60);
 const NAME: &str = "recipes_dropped::dropped_recipes_leave_no_key_no_lease_and_no_actor";
@@ -37,8 +40,17 @@ fn dropped_recipes_leave_no_key_no_lease_and_no_actor() {
             let mut leaders = etcd.leaders("e");
             leaders.next().await.unwrap();
             let lost = tokio::spawn(leader.lost());
+            let registration = etcd.register("s", "here").ttl(LONG).await.unwrap();
+            let mut instances = etcd.discover("s").await.unwrap();
+            instances.next().await.unwrap();
+            let (_, told) = ear();
+            let observation = etcd.discover("s").send_to(told).await.unwrap();
+            let (heard, waits) = ear();
+            let claim = b.mutex("m").lock_for(waits);
+            until("the claim is granted", || heard.lock().unwrap().len() == 1).await;
             drop((guard, leader, a, b, mutex));
             lost.await.unwrap();
+            drop((registration, instances, observation, claim));
             drop((leaders, etcd));
         }
         until("every actor has ended", || live_actors() == 0).await;

@@ -3,7 +3,7 @@
 use actix_etcd::{Client, WatchEnd, WatchItem};
 use testbed::{Cluster, Fault};
 
-use crate::watch::{item, last_item, next};
+use crate::watch::{item, last_item, next, watchers};
 
 /// No client gets through the proxies any more; the direct way stays.
 fn cut_off(cluster: &Cluster) {
@@ -58,6 +58,31 @@ async fn a_compaction_while_the_watch_is_away_ends_it_with_the_revision() {
         WatchEnd::Compacted { revision } => assert_eq!(revision, oldest),
         other => panic!("{other}"),
     }
+    etcd.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_compaction_while_the_watch_lags_ends_it_after_all_that_has_arrived() {
+    let cluster = Cluster::start(1).await;
+    let (etcd, direct) = two_clients(&cluster).await;
+    let mut watch = etcd.watch("k/").prefix().buffer(5).await.unwrap();
+    for n in 0..10 {
+        direct.put("k/changed", n.to_string()).await.unwrap();
+    }
+    watchers(&cluster, 0.0).await;
+    let oldest = write_and_compact(&direct).await;
+    let mut seen = watch.revision();
+    let why = loop {
+        match item(&mut watch).await {
+            WatchItem::Events(events) => {
+                assert_eq!(events.revision(), seen + 1);
+                seen += 1;
+            }
+            WatchItem::Ended(why) => break why,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(matches!(why, WatchEnd::Compacted { revision } if revision == oldest));
     etcd.shutdown().await;
 }
 

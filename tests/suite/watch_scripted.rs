@@ -14,7 +14,7 @@ use actix_etcd::{
 };
 use testbed::{Receiver, Reply, ScriptedServer, Sender};
 
-use crate::watch::{item, last_item, next};
+use crate::watch::{SOON, item, last_item, next};
 
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
 
@@ -277,7 +277,12 @@ async fn a_silent_server_is_asked_for_progress_again() {
 
 #[tokio::test]
 async fn a_member_that_creates_no_watch_is_left_for_another() {
-    let (silent, _) = server(|_, mut tx, _rx, _| async move { tx.stopped().await }).await;
+    let (silent, _) = server(|_, mut tx, rx, _| async move {
+        // Dropped, it would reset the stream.
+        let _open = rx;
+        tx.stopped().await;
+    })
+    .await;
     let (good, _) = server(|_, mut tx, mut rx, _| async move {
         loop {
             let id = create(&mut rx).await.watch_id;
@@ -285,7 +290,9 @@ async fn a_member_that_creates_no_watch_is_left_for_another() {
         }
     })
     .await;
-    let etcd = Client::connect([silent.endpoint(), good.endpoint()])
+    let etcd = Client::builder([silent.endpoint(), good.endpoint()])
+        .request_timeout(SOON)
+        .connect()
         .await
         .unwrap();
     etcd.wait_ready(Duration::from_secs(5)).await.unwrap();
@@ -294,7 +301,7 @@ async fn a_member_that_creates_no_watch_is_left_for_another() {
     for _ in 0..2 {
         watches.push(etcd.watch("a").await.unwrap());
     }
-    assert_eq!(watches.len(), 2);
+    assert!(silent.count(WATCH) > 0, "nobody asked the silent member");
     etcd.shutdown().await;
 }
 
@@ -349,5 +356,36 @@ async fn a_member_that_is_behind_and_another_cluster_are_told() {
         last_item(&mut watch).await,
         WatchEnd::ClusterChanged { was: 1, is: 7 }
     ));
+    etcd.shutdown().await;
+}
+
+/// On one thread, so that the reader runs whenever the stream waits for it.
+#[actix::test]
+async fn a_reader_that_reads_never_lags_however_fast_the_server_is() {
+    const BATCHES: i64 = 1000;
+    const EACH: i64 = 100;
+    let (server, _) = server(|_, mut tx, mut rx, _| async move {
+        let id = create(&mut rx).await.watch_id;
+        tx.send(&created(id, 1)).await.unwrap();
+        for batch in 0..BATCHES {
+            let first = 2 + batch * EACH;
+            let batch = (first..first + EACH).map(|revision| event("a", revision));
+            tx.send(&events(id, false, batch.collect())).await.unwrap();
+        }
+        tx.stopped().await;
+    })
+    .await;
+    let etcd = Client::builder([server.endpoint()])
+        .on_current_arbiter()
+        .connect()
+        .await
+        .unwrap();
+    let mut watch = etcd.watch("a").notices().await.unwrap();
+    for revision in 2..2 + BATCHES * EACH {
+        match item(&mut watch).await {
+            WatchItem::Events(events) => assert_eq!(events.revision(), revision),
+            other => panic!("{other:?}"),
+        }
+    }
     etcd.shutdown().await;
 }

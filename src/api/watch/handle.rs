@@ -104,11 +104,10 @@ impl Watch {
             return Poll::Ready(None);
         }
         loop {
-            if let Some(events) = self.current.as_mut().and_then(Iterator::next) {
+            if let Some(events) = Revisions::take(&mut self.current) {
                 self.link.queue.set_delivered(events.revision());
                 return Poll::Ready(Some(WatchItem::Events(events)));
             }
-            self.current = None;
             let Taken { item, drained } = ready!(self.link.queue.poll_take(cx));
             if drained {
                 self.link.actor.do_send(Drained);

@@ -164,6 +164,14 @@ impl Revisions {
             next: 0,
         }
     }
+
+    /// The next events, if there are any. A batch goes with its last events: a reader that rests after them
+    /// must not keep what it has read.
+    pub(super) fn take(current: &mut Option<Self>) -> Option<Events> {
+        let events = current.as_mut()?.next();
+        current.take_if(|batch| batch.next == batch.batch.len());
+        events
+    }
 }
 
 impl Iterator for Revisions {
@@ -244,5 +252,32 @@ impl Resynced {
                 .map(|gone| gone.key.into())
                 .collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(revision: i64) -> Event {
+        Event {
+            kv: Some(KeyValue {
+                mod_revision: revision,
+                ..KeyValue::default()
+            }),
+            ..Event::default()
+        }
+    }
+
+    #[test]
+    fn a_batch_is_handed_out_by_revision_and_goes_with_its_last_events() {
+        let mut current = Some(Revisions::new(vec![event(4), event(5), event(5)]));
+        let first = Revisions::take(&mut current).unwrap();
+        assert_eq!((first.revision(), first.len()), (4, 1));
+        drop(first);
+        let last = Revisions::take(&mut current).unwrap();
+        assert_eq!((last.revision(), last.len()), (5, 2));
+        assert_eq!(Arc::strong_count(&last.batch), 1, "only the reader has it");
+        assert!(Revisions::take(&mut current).is_none());
     }
 }

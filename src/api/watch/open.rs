@@ -125,7 +125,8 @@ impl<C> OpenWatch<C> {
     }
 
     /// How many events may wait for the reader, beyond the last answer of the server. When there are as many, the
-    /// watch lags: see [`WatchItem::Lagging`]. Default: 8192.
+    /// watch lags: see [`WatchItem::Lagging`]. A server that sends faster than that is held back for a reader that
+    /// reads 100,000 events a second or more. Default: 8192.
     pub fn buffer(mut self, events: usize) -> Self {
         self.buffer = events;
         self

@@ -6,7 +6,7 @@ use actix::{AsyncContext, Context, Handler, Message};
 use tokio::time::Instant;
 
 use super::{BalancerActor, Member};
-use crate::balancer::NeedMember;
+use crate::{balancer::NeedMember, connection::ConnectivityState};
 
 /// A member that requests have named stays connected for that long: they come in groups.
 const NAMED_FOR: Duration = Duration::from_secs(30);
@@ -17,6 +17,17 @@ impl Member {
 }
 
 impl BalancerActor {
+    /// Whether it is there for requests that name it, and the others have the one that is kept.
+    pub(super) fn is_only_named(&self, member: &Member) -> bool {
+        let kept = |other: &&Member| Some(other.view.id) == self.kept;
+        let kept = self.members.iter().find(kept);
+        kept.is_some_and(|kept| {
+            kept.view.state == ConnectivityState::Ready
+                && kept.view.id != member.view.id
+                && member.is_named(Instant::now())
+        })
+    }
+
     /// Looks again when members may not be named any more; one timer, however many requests name them.
     pub(super) fn forget_names(&mut self, ctx: &mut Context<Self>) {
         let last = self.members.iter().filter_map(|member| member.named_until);

@@ -15,7 +15,8 @@ pub struct Pinned {
 
 impl Pinned {
     /// One TCP connection only, for big fleets: all endpoints are dialled at first, the first one up is kept, the
-    /// others are closed gracefully.
+    /// others are closed gracefully. A request that names another member (`.at(endpoint)`) connects that one, too, until
+    /// none has named it for half a minute.
     pub fn cold() -> Self {
         Self::with(Connects::One)
     }

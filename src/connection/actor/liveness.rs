@@ -10,7 +10,9 @@ use super::{
         Health, Probe, Probed, Sighting, Suspect, Suspected, Verdict,
         probe::{self, Answer},
     },
-    ConnectionActor, complaint, tell,
+    ConnectionActor,
+    live::complaint,
+    tell,
 };
 
 /// Between two probes of a member under suspicion, growing from the first to the second.

@@ -1,6 +1,9 @@
 //! What waits for a consumer, and for how long.
 
-use std::task::{Context, Poll, Waker};
+use std::{
+    pin::pin,
+    task::{Context, Poll, Waker},
+};
 
 use super::*;
 use crate::error::{ErrorKind, Outcome};
@@ -12,6 +15,14 @@ fn events(count: usize) -> Vec<Event> {
 fn take(queue: &Queue) -> Option<Taken> {
     match queue.poll_take(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(taken) => Some(taken),
+        Poll::Pending => None,
+    }
+}
+
+/// What a future has to say without being waited for.
+fn now<T>(future: impl Future<Output = T>) -> Option<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
         Poll::Pending => None,
     }
 }
@@ -93,5 +104,60 @@ fn what_a_burst_took_is_given_back() {
         feed.batch(events(1));
     }
     rest(&queue);
-    assert!(queue.lock().items.capacity() <= KEPT);
+    assert_eq!(queue.lock().items.capacity(), 0);
+}
+
+#[test]
+fn a_single_event_waits_without_room_for_more() {
+    let queue = Queue::new(10);
+    let feed = Feed::new(queue.clone());
+    let mut one = Vec::with_capacity(4);
+    one.extend(events(1));
+    feed.batch(one);
+    let Some(Queued::Batch(waited)) = take(&queue).map(|taken| taken.item) else {
+        panic!("the batch waits");
+    };
+    assert_eq!(waited.capacity(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_stream_waits_until_half_of_a_crowded_queue_is_read() {
+    let queue = Queue::new(8000);
+    let feed = Feed::new(queue.clone());
+    feed.batch(events(6000));
+    assert!(queue.is_crowded_by(1));
+    assert!(now(queue.relieved()).is_some(), "there is room");
+    feed.batch(events(1500));
+    let mut relieved = pin!(queue.relieved());
+    assert!(now(relieved.as_mut()).is_none());
+    take(&queue);
+    assert!(now(relieved).is_some(), "half of it was read");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_consumer_that_is_slow_is_waited_for_once() {
+    let queue = Queue::new(8000);
+    let feed = Feed::new(queue.clone());
+    for _ in 0..70 {
+        feed.batch(events(100));
+    }
+    let began = tokio::time::Instant::now();
+    queue.relieved().await;
+    assert_eq!(began.elapsed(), Duration::from_millis(20));
+    take(&queue);
+    assert!(now(queue.relieved()).is_some(), "it was in vain");
+    // Who has caught up is worth waiting for again.
+    rest(&queue);
+    feed.batch(events(7000));
+    queue.relieved().await;
+    assert_eq!(began.elapsed(), Duration::from_millis(40));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_a_watch_that_has_ended() {
+    let queue = Queue::new(4);
+    let feed = Feed::new(queue.clone());
+    feed.batch(events(4));
+    drop(feed);
+    assert!(now(queue.relieved()).is_some(), "it has ended");
 }

@@ -10,6 +10,9 @@ use crate::cluster::Cluster;
 use crate::link::{Direction, Fault};
 use crate::runtime;
 
+/// How long a member may take for a graceful stop before it is killed.
+const GRACE: Duration = Duration::from_secs(3);
+
 /// A kind of fault that chaos may choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -195,7 +198,12 @@ impl Chaos {
         let member = cluster.member(index);
         match kind {
             ChaosKind::Kill => member.kill(),
-            ChaosKind::Stop => member.stop().await,
+            // While its peers are at fault it may wait for them for long.
+            ChaosKind::Stop => {
+                if timeout(GRACE, member.stop()).await.is_err() {
+                    member.kill();
+                }
+            }
             ChaosKind::Freeze => member.freeze(),
             ChaosKind::ClientReset => member.client_link().reset_now(),
             ChaosKind::ClientFreeze => member.client_link().set(Fault::Freeze),

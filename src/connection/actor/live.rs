@@ -1,0 +1,163 @@
+//! The connection in use: how it comes into use, and how it goes out of it.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use actix::{AsyncContext, Context, SpawnHandle};
+use tokio::time::Instant;
+
+use super::{ConnectionActor, liveness, liveness::ServingChanged, tell};
+use crate::{
+    connection::{
+        Connection, Health, Probe, Suspected, Verdict,
+        probe::{self, Answer, DriverTask},
+        state::Next,
+        verdict::Progress,
+    },
+    error::{Error, ErrorKind, Outcome},
+    transport::channel::Metadata,
+};
+
+/// A member that came back is looked at once more after this, before any call had to be slow.
+const SECOND_LOOK: Duration = Duration::from_millis(600);
+
+/// The connection in use.
+pub(super) struct Live {
+    pub(super) connection: Arc<Connection>,
+    pub(super) driver: DriverTask,
+    pub(super) progress: Progress,
+    pub(super) serving: bool,
+    pub(super) probing: bool,
+    pub(super) others_asked: Option<Instant>,
+    pub(super) due: Option<SpawnHandle>,
+    pub(super) interval: Duration,
+    /// Ends with the connection.
+    _health_watch: AbortOnDrop,
+}
+
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl ConnectionActor {
+    /// Ends the connection in use: what is in flight on it fails at once.
+    pub(super) fn give_up(&mut self, generation: u64, verdict: Verdict, ctx: &mut Context<Self>) {
+        let next = self
+            .machine
+            .lost(generation, Instant::now(), fastrand::f64());
+        if next == Next::Stay {
+            return;
+        }
+        if let Some(live) = self.live.take() {
+            if verdict == Verdict::Unresponsive {
+                self.error = Some(complaint(verdict).with_endpoint(self.endpoint.name()));
+            }
+            let sighting = live.connection.health().sighting;
+            live.connection
+                .health
+                .send_replace(Health { verdict, sighting });
+            if let Some(due) = live.due {
+                ctx.cancel_future(due);
+            }
+        }
+        self.apply(next, ctx);
+    }
+
+    pub(super) fn take_into_use(
+        &mut self,
+        generation: u64,
+        contact: probe::FirstContact,
+        ctx: &mut Context<Self>,
+    ) {
+        let actor = ctx.address().downgrade();
+        let came_back = self.error.is_some();
+        let mut progress = Progress::default();
+        let (verdict, sighting) = match contact.answer {
+            Answer::Seen(seen) => {
+                let others = self.shared.ready.load().sightings(self.id);
+                (progress.look(&seen, others), Some(seen))
+            }
+            Answer::NoLeader => (Verdict::NoLeader, None),
+            Answer::Alive | Answer::Silent | Answer::Broken(_) => (Verdict::Fine, None),
+        };
+        let connection = Arc::new(Connection::new(
+            self.id,
+            self.endpoint.clone(),
+            generation,
+            contact.channel,
+            actor.clone(),
+            Health { verdict, sighting },
+        ));
+        let metadata = Metadata {
+            require_leader: false,
+            ..self.metadata()
+        };
+        let serving = probe::watch_serving(connection.channel.clone(), metadata, move |serving| {
+            tell(
+                &actor,
+                ServingChanged {
+                    generation,
+                    serving,
+                },
+            );
+        });
+        self.live = Some(Live {
+            connection,
+            driver: contact.driver,
+            progress,
+            serving: true,
+            probing: false,
+            others_asked: None,
+            due: None,
+            interval: liveness::PROBE_AGAIN,
+            _health_watch: AbortOnDrop(actix_rt::spawn(serving)),
+        });
+        self.error =
+            (!verdict.is_fine()).then(|| complaint(verdict).with_endpoint(self.endpoint.name()));
+        let next = self
+            .machine
+            .dialled(generation, verdict.is_fine(), Instant::now());
+        if next == Next::Stay {
+            self.live = None;
+            return;
+        }
+        self.apply(next, ctx);
+        if came_back {
+            // It may not have heard yet what it missed: the others are asked, and then it is looked at again.
+            self.tell_balancer(Suspected { id: self.id });
+            ctx.notify_later(Probe, SECOND_LOOK);
+        }
+        self.probe_again(verdict, ctx);
+    }
+}
+
+pub(super) fn complaint(verdict: Verdict) -> Error {
+    let kind = match verdict {
+        Verdict::NoLeader | Verdict::CutOff => ErrorKind::NoLeader,
+        Verdict::Learner => ErrorKind::NotSupportedForLearner,
+        Verdict::Unresponsive => ErrorKind::MemberUnresponsive,
+        Verdict::NotServing => ErrorKind::Unhealthy,
+        Verdict::Closed | Verdict::Fine => ErrorKind::ConnectionLost,
+    };
+    Error::new(kind, Outcome::NotSent, verdict.reason())
+}
+
+impl Live {
+    /// Lets what is in flight finish; the future resolves when the connection is closed.
+    pub(super) fn leave(self) -> impl Future<Output = ()> + 'static {
+        let Self {
+            connection, driver, ..
+        } = self;
+        // Streams would never finish by themselves: they hear that they have to leave.
+        let health = Health {
+            verdict: Verdict::Closed,
+            sighting: connection.health().sighting,
+        };
+        connection.health.send_replace(health);
+        drop(connection);
+        driver.finish()
+    }
+}

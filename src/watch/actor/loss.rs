@@ -1,0 +1,90 @@
+//! A watch that lost its place: to a stream that broke, or to a server that cancelled it.
+
+use std::{sync::Arc, time::Duration};
+
+use actix::{AsyncContext, Context};
+
+use super::{
+    super::{cancel::Cancelled, pacing},
+    AttachDue, Phase, WatchActor,
+};
+use crate::{
+    api::watch::WatchEnd,
+    connection::EndpointId,
+    error::{Code, Error, ErrorKind, Outcome},
+};
+
+/// A watch that the server ends sooner than this after creating it is created again with a pause.
+const STEADY: Duration = Duration::from_secs(1);
+
+impl WatchActor {
+    pub(super) fn cancelled(
+        &mut self,
+        endpoint: EndpointId,
+        compact_revision: i64,
+        reason: &str,
+        ctx: &mut Context<Self>,
+    ) {
+        let next = self.cursor.next_revision();
+        match Cancelled::classify(next, compact_revision, reason) {
+            Cancelled::Resumable => {
+                let why = if reason.is_empty() {
+                    "without a reason"
+                } else {
+                    reason
+                };
+                let text = format!("the server cancelled the watch {why}");
+                let error = Error::new(ErrorKind::WatchCanceled, Outcome::Unknown, text);
+                self.lost(endpoint, Arc::new(error), ctx);
+            }
+            Cancelled::Compacted { revision } => {
+                if self.spec.resync {
+                    self.went_down(ctx);
+                    self.reread(ctx);
+                } else {
+                    self.end(WatchEnd::Compacted { revision }, ctx);
+                }
+            }
+            Cancelled::PermissionDenied => {
+                let error = Error::from_status(Code::PermissionDenied, reason);
+                self.end(WatchEnd::PermissionDenied(error), ctx);
+            }
+            Cancelled::TokenRejected => self.token_rejected(reason, ctx),
+            Cancelled::Refused(reason) => {
+                let error = Error::new(ErrorKind::WatchCanceled, Outcome::Rejected, reason);
+                self.end(WatchEnd::Refused(error), ctx);
+            }
+        }
+    }
+
+    /// The place is gone: look for another one, at once unless this happens again and again.
+    pub(super) fn lost(
+        &mut self,
+        endpoint: EndpointId,
+        error: Arc<Error>,
+        ctx: &mut Context<Self>,
+    ) {
+        if self.phase == Phase::Attached && self.spec.notices {
+            self.feed.disconnected(error.clone());
+        }
+        let cancelled = error.kind() == ErrorKind::WatchCanceled;
+        self.error = Some(error);
+        self.went_down(ctx);
+        let steady = self
+            .attached_at
+            .take()
+            .is_some_and(|since| since.elapsed() >= STEADY);
+        if !cancelled || steady {
+            self.setbacks = 0;
+            return self.attach(Some(endpoint), ctx);
+        }
+        self.detach(Phase::Attaching);
+        let pause = pacing::rest(self.setbacks).mul_f64(0.5 + 0.5 * fastrand::f64());
+        self.setbacks += 1;
+        let due = AttachDue {
+            attachment: self.attachment,
+            avoid: Some(endpoint),
+        };
+        ctx.notify_later(due, pause);
+    }
+}

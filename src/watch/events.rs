@@ -1,0 +1,255 @@
+//! Events straight from the wire, for a busy watch.
+//!
+//! A watch that gets a write at a time gets an answer each, and to decode an answer costs more than to decode its event. So
+//! an answer that is nothing but more events for the watch the last one was about is read here, into the same list.
+//! Whatever else it may be is left to the generated code.
+
+use bytes::Bytes;
+
+use crate::proto::{Event, KeyValue};
+
+/// Appends the events of an answer if it has nothing but events, and they are for this watch. Otherwise nothing is
+/// appended.
+pub(crate) fn append(answer: &Bytes, watch_id: i64, events: &mut Vec<Event>) -> bool {
+    let before = events.len();
+    let whole = Reader {
+        message: answer,
+        at: 0,
+        end: answer.len(),
+    };
+    let appended = answer_events(whole, watch_id, events).is_some() && events.len() > before;
+    if !appended {
+        events.truncate(before);
+    }
+    appended
+}
+
+fn answer_events(mut answer: Reader<'_>, watch_id: i64, events: &mut Vec<Event>) -> Option<()> {
+    // The id comes before the events; where it does not, nothing is known of whose they are.
+    let mut ours = false;
+    while let Some(tag) = answer.tag()? {
+        match tag {
+            HEADER => drop(answer.nested()?),
+            WATCH_ID => ours = answer.number()? == watch_id,
+            EVENTS if ours => events.push(event(answer.nested()?)?),
+            _ => return None,
+        }
+    }
+    ours.then_some(())
+}
+
+fn event(mut wire: Reader<'_>) -> Option<Event> {
+    let mut event = Event::default();
+    while let Some(tag) = wire.tag()? {
+        match tag {
+            TYPE => event.r#type = i32::try_from(wire.number()?).ok()?,
+            KV if event.kv.is_none() => event.kv = Some(key_value(wire.nested()?)?),
+            PREV_KV if event.prev_kv.is_none() => event.prev_kv = Some(key_value(wire.nested()?)?),
+            _ => return None,
+        }
+    }
+    Some(event)
+}
+
+fn key_value(mut wire: Reader<'_>) -> Option<KeyValue> {
+    let mut kv = KeyValue::default();
+    while let Some(tag) = wire.tag()? {
+        match tag {
+            KEY => kv.key = wire.bytes()?,
+            CREATE_REVISION => kv.create_revision = wire.number()?,
+            MOD_REVISION => kv.mod_revision = wire.number()?,
+            VERSION => kv.version = wire.number()?,
+            VALUE => kv.value = wire.bytes()?,
+            LEASE => kv.lease = wire.number()?,
+            _ => return None,
+        }
+    }
+    Some(kv)
+}
+
+const fn number(field: u64) -> u64 {
+    field << 3
+}
+
+const fn delimited(field: u64) -> u64 {
+    field << 3 | 2
+}
+
+const HEADER: u64 = delimited(1);
+const WATCH_ID: u64 = number(2);
+const EVENTS: u64 = delimited(11);
+
+const TYPE: u64 = number(1);
+const KV: u64 = delimited(2);
+const PREV_KV: u64 = delimited(3);
+
+const KEY: u64 = delimited(1);
+const CREATE_REVISION: u64 = number(2);
+const MOD_REVISION: u64 = number(3);
+const VERSION: u64 = number(4);
+const VALUE: u64 = delimited(5);
+const LEASE: u64 = number(6);
+
+/// A part of a message being read; every method gives `None` where the message ends too soon.
+struct Reader<'a> {
+    message: &'a Bytes,
+    at: usize,
+    end: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// The next field and its type; `Some(None)` at the end.
+    fn tag(&mut self) -> Option<Option<u64>> {
+        if self.at == self.end {
+            return Some(None);
+        }
+        self.varint().map(Some)
+    }
+
+    fn varint(&mut self) -> Option<u64> {
+        let bytes = self.message.get(self.at..self.end)?;
+        let mut value = 0;
+        for (nth, byte) in bytes.iter().take(9).enumerate() {
+            value |= u64::from(byte & 0x7f) << (7 * nth);
+            if byte & 0x80 == 0 {
+                self.at += nth + 1;
+                return Some(value);
+            }
+        }
+        // Ten bytes are a negative number, which no field here should be.
+        None
+    }
+
+    fn number(&mut self) -> Option<i64> {
+        i64::try_from(self.varint()?).ok()
+    }
+
+    fn delimited(&mut self) -> Option<(usize, usize)> {
+        let length = usize::try_from(self.varint()?).ok()?;
+        let end = self.at.checked_add(length).filter(|end| *end <= self.end)?;
+        let from = std::mem::replace(&mut self.at, end);
+        Some((from, end))
+    }
+
+    fn nested(&mut self) -> Option<Reader<'a>> {
+        let (at, end) = self.delimited()?;
+        Some(Reader {
+            message: self.message,
+            at,
+            end,
+        })
+    }
+
+    fn bytes(&mut self) -> Option<Bytes> {
+        let (from, end) = self.delimited()?;
+        Some(self.message.slice(from..end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use prost::Message;
+
+    use super::*;
+    use crate::proto::{ResponseHeader, WatchResponse};
+
+    fn kvs() -> impl Strategy<Value = KeyValue> {
+        let numbers = prop_oneof![Just(0), 1..300_i64, any::<i64>()];
+        let bytes = prop::collection::vec(any::<u8>(), 0..200);
+        (bytes.clone(), bytes, prop::array::uniform4(numbers)).prop_map(|(key, value, numbers)| {
+            KeyValue {
+                key: key.into(),
+                value: value.into(),
+                create_revision: numbers[0],
+                mod_revision: numbers[1],
+                version: numbers[2],
+                lease: numbers[3],
+            }
+        })
+    }
+
+    fn answers() -> impl Strategy<Value = WatchResponse> {
+        let event = (prop::option::of(kvs()), prop::option::of(kvs()), 0..3).prop_map(
+            |(kv, prev_kv, kind)| Event {
+                kv,
+                prev_kv,
+                r#type: kind,
+            },
+        );
+        let rare = |flag: u8| flag == 0;
+        (
+            prop::collection::vec(event, 0..5),
+            0..3_i64,
+            prop::array::uniform4(0..20_u8),
+            any::<bool>(),
+        )
+            .prop_map(move |(events, watch_id, flags, header)| WatchResponse {
+                header: header.then(|| ResponseHeader {
+                    cluster_id: u64::MAX,
+                    member_id: 1,
+                    revision: 9,
+                    raft_term: 2,
+                }),
+                watch_id,
+                created: rare(flags[0]),
+                canceled: rare(flags[1]),
+                compact_revision: i64::from(rare(flags[2])),
+                fragment: rare(flags[3]),
+                events,
+                ..WatchResponse::default()
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_appended_is_what_the_generated_code_reads(answer in answers(), before in 0..2_usize) {
+            let encoded = Bytes::from(answer.encode_to_vec());
+            let known = vec![Event::default(); before];
+            let mut events = known.clone();
+            let plain = !(answer.created || answer.canceled || answer.fragment)
+                && answer.compact_revision == 0
+                && answer.cancel_reason.is_empty();
+            if append(&encoded, 1, &mut events) {
+                prop_assert!(plain && answer.watch_id == 1);
+                prop_assert_eq!(events, [known, answer.events].concat());
+            } else {
+                prop_assert_eq!(events, known);
+            }
+        }
+
+        #[test]
+        fn no_message_makes_it_fail(message in prop::collection::vec(any::<u8>(), 0..100)) {
+            let mut events = Vec::new();
+            if append(&message.clone().into(), 1, &mut events) {
+                let read = WatchResponse::decode(&message[..]).unwrap();
+                prop_assert_eq!(read.events, events);
+            }
+        }
+    }
+
+    #[test]
+    fn the_usual_answer_is_read_here() {
+        let event = Event {
+            kv: Some(KeyValue {
+                key: "k".into(),
+                value: "v".repeat(300).into(),
+                create_revision: 5,
+                mod_revision: 1 << 40,
+                version: 1,
+                lease: i64::MAX,
+            }),
+            ..Event::default()
+        };
+        let answer = WatchResponse {
+            header: Some(ResponseHeader::default()),
+            watch_id: 7,
+            events: vec![event; 3],
+            ..WatchResponse::default()
+        };
+        let mut events = Vec::new();
+        assert!(append(&answer.encode_to_vec().into(), 7, &mut events));
+        assert_eq!(events, answer.events);
+        assert!(!append(&answer.encode_to_vec().into(), 8, &mut events));
+    }
+}

@@ -1,0 +1,241 @@
+//! The receiving side of a stream: answers as they come, and every reason to expect no more of them.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+};
+
+use actix::WeakAddr;
+use bytes::Bytes;
+
+use super::{super::events, Broken, Received, StreamActor};
+use crate::{
+    connection::{Connection, Verdict},
+    error::{Error, ErrorKind, Outcome},
+    proto::WatchResponse,
+    transport::{channel::StreamReceiver, grpc::Failure},
+};
+
+/// How many answers are handed on in one message, if so many are there already.
+const AT_ONCE: usize = 64;
+/// No more than fit into what a queue of the usual size still has free when its stream waits for it; and a list of so
+/// many is memory that the allocator has at hand.
+const EVENTS_AT_ONCE: usize = 256;
+
+/// The task that reads; it ends with this.
+pub(super) struct Reader(tokio::task::JoinHandle<()>);
+
+impl Reader {
+    pub(super) fn start(
+        receiver: StreamReceiver<WatchResponse>,
+        actor: WeakAddr<StreamActor>,
+        connection: Arc<Connection>,
+        leader_wanted: bool,
+    ) -> Self {
+        Self(actix_rt::spawn(async move {
+            let error = tokio::select! {
+                biased;
+                error = read(receiver, &actor, &connection) => error,
+                error = unfit(&connection, leader_wanted) => Some(error),
+            };
+            if let (Some(error), Some(actor)) = (error, actor.upgrade()) {
+                actor.do_send(Broken(error));
+            }
+        }))
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Answers that are handed on in one message.
+#[derive(Default)]
+struct Gathered {
+    responses: Vec<WatchResponse>,
+    events: usize,
+}
+
+impl Gathered {
+    fn is_enough(&self) -> bool {
+        self.responses.len() >= AT_ONCE || self.events >= EVENTS_AT_ONCE
+    }
+
+    /// Takes in what was read; gives why nothing more can be.
+    fn take(
+        &mut self,
+        read: Result<Option<Bytes>, Failure>,
+        receiver: &mut StreamReceiver<WatchResponse>,
+        connection: &Connection,
+    ) -> Option<Error> {
+        let message = match read {
+            Ok(Some(message)) => message,
+            Ok(None) => {
+                let ended = protocol("the member ended the watch stream");
+                return Some(ended.with_endpoint(connection.endpoint.name()));
+            }
+            Err(failure) => return Some(failure.error),
+        };
+        if self.join(&message) {
+            return None;
+        }
+        match receiver.decode(message) {
+            Ok(response) => self.add(response),
+            Err(failure) => return Some(failure.error),
+        }
+        None
+    }
+
+    /// Events of one watch that follow each other become one answer: a busy watch is made of small ones, and each
+    /// costs a message. Their headers say nothing (see the cursor).
+    fn join(&mut self, message: &Bytes) -> bool {
+        let Some(last) = self.responses.last_mut().filter(|last| only_events(last)) else {
+            return false;
+        };
+        let before = last.events.len();
+        let joined = events::append(message, last.watch_id, &mut last.events);
+        self.events += last.events.len() - before;
+        joined
+    }
+
+    fn add(&mut self, response: WatchResponse) {
+        self.events += response.events.len();
+        self.responses.push(response);
+    }
+}
+
+fn only_events(response: &WatchResponse) -> bool {
+    !response.created
+        && !response.canceled
+        && !response.fragment
+        && response.compact_revision == 0
+        && !response.events.is_empty()
+}
+
+/// Reads answers and hands them over; the next ones are read when the last have been handled. Gives why it
+/// ended, unless the actor is the reason.
+async fn read(
+    mut receiver: StreamReceiver<WatchResponse>,
+    actor: &WeakAddr<StreamActor>,
+    connection: &Connection,
+) -> Option<Error> {
+    loop {
+        let mut gathered = Gathered::default();
+        let first = receiver.next_encoded().await;
+        let mut ended = gathered.take(first, &mut receiver, connection);
+        while ended.is_none() && !gathered.is_enough() {
+            let next = poll_fn(|cx| match pin!(receiver.next_encoded()).poll(cx) {
+                Poll::Ready(next) => Poll::Ready(Some(next)),
+                Poll::Pending => Poll::Ready(None),
+            });
+            let Some(next) = next.await else { break };
+            ended = gathered.take(next, &mut receiver, connection);
+        }
+        let Gathered { responses, .. } = gathered;
+        if !responses.is_empty() {
+            for queue in actor.upgrade()?.send(Received(responses)).await.ok()? {
+                queue.relieved().await;
+            }
+        }
+        if ended.is_some() {
+            return ended;
+        }
+    }
+}
+
+pub(super) fn protocol(text: &'static str) -> Error {
+    Error::new(ErrorKind::Protocol, Outcome::Unknown, text)
+}
+
+/// Resolves when the member should not carry streams any more.
+async fn unfit(connection: &Connection, leader_wanted: bool) -> Error {
+    let mut health = connection.watch_health();
+    loop {
+        let verdict = health.borrow_and_update().verdict;
+        let kind = match verdict {
+            Verdict::Fine => None,
+            Verdict::NoLeader | Verdict::CutOff => leader_wanted.then_some(ErrorKind::NoLeader),
+            Verdict::Learner => Some(ErrorKind::NotSupportedForLearner),
+            Verdict::NotServing => Some(ErrorKind::Unhealthy),
+            Verdict::Unresponsive => Some(ErrorKind::MemberUnresponsive),
+            Verdict::Closed => Some(ErrorKind::ConnectionLost),
+        };
+        if let Some(kind) = kind {
+            return Error::new(kind, Outcome::Unknown, verdict.reason())
+                .with_endpoint(connection.endpoint.name());
+        }
+        if health.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+    use crate::proto::Event;
+
+    fn events(watch_id: i64, count: usize) -> WatchResponse {
+        WatchResponse {
+            watch_id,
+            events: vec![Event::default(); count],
+            ..WatchResponse::default()
+        }
+    }
+
+    fn hear(gathered: &mut Gathered, response: WatchResponse) {
+        if !gathered.join(&response.encode_to_vec().into()) {
+            gathered.add(response);
+        }
+    }
+
+    #[test]
+    fn only_events_of_one_watch_in_a_row_become_one_answer() {
+        let fragment = WatchResponse {
+            fragment: true,
+            ..events(1, 1)
+        };
+        let canceled = WatchResponse {
+            canceled: true,
+            ..events(2, 0)
+        };
+        let mut gathered = Gathered::default();
+        let answers = [
+            events(1, 2),
+            events(1, 3),
+            events(2, 1),
+            events(1, 1),
+            fragment,
+            events(1, 1),
+            events(1, 0),
+            events(1, 1),
+            events(2, 1),
+            canceled,
+        ];
+        for answer in answers {
+            hear(&mut gathered, answer);
+        }
+        let told = gathered.responses.iter();
+        let told: Vec<_> = told.map(|r| (r.watch_id, r.events.len())).collect();
+        let apart = [(1, 1), (1, 1), (1, 1), (1, 0), (1, 1), (2, 1), (2, 0)];
+        assert_eq!(told, [&[(1, 5), (2, 1)][..], &apart[..]].concat());
+        assert_eq!(gathered.events, 11);
+    }
+
+    #[test]
+    fn enough_is_a_number_of_answers_or_of_events() {
+        let mut gathered = Gathered::default();
+        for n in 0..EVENTS_AT_ONCE {
+            assert!(!gathered.is_enough(), "after {n}");
+            hear(&mut gathered, events(1, 1));
+        }
+        assert!(gathered.is_enough());
+        assert_eq!(gathered.responses.len(), 1);
+    }
+}
