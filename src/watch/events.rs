@@ -1,23 +1,43 @@
 //! Events straight from the wire, for a busy watch.
 //!
 //! A watch that gets a write at a time gets an answer each, and to decode an answer costs more than to decode its event. So
-//! an answer that is nothing but more events for the watch the last one was about is read here, into the same list.
-//! Whatever else it may be is left to the generated code.
+//! an answer that is nothing but events is read here, and more events for the watch the last one was about go into the
+//! same list. Whatever else it may be is left to the generated code.
 
 use bytes::Bytes;
+use prost::Message;
 
-use crate::proto::{Event, KeyValue};
+use crate::proto::{Event, KeyValue, ResponseHeader, WatchResponse};
+
+/// A list that is full grows fourfold: events are large, and to move them costs as much as to read them.
+const GROWTH: usize = 3;
+/// But not by more than this at once.
+const GROWTH_AT_MOST: usize = 256;
+
+/// Reads an answer that has nothing but events.
+pub(crate) fn read(answer: &Bytes) -> Option<WatchResponse> {
+    let mut wire = Reader::of(answer);
+    let mut response = WatchResponse::default();
+    while !wire.is_done() {
+        match wire.varint()? {
+            HEADER if response.header.is_none() => {
+                let (from, end) = wire.delimited()?;
+                response.header = Some(ResponseHeader::decode(&answer[from..end]).ok()?);
+            }
+            WATCH_ID => response.watch_id = wire.number()?,
+            EVENTS => push(&mut wire, &mut response.events)?,
+            _ => return None,
+        }
+    }
+    (!response.events.is_empty()).then_some(response)
+}
 
 /// Appends the events of an answer if it has nothing but events, and they are for this watch. Otherwise nothing is
 /// appended.
 pub(crate) fn append(answer: &Bytes, watch_id: i64, events: &mut Vec<Event>) -> bool {
     let before = events.len();
-    let whole = Reader {
-        message: answer,
-        at: 0,
-        end: answer.len(),
-    };
-    let appended = answer_events(whole, watch_id, events).is_some() && events.len() > before;
+    let appended =
+        answer_events(Reader::of(answer), watch_id, events).is_some() && events.len() > before;
     if !appended {
         events.truncate(before);
     }
@@ -33,28 +53,42 @@ fn answer_events(mut answer: Reader<'_>, watch_id: i64, events: &mut Vec<Event>)
                 answer.delimited()?;
             }
             WATCH_ID => ours = answer.number()? == watch_id,
-            EVENTS if ours => events.push(event(answer.nested()?)?),
+            EVENTS if ours => push(&mut answer, events)?,
             _ => return None,
         }
     }
     ours.then_some(())
 }
 
-fn event(mut wire: Reader<'_>) -> Option<Event> {
-    let mut event = Event::default();
+/// Reads an event into its place in the list.
+fn push(answer: &mut Reader<'_>, events: &mut Vec<Event>) -> Option<()> {
+    let wire = answer.nested()?;
+    if events.len() == events.capacity() {
+        let alike = (answer.end - answer.at) / wire.end.saturating_sub(wire.at).max(1);
+        let grown = (events.len() * GROWTH).max(alike + 1).min(GROWTH_AT_MOST);
+        events.reserve(grown);
+    }
+    events.push(Event::default());
+    event(wire, events.last_mut()?)
+}
+
+fn event(mut wire: Reader<'_>, event: &mut Event) -> Option<()> {
     while !wire.is_done() {
         match wire.varint()? {
             TYPE => event.r#type = i32::try_from(wire.number()?).ok()?,
-            KV if event.kv.is_none() => event.kv = Some(key_value(wire.nested()?)?),
-            PREV_KV if event.prev_kv.is_none() => event.prev_kv = Some(key_value(wire.nested()?)?),
+            KV if event.kv.is_none() => {
+                key_value(wire.nested()?, event.kv.insert(KeyValue::default()))?;
+            }
+            PREV_KV if event.prev_kv.is_none() => {
+                key_value(wire.nested()?, event.prev_kv.insert(KeyValue::default()))?;
+            }
             _ => return None,
         }
     }
-    Some(event)
+    Some(())
 }
 
-fn key_value(mut wire: Reader<'_>) -> Option<KeyValue> {
-    let mut kv = KeyValue::default();
+fn key_value(mut wire: Reader<'_>, kv: &mut KeyValue) -> Option<()> {
     while !wire.is_done() {
         match wire.varint()? {
             KEY => kv.key = wire.bytes()?,
@@ -66,7 +100,7 @@ fn key_value(mut wire: Reader<'_>) -> Option<KeyValue> {
             _ => return None,
         }
     }
-    Some(kv)
+    Some(())
 }
 
 const fn number(field: u64) -> u64 {
@@ -100,6 +134,14 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    fn of(message: &'a Bytes) -> Self {
+        Self {
+            message,
+            at: 0,
+            end: message.len(),
+        }
+    }
+
     fn is_done(&self) -> bool {
         self.at == self.end
     }
@@ -147,10 +189,8 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use prost::Message;
 
     use super::*;
-    use crate::proto::{ResponseHeader, WatchResponse};
 
     fn kvs() -> impl Strategy<Value = KeyValue> {
         let numbers = prop_oneof![Just(0), 1..300_i64, any::<i64>()];
@@ -217,11 +257,21 @@ mod tests {
         }
 
         #[test]
+        fn what_is_read_is_what_the_generated_code_reads(answer in answers()) {
+            if let Some(read) = read(&answer.encode_to_vec().into()) {
+                prop_assert_eq!(read, answer);
+            }
+        }
+
+        #[test]
         fn no_message_makes_it_fail(message in prop::collection::vec(any::<u8>(), 0..100)) {
             let mut events = Vec::new();
             if append(&message.clone().into(), 1, &mut events) {
                 let read = WatchResponse::decode(&message[..]).unwrap();
                 prop_assert_eq!(read.events, events);
+            }
+            if let Some(read) = read(&message.clone().into()) {
+                prop_assert_eq!(WatchResponse::decode(&message[..]).unwrap(), read);
             }
         }
     }
@@ -248,6 +298,7 @@ mod tests {
         let mut events = Vec::new();
         assert!(append(&answer.encode_to_vec().into(), 7, &mut events));
         assert_eq!(events, answer.events);
+        assert_eq!(read(&answer.encode_to_vec().into()), Some(answer.clone()));
         assert!(!append(&answer.encode_to_vec().into(), 8, &mut events));
     }
 }

@@ -83,7 +83,11 @@ impl Gathered {
         if self.join(&message) {
             return None;
         }
-        match receiver.decode(message) {
+        let read = match events::read(&message) {
+            Some(response) => Ok(response),
+            None => receiver.decode(message),
+        };
+        match read {
             Ok(response) => self.add(response),
             Err(failure) => return Some(failure.error),
         }
