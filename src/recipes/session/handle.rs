@@ -159,7 +159,7 @@ impl Session {
         BroadcastStream::new(self.shared.events.subscribe()).filter_map(std::result::Result::ok)
     }
 
-    /// Waits until it is lost for good, and tells why. With [`heal`](SessionBuilder::heal) that is only when the client
+    /// Waits until it is lost for good, and tells why. With [`heal`](super::SessionBuilder::heal) that is only when the client
     /// is shut down or this user may not keep leases.
     pub fn lost(&self) -> impl Future<Output = LostReason> + Send + 'static + use<> {
         let mut lost = self.shared.lost.subscribe();
