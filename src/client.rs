@@ -8,16 +8,15 @@ use std::{
 
 use actix::{Addr, Recipient};
 use http::HeaderValue;
-use tokio::time::Instant;
 use tokio_stream::{Stream, StreamExt, wrappers::BroadcastStream};
 
 use crate::{
     auth::{Login, TokenCell, Tokens, actor::AuthActor, header_value},
     balancer::{
-        ConnectivityChange, EndpointStatus, ReadySetCell, Shutdown, Subscribe, SubscribeRecipient,
-        UpdateEndpoints, actor::BalancerActor,
+        By, ConnectivityChange, EndpointStatus, ReadySetCell, Shutdown, Subscribe,
+        SubscribeRecipient, UpdateEndpoints, actor::BalancerActor,
     },
-    call::Caller,
+    call::{Caller, deadline_in},
     connection::{
         Connection,
         shared::{ClusterId, Shared},
@@ -51,8 +50,6 @@ pub(crate) struct Inner {
     caller: Arc<Caller>,
     watches: Addr<HubActor>,
     leases: Addr<KeeperActor>,
-    /// The endpoints the client was made with.
-    seeds: Vec<Endpoint>,
     request_timeout: Duration,
     shutdown_grace: Duration,
     runtime: Mutex<Option<Runtime>>,
@@ -109,7 +106,6 @@ impl Client {
         });
         let budget = RetryBudget::new(options.budget, std::time::Instant::now());
         let (policy, retry_policy) = (options.policy, options.retry);
-        let seeds = endpoints.clone();
         let patience = options.request_timeout;
         let token_lifetime = options.token_lifetime;
         let caller = runtime
@@ -120,7 +116,10 @@ impl Client {
                     policy.clone(),
                     retries.clone().recipient(),
                 );
-                balancer.do_send(UpdateEndpoints(endpoints));
+                balancer.do_send(UpdateEndpoints {
+                    endpoints,
+                    by: By::User,
+                });
                 let caller = Caller {
                     ready,
                     shared,
@@ -164,7 +163,6 @@ impl Client {
             caller,
             watches,
             leases,
-            seeds,
             request_timeout: options.request_timeout,
             shutdown_grace: options.shutdown_grace,
             runtime: Mutex::new(None),
@@ -179,10 +177,6 @@ impl Client {
 
     pub(crate) fn from_inner(inner: Arc<Inner>) -> Self {
         Self { inner }
-    }
-
-    pub(crate) fn seeds(&self) -> &[Endpoint] {
-        &self.inner.seeds
     }
 
     pub(crate) fn caller(&self) -> &Caller {
@@ -209,7 +203,7 @@ impl Client {
 
     /// A connection that can take a request, by the client's policy; waits for one as long as a request may take.
     pub(crate) async fn ready_connection(&self) -> Result<Arc<Connection>, Error> {
-        let deadline = Instant::now() + self.request_timeout();
+        let deadline = deadline_in(self.request_timeout());
         self.caller().ready_connection(deadline).await
     }
 
@@ -239,15 +233,15 @@ impl Client {
             .do_send(SubscribeRecipient(recipient));
     }
 
-    /// Waits until a member can take requests; fails with [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable), naming each endpoint and what is
-    /// wrong with it, if none can in time.
+    /// Waits until a member can take requests; if none can in time, fails with
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable), naming each endpoint and what is wrong with it.
     pub async fn wait_ready(&self, patience: Duration) -> Result<(), Error> {
-        self.caller().wait_ready(Instant::now() + patience).await
+        self.caller().wait_ready(deadline_in(patience)).await
     }
 
     /// Logs in, where the client has credentials and has not yet.
     pub(crate) async fn log_in(&self, patience: Duration) -> Result<(), Error> {
-        let deadline = Instant::now() + patience;
+        let deadline = deadline_in(patience);
         self.caller().tokens.current(deadline).await.map(drop)
     }
 
@@ -266,7 +260,7 @@ impl Client {
             .collect()
     }
 
-    /// Uses these endpoints from now on. Connections to others are closed when what is in flight on them has
+    /// Uses these endpoints from now on, in place of those the client was made with. Connections to others are closed when what is in flight on them has
     /// finished. Fails, and changes nothing, if one does not parse or there is none.
     pub async fn set_endpoints<E: Into<String>>(
         &self,
@@ -274,11 +268,11 @@ impl Client {
     ) -> Result<(), Error> {
         let texts: Vec<String> = endpoints.into_iter().map(Into::into).collect();
         let endpoints = parse_endpoints(&texts, &self.caller().shared.dial.tls)?;
-        let told = self
-            .caller()
-            .balancer
-            .send(UpdateEndpoints(endpoints))
-            .await;
+        let update = UpdateEndpoints {
+            endpoints,
+            by: By::User,
+        };
+        let told = self.caller().balancer.send(update).await;
         told.map_err(|_| shut_down())
     }
 
