@@ -35,6 +35,7 @@ const fn rpc(path: &'static str, class: RpcClass) -> Rpc {
         path,
         class,
         leaderless: false,
+        waits: false,
     }
 }
 
@@ -68,6 +69,7 @@ impl<C: Clone> Cluster<C> {
             path: "/etcdserverpb.Cluster/MemberList",
             class: RpcClass::Read,
             leaderless: true,
+            waits: false,
         };
         let request = MemberListRequest {
             linearizable: false,

@@ -57,6 +57,7 @@ const fn own(path: &'static str, class: RpcClass) -> Rpc {
         path,
         class,
         leaderless: true,
+        waits: false,
     }
 }
 
@@ -66,6 +67,7 @@ const fn agreed(path: &'static str, class: RpcClass) -> Rpc {
         path,
         class,
         leaderless: false,
+        waits: false,
     }
 }
 

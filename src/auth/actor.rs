@@ -32,6 +32,7 @@ const AUTHENTICATE: Rpc = Rpc {
     path: "/etcdserverpb.Auth/Authenticate",
     class: RpcClass::Idempotent,
     leaderless: false,
+    waits: false,
 };
 
 answers!(AuthenticateResponse);

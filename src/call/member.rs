@@ -46,8 +46,12 @@ impl Caller {
         endpoint: &Endpoint,
         deadline: Instant,
     ) -> Result<(), Error> {
-        let changes = self.balancer.send(Subscribe).await;
-        let mut changes = changes.map_err(|_| shut_down())?;
+        let changes = timeout_at(deadline, self.balancer.send(Subscribe)).await;
+        // Where not even the balancer answers in time, the picture as it is says why.
+        let mut changes = match changes {
+            Ok(changes) => Some(changes.map_err(|_| shut_down())?),
+            Err(_) => None,
+        };
         loop {
             let Some(view) = self.view(endpoint) else {
                 return Err(if self.ready.load().closed {
@@ -60,7 +64,13 @@ impl Caller {
                 return Ok(());
             }
             // Whatever changed, and however many changes were missed: the picture is looked at again.
-            if timeout_at(deadline, changes.recv()).await.is_err() {
+            let news = async {
+                match &mut changes {
+                    Some(changes) => drop(changes.recv().await),
+                    None => std::future::pending().await,
+                }
+            };
+            if timeout_at(deadline, news).await.is_err() {
                 let text = match &view.error {
                     Some(error) => error.brief(),
                     None => format!("its connection is {}", view.state),

@@ -87,15 +87,18 @@ pub(crate) struct MessageReader {
     head: Bytes,
     /// A message that came in several pieces, being put together.
     pieces: BytesMut,
+    /// Whether the head said already that all is well, so that no trailers will.
+    told_ok: bool,
 }
 
 impl MessageReader {
-    pub(crate) fn new(stream: RecvStream, limit: usize) -> Self {
+    pub(crate) fn new(stream: RecvStream, limit: usize, told_ok: bool) -> Self {
         Self {
             stream,
             limit,
             head: Bytes::new(),
             pieces: BytesMut::new(),
+            told_ok,
         }
     }
 
@@ -132,8 +135,14 @@ impl MessageReader {
         }
     }
 
-    /// The trailers' verdict on the call.
+    /// The trailers' verdict on the call. What stands before them is read first: h2 tells of trailers only then.
     pub(crate) async fn status(&mut self) -> Result<Result<(), Failure>, ReadFault> {
+        if self.next().await?.is_some() {
+            return Err(protocol("the answer has more than one message").into());
+        }
+        if self.told_ok {
+            return Ok(Ok(()));
+        }
         match poll_fn(|cx| self.stream.poll_trailers(cx)).await {
             Ok(Some(trailers)) => Ok(status_of(&trailers).unwrap_or_else(|| Err(no_status()))),
             Ok(None) => Ok(Err(no_status())),
@@ -214,27 +223,32 @@ impl From<Error> for ReadFault {
     }
 }
 
-/// Checks the head of an answer; `Some` where it already ends the call.
-pub(crate) fn head_verdict(status: StatusCode, headers: &HeaderMap) -> Option<Failure> {
+/// What the head of an answer says of the call.
+#[derive(Debug)]
+pub(crate) enum HeadVerdict {
+    /// Messages may follow, and trailers tell how it ended.
+    Open,
+    /// This is all of it.
+    Ended(Result<(), Failure>),
+}
+
+pub(crate) fn head_verdict(status: StatusCode, headers: &HeaderMap) -> HeadVerdict {
+    let refused = |what: &str| HeadVerdict::Ended(Err(protocol(what).into()));
     if let Some(verdict) = status_of(headers) {
-        // An OK without a message is told by the reader: the data ends before the first one.
-        return verdict.err();
+        return HeadVerdict::Ended(verdict);
     }
     if status != StatusCode::OK {
-        return Some(
-            protocol(&format!(
-                "the answer is HTTP {status}, not gRPC; is this an etcd client port?"
-            ))
-            .into(),
-        );
+        return refused(&format!(
+            "the answer is HTTP {status}, not gRPC; is this an etcd client port?"
+        ));
     }
     let content = headers
         .get(http::header::CONTENT_TYPE)
         .map(HeaderValue::as_bytes);
     if content.is_some_and(|content| content.starts_with(b"application/grpc")) {
-        None
+        HeadVerdict::Open
     } else {
-        Some(protocol("the answer is not gRPC; is this an etcd client port?").into())
+        refused("the answer is not gRPC; is this an etcd client port?")
     }
 }
 

@@ -36,7 +36,8 @@ pub struct GrpcService {
 }
 
 impl Client {
-    /// For tonic's generated clients, which are in [`proto`](crate::proto).
+    /// For tonic's generated clients, which are in [`proto`](crate::proto). The size of answers is limited by them (4 MiB
+    /// by tonic's default, `max_decoding_message_size` raises it), not by the client's options.
     pub fn grpc(&self) -> GrpcService {
         GrpcService {
             client: self.clone(),

@@ -17,6 +17,7 @@ const RANGE: Rpc = Rpc {
     path: "/etcdserverpb.KV/Range",
     class: RpcClass::Read,
     leaderless: false,
+    waits: false,
 };
 
 /// What to read.

@@ -99,6 +99,7 @@ impl<C> Grant<C> {
             path: "/etcdserverpb.Lease/LeaseGrant",
             class,
             leaderless: false,
+            waits: false,
         };
         let asked_at = now();
         let body = grpc::encode(&LeaseGrantRequest { ttl, id })?;

@@ -112,10 +112,7 @@ impl<A: Message + Default> StreamReceiver<A> {
                 .await
                 .map_err(|error| self.channel.cut(error))?;
             let (head, body) = response.into_parts();
-            if let Some(failure) = grpc::head_verdict(head.status, &head.headers) {
-                return Err(self.channel.located(failure));
-            }
-            self.state = Answer::Open(MessageReader::new(body, self.channel.shared.response_limit));
+            self.state = Answer::Open(self.channel.answer(&head, body)?);
         }
         let Answer::Open(reader) = &mut self.state else {
             return Ok(None);
