@@ -294,10 +294,10 @@ impl Deadline {
         at
     }
 
-    /// The keepalive in flight will not be answered: its stream broke, or there was none to send it
-    /// on. The first time it goes out again at once.
-    pub(crate) fn unsent(&mut self, now: Instant, jitter: f64) {
-        if let Keepalive::InFlight { .. } = self.keepalive {
+    /// The keepalive sent at `sent_at` will not be answered: its stream broke. The first time it goes out again at once.
+    /// One that was sent later is on another stream, and still waited for.
+    pub(crate) fn unsent(&mut self, sent_at: Instant, now: Instant, jitter: f64) {
+        if self.in_flight_since().is_some_and(|since| since <= sent_at) {
             self.unanswered = self.unanswered.saturating_add(1);
             let first = self.unanswered == 1 && !self.at_risk;
             let pause = if first {

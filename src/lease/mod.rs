@@ -133,10 +133,12 @@ pub(crate) struct Acked {
     pub(crate) sent_at: Instant,
 }
 
-/// The keepalive in flight will not be answered.
+/// The keepalive sent at that time will not be answered.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(crate) struct StreamBroken;
+pub(crate) struct StreamBroken {
+    pub(crate) sent_at: Instant,
+}
 
 /// The server refused the keepalive to this user.
 #[derive(Message)]

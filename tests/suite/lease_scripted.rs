@@ -135,6 +135,27 @@ async fn a_keepalive_that_is_swallowed_goes_by_another_member_at_once() {
 }
 
 #[tokio::test]
+async fn the_next_member_gets_its_time_to_answer_too() {
+    let (leader, follower, etcd) = two().await;
+    let lateness = Lateness::watch();
+    let lease = etcd.lease(3 * TTL).keep_alive().await.unwrap();
+    leader.answer(lease.id(), Answer::Nothing);
+    follower.answer(lease.id(), Answer::Nothing);
+    until("both were asked, and one again", || {
+        follower.count(lease.id()) > 0 && leader.count(lease.id()) + follower.count(lease.id()) > 2
+    })
+    .await;
+    let mut times = leader.times(lease.id());
+    times.extend(follower.times(lease.id()));
+    times.sort();
+    let patience = 3 * TTL / 6;
+    for pair in times.windows(2) {
+        let (gap, late) = (pair[1] - pair[0], lateness.worst());
+        assert!(gap + 2 * late >= patience * 3 / 4, "{gap:?}, late {late:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_stream_that_says_nothing_is_left_by_all_its_leases() {
     let (leader, follower, etcd) = two().await;
     let mut leases = Vec::new();

@@ -180,15 +180,29 @@ fn broken_stream_sends_again_at_once_and_then_pauses() {
     run(&mut lease, start);
     let now = start + ms(2000);
     run(&mut lease, now);
-    lease.unsent(now, 0.0);
+    lease.unsent(now, now, 0.0);
     assert_eq!(run(&mut lease, now).0, [Step::Send { elsewhere: true }]);
-    lease.unsent(now, 0.0);
+    lease.unsent(now, now, 0.0);
     assert_eq!(run(&mut lease, now), (vec![], Some(now + ms(50))));
-    lease.unsent(now, 0.0);
+    lease.unsent(now, now, 0.0);
     assert_eq!(
         run(&mut lease, now),
         (vec![], Some(now + ms(50))),
         "nothing was in flight"
+    );
+}
+
+#[test]
+fn keepalive_in_flight_is_still_awaited_when_the_stream_of_an_older_one_breaks() {
+    let start = Instant::now();
+    let mut lease = six_seconds(start);
+    for at in [0, 2000, 3000] {
+        run(&mut lease, start + ms(at));
+    }
+    lease.unsent(start + ms(2000), start + ms(3001), 0.0);
+    assert_eq!(
+        run(&mut lease, start + ms(3001)),
+        (vec![], Some(start + ms(4000)))
     );
 }
 
@@ -236,7 +250,7 @@ fn deadline_is_told_on_time_while_an_answer_is_awaited() {
     let mut lease = six_seconds(start);
     run(&mut lease, start);
     run(&mut lease, start + ms(2000));
-    lease.unsent(start + ms(2300), 0.0);
+    lease.unsent(start + ms(2000), start + ms(2300), 0.0);
     for at in [2300, 3300, 4300] {
         run(&mut lease, start + ms(at));
     }

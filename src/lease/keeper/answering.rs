@@ -50,7 +50,8 @@ impl KeeperActor {
             if let Some(place) = owed.place {
                 self.lane.kept(place, |kept| {
                     if kept.asked.stream == number {
-                        kept.actor.do_send(StreamBroken);
+                        let sent_at = owed.sent_at;
+                        kept.actor.do_send(StreamBroken { sent_at });
                     }
                 });
             }
