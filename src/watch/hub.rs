@@ -1,4 +1,16 @@
 //! Decides on which member, and on which of its shared streams, a watch lives.
+//!
+//! It is told [`Start`](super::Start) and [`Pump`](super::pump::Pump) by who opens a watch; [`Attach`],
+//! [`Detach`](super::Detach) and [`AskProgress`](super::AskProgress) by watches; [`StreamAnswered`] and [`StreamEnded`]
+//! by streams; [`Shutdown`](super::Shutdown) by the client. It tells streams [`Open`], [`Leave`],
+//! [`Ask`](super::stream::Ask) and [`Close`], and watches [`HubRestarted`] and [`ShutDown`](super::actor::ShutDown);
+//! where nobody is ready it asks the balancer [`AwaitReady`].
+//!
+//! Every watch has one place: none, in the queue for one, or on a stream. A watch that asks for a place gives up the one
+//! it had. A stream that ends says so before any of its watches asks for a new place.
+//!
+//! [`StreamAnswered`]: super::stream::StreamAnswered
+//! [`StreamEnded`]: super::stream::StreamEnded
 
 mod handlers;
 

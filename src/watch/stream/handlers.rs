@@ -6,8 +6,8 @@ use actix::{ActorContext, AsyncContext, Context, Handler, MessageResult};
 
 use super::{
     super::{CrashOnNext, News, crash_if},
-    Ask, Broken, Close, Flush, Leave, LookForOverdue, OVERDUE, Open, Received, StreamActor,
-    StreamAnswered, Subscriber,
+    Ask, Broken, Close, Flush, Leave, LookForOverdue, Open, Received, StreamActor, StreamAnswered,
+    actor::{OVERDUE, Subscriber},
     reader::protocol,
 };
 use crate::proto::{WatchProgressRequest, WatchRequest, watch_request::RequestUnion};
