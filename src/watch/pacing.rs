@@ -3,7 +3,7 @@
 //! A stream that ends is opened again at once, elsewhere if possible: that is what makes a resume quick. Two things keep
 //! it from spinning. A connection that took no stream, or lost one with itself, is dead: its generation is
 //! not tried again, even while the snapshot of ready members still names it. A member whose stream ended before any
-//! answer came is left alone for a while, longer each time.
+//! answer came, on a connection that is well, is left alone for a while, longer each time.
 
 use std::{collections::HashMap, time::Duration};
 

@@ -6,11 +6,54 @@ use std::sync::{
 };
 
 use actix_etcd::{Client, proto::watch_request::RequestUnion};
+use h2::Reason;
+use tokio::sync::Notify;
 
 use crate::{
     wait::until,
-    watch_script::{WATCH, created, request, server},
+    watch::next,
+    watch_script::{WATCH, connect, create, created, event, events, request, server},
 };
+
+#[tokio::test]
+async fn a_stream_that_is_reset_is_opened_again_on_the_same_connection() {
+    let read = Arc::new(Notify::new());
+    let told = read.clone();
+    let (server, starts) = server(move |nth, mut tx, mut rx, starts| {
+        let read = told.clone();
+        async move {
+            // One reset before any answer, too.
+            if nth == 1 {
+                return tx.reset(Reason::CANCEL);
+            }
+            loop {
+                let create = create(&mut rx).await;
+                starts.lock().unwrap().push(create.start_revision);
+                let id = create.watch_id;
+                tx.send(&created(id, 5)).await.unwrap();
+                let revision = create.start_revision.max(6);
+                let event = vec![event("a", revision)];
+                tx.send(&events(id, false, event)).await.unwrap();
+                if nth == 0 {
+                    // It would overtake what is still queued.
+                    read.notified().await;
+                    return tx.reset(Reason::CANCEL);
+                }
+            }
+        }
+    })
+    .await;
+    let etcd = connect(&server).await;
+    let mut watch = etcd.watch("a").await.unwrap();
+    assert_eq!(next(&mut watch).await.0, 6);
+    read.notify_one();
+    assert_eq!(next(&mut watch).await.0, 7);
+    let mut later = etcd.watch("a").await.unwrap();
+    assert_eq!(next(&mut later).await.0, 6);
+    assert_eq!(*starts.lock().unwrap(), [0, 7, 0]);
+    assert_eq!(server.accepted(), 1, "the connection was well");
+    etcd.shutdown().await;
+}
 
 #[tokio::test]
 async fn as_many_watches_share_a_stream_as_the_option_says() {

@@ -14,7 +14,7 @@ use crate::{
     error::{Error, ErrorKind, Outcome},
     proto::{WatchCancelRequest, WatchRequest, WatchResponse, watch_request::RequestUnion},
     supervisor::{crashes, supervise},
-    transport::channel::{Metadata, StreamSender},
+    transport::channel::{Metadata, StreamSender, is_of_stream},
 };
 
 const PATH: &str = "/etcdserverpb.Watch/Watch";
@@ -180,7 +180,8 @@ impl StreamActor {
             self.connection.doubt();
         }
         let verdict = self.connection.health().verdict;
-        let dead = error.kind() == ErrorKind::ConnectionLost && error.code().is_none()
+        let lost = error.kind() == ErrorKind::ConnectionLost && error.code().is_none();
+        let dead = lost && !is_of_stream(&error)
             || matches!(verdict, Verdict::Closed | Verdict::Unresponsive);
         self.end(dead, self.answers == 0);
         let error = Arc::new(error);
