@@ -9,6 +9,7 @@ use std::{
 
 use actix::WeakAddr;
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::{super::events, Broken, Received, StreamActor};
 use crate::{
@@ -141,8 +142,11 @@ async fn read(
         }
         let Gathered { responses, .. } = gathered;
         if !responses.is_empty() {
-            for queue in actor.upgrade()?.send(Received(responses)).await.ok()? {
-                queue.relieved().await;
+            let crowded = actor.upgrade()?.send(Received(responses)).await.ok()?;
+            // All of them are read at the same time, so one time has to do for all.
+            let since = Instant::now();
+            for queue in crowded {
+                queue.relieved(since).await;
             }
         }
         if ended.is_some() {
