@@ -1,8 +1,11 @@
 //! Streams that many watches share, and how they end.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use actix_etcd::{Client, proto::watch_request::RequestUnion};
@@ -10,7 +13,7 @@ use h2::Reason;
 use tokio::sync::Notify;
 
 use crate::{
-    wait::until,
+    wait::{hold, until},
     watch::next,
     watch_script::{WATCH, connect, create, created, event, events, request, server},
 };
@@ -52,6 +55,22 @@ async fn a_stream_that_is_reset_is_opened_again_on_the_same_connection() {
     assert_eq!(next(&mut later).await.0, 6);
     assert_eq!(*starts.lock().unwrap(), [0, 7, 0]);
     assert_eq!(server.accepted(), 1, "the connection was well");
+    etcd.shutdown().await;
+}
+
+#[tokio::test]
+async fn streams_that_break_after_each_create_are_opened_again_with_pauses() {
+    let (server, _) = server(|_, mut tx, mut rx, _| async move {
+        let id = create(&mut rx).await.watch_id;
+        tx.send(&created(id, 5)).await.unwrap();
+        tx.status(14, "the member stops");
+    })
+    .await;
+    let etcd = connect(&server).await;
+    let _watch = etcd.watch("a").await.unwrap();
+    hold(Duration::from_secs(2)).await;
+    let tries = server.count(WATCH);
+    assert!((3..20).contains(&tries), "{tries} tries in two seconds");
     etcd.shutdown().await;
 }
 
