@@ -46,6 +46,9 @@ pub(crate) enum Answer<'a, W> {
     Unwanted { id: i64 },
     /// The echo of something already done.
     Nobody,
+    /// The server chose the id itself, and more than one create may be meant: give up the stream, and create watches
+    /// on this server one a stream.
+    Ambiguous,
     /// Answers and creates can't be paired any more: give up the stream and resume all its watches.
     OutOfStep,
 }
@@ -126,13 +129,17 @@ impl<W> Creates<W> {
             self.closing.insert(id);
             return Some(live.who);
         }
-        let index = self
-            .waiting
-            .binary_search_by_key(&id, |create| create.id)
-            .ok()?;
+        let index = self.position(id)?;
         let who = self.waiting.get_mut(index)?.who.take()?;
         self.wanted -= 1;
         Some(who)
+    }
+
+    /// Where a create waits for its answer.
+    fn position(&self, id: i64) -> Option<usize> {
+        self.waiting
+            .binary_search_by_key(&id, |create| create.id)
+            .ok()
     }
 
     /// Pairs a response with its watch.
@@ -159,8 +166,14 @@ impl<W> Creates<W> {
         }
         // A proxy may choose ids of its own. With one create under way there is no doubt whose it is.
         let ours = self.waiting.front().map(|create| create.id);
-        if id == NO_WATCH || ours.is_none() || (ours != Some(id) && self.waiting.len() > 1) {
+        if id == NO_WATCH || ours.is_none() {
             return Answer::OutOfStep;
+        }
+        if ours != Some(id) && self.waiting.len() > 1 {
+            return match self.position(id) {
+                Some(_) => Answer::OutOfStep,
+                None => Answer::Ambiguous,
+            };
         }
         let Some(who) = self.waiting.pop_front().and_then(|create| create.who) else {
             self.closing.insert(id);

@@ -14,7 +14,11 @@
 
 mod handlers;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use actix::{Actor, Addr, AsyncContext, Context, Message, Supervised};
 use tokio::{sync::oneshot, time::Instant};
@@ -47,6 +51,8 @@ pub(crate) struct HubActor {
     streams: Vec<Stream>,
     waiting: Vec<Attach>,
     pacing: Pacing,
+    /// Members that choose the ids of watches themselves, as proxies do: there each watch has a stream of its own.
+    own_ids: HashSet<EndpointId>,
     /// A task will say when to look at the members again.
     looking: bool,
     looks: u32,
@@ -100,6 +106,7 @@ impl HubActor {
                 streams: Vec::new(),
                 waiting: Vec::new(),
                 pacing: Pacing::default(),
+                own_ids: HashSet::new(),
                 looking: false,
                 looks: 0,
                 restarted: false,
@@ -140,11 +147,16 @@ impl HubActor {
         // Each round either finds a stream or takes a dead connection out of the choice.
         while let Some(connection) = self.pick(attach) {
             let token = self.caller.shared.token.generation();
+            let together = if self.own_ids.contains(&connection.id) {
+                1
+            } else {
+                self.watches_per_stream
+            };
             let shared = self.streams.iter().rev().find(|stream| {
                 (stream.endpoint, stream.generation) == (connection.id, connection.generation)
                     && stream.require_leader == attach.spec.require_leader
                     && stream.token == token
-                    && stream.load.take(self.watches_per_stream)
+                    && stream.load.take(together)
             });
             if let Some(stream) = shared {
                 return Some((stream.number, stream.address.clone()));

@@ -72,7 +72,7 @@ struct Flush;
 #[rtype(result = "()")]
 struct LookForOverdue;
 
-/// The member answered for the first time on a stream. Told to the hub.
+/// The member answered a create, for the first time on a stream. Told to the hub.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct StreamAnswered {
@@ -88,6 +88,8 @@ pub(crate) struct StreamEnded {
     pub(crate) generation: u64,
     /// The connection is gone with it.
     pub(crate) connection_dead: bool,
-    /// It broke before the member answered anything.
+    /// It broke before the member answered any create.
     pub(crate) fruitless: bool,
+    /// The server chooses the ids of watches itself: they can't share a stream.
+    pub(crate) own_ids: bool,
 }

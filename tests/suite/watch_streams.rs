@@ -10,11 +10,11 @@ use std::{
 
 use actix_etcd::{Client, proto::watch_request::RequestUnion};
 use h2::Reason;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::timeout};
 
 use crate::{
     wait::{hold, until},
-    watch::next,
+    watch::{SOON, next},
     watch_script::{WATCH, connect, create, created, event, events, request, server},
 };
 
@@ -71,6 +71,41 @@ async fn streams_that_break_after_each_create_are_opened_again_with_pauses() {
     hold(Duration::from_secs(2)).await;
     let tries = server.count(WATCH);
     assert!((3..20).contains(&tries), "{tries} tries in two seconds");
+    etcd.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_server_that_chooses_the_ids_of_watches_itself_carries_them_all() {
+    let (server, _) = server(|_, mut tx, mut rx, _| async move {
+        let mut last = 1000;
+        loop {
+            // What is sent together is answered together.
+            let mut creates = vec![create(&mut rx).await];
+            let brief = Duration::from_millis(100);
+            while let Ok(create) = timeout(brief, create(&mut rx)).await {
+                creates.push(create);
+            }
+            for create in creates {
+                last += 1;
+                tx.send(&created(last, 5)).await.unwrap();
+                let event = event(std::str::from_utf8(&create.key).unwrap(), 6);
+                tx.send(&events(last, false, vec![event])).await.unwrap();
+            }
+        }
+    })
+    .await;
+    let etcd = Client::builder([server.endpoint()])
+        .request_timeout(SOON)
+        .connect()
+        .await
+        .unwrap();
+    let open = |key| etcd.watch(key).into_future();
+    let (a, b, c) = tokio::join!(open("a"), open("b"), open("c"));
+    for (key, watch) in [("a", a), ("b", b), ("c", c)] {
+        assert_eq!(next(&mut watch.unwrap()).await.1, [key]);
+    }
+    let tries = server.count(WATCH);
+    assert!(tries < 10, "{tries} streams for three watches");
     etcd.shutdown().await;
 }
 

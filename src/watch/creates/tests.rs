@@ -126,6 +126,14 @@ fn id_chosen_by_a_proxy_is_taken_if_there_is_no_doubt() {
     );
     assert_eq!(creates.cancel(id), None);
     assert_eq!(creates.answer(events(40)), Answer::For { who: &mut "a" });
+    creates.create("b");
+    creates.create("c");
+    assert_eq!(
+        creates.answer(created(41)),
+        Answer::Ambiguous,
+        "whose is it?"
+    );
+    let mut creates = Creates::default();
     let id = creates.create("b");
     assert_eq!(creates.cancel(id), Some("b"));
     assert_eq!(

@@ -57,6 +57,10 @@ pub(crate) struct StreamActor {
     pub(super) ids: HashMap<u64, i64>,
     pub(super) load: Load,
     pub(super) answers: u64,
+    /// A create was answered.
+    pub(super) fruitful: bool,
+    /// The server chooses the ids of watches.
+    pub(super) own_ids: bool,
     pub(super) looking: bool,
     pub(super) seen_answers: u64,
     overdue: u32,
@@ -108,6 +112,8 @@ impl StreamActor {
                     ids: HashMap::new(),
                     load,
                     answers: 0,
+                    fruitful: false,
+                    own_ids: false,
                     looking: false,
                     seen_answers: 0,
                     overdue: 0,
@@ -167,6 +173,7 @@ impl StreamActor {
                 generation: self.connection.generation,
                 connection_dead,
                 fruitless,
+                own_ids: self.own_ids,
             });
         }
     }
@@ -183,7 +190,7 @@ impl StreamActor {
         let lost = error.kind() == ErrorKind::ConnectionLost && error.code().is_none();
         let dead = lost && !is_of_stream(&error)
             || matches!(verdict, Verdict::Closed | Verdict::Unresponsive);
-        self.end(dead, self.answers == 0);
+        self.end(dead, !self.fruitful);
         let error = Arc::new(error);
         self.ids.clear();
         for watch in std::mem::take(&mut self.creates).into_watches() {

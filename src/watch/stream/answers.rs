@@ -7,7 +7,7 @@ use super::{
         News,
         creates::{Answer, Envelope},
     },
-    StreamActor,
+    StreamActor, StreamAnswered,
     reader::protocol,
 };
 use crate::proto::WatchResponse;
@@ -40,6 +40,7 @@ impl StreamActor {
                     cluster_id,
                 });
                 self.drop_orphan(id, there);
+                self.bear_fruit();
             }
             Answer::For { who } => {
                 let news = if response.events.is_empty() {
@@ -63,6 +64,7 @@ impl StreamActor {
             }
             Answer::Refused { who } => {
                 who.tell(cancelled(response));
+                self.bear_fruit();
                 self.forget(who.watch);
             }
             Answer::Canceled { id, who, forget } => {
@@ -79,10 +81,30 @@ impl StreamActor {
             }
             Answer::Unwanted { id } => self.cancel(id),
             Answer::Nobody => {}
+            Answer::Ambiguous => {
+                self.own_ids = true;
+                self.break_up(
+                    protocol(
+                        "the server chooses the ids of watches itself, and several are asked for",
+                    )
+                    .with_endpoint(self.connection.endpoint.name()),
+                );
+            }
             Answer::OutOfStep => self.break_up(
                 protocol("the answers on the watch stream do not fit the requests")
                     .with_endpoint(self.connection.endpoint.name()),
             ),
+        }
+    }
+
+    /// A create was answered: the member is worth streams.
+    fn bear_fruit(&mut self) {
+        if !std::mem::replace(&mut self.fruitful, true)
+            && let Some(hub) = self.hub.upgrade()
+        {
+            hub.do_send(StreamAnswered {
+                endpoint: self.connection.id,
+            });
         }
     }
 

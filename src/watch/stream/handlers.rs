@@ -6,7 +6,7 @@ use actix::{ActorContext, AsyncContext, Context, Handler, MessageResult};
 
 use super::{
     super::{CrashOnNext, News, crash_if},
-    Ask, Broken, Close, Flush, Leave, LookForOverdue, Open, Received, StreamActor, StreamAnswered,
+    Ask, Broken, Close, Flush, Leave, LookForOverdue, Open, Received, StreamActor,
     actor::{OVERDUE, Subscriber},
     reader::protocol,
 };
@@ -88,13 +88,6 @@ impl Handler<Received> for StreamActor {
                 break;
             }
             self.answers += 1;
-            if self.answers == 1
-                && let Some(hub) = self.hub.upgrade()
-            {
-                hub.do_send(StreamAnswered {
-                    endpoint: self.connection.id,
-                });
-            }
             self.hear(response);
         }
         MessageResult(std::mem::take(&mut self.crowded))
