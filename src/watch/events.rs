@@ -44,6 +44,20 @@ pub(crate) fn append(answer: &Bytes, watch_id: i64, events: &mut Vec<Event>) -> 
     appended
 }
 
+/// The watch an answer is for, by its beginning.
+pub(crate) fn addressee(beginning: &Bytes) -> Option<i64> {
+    let mut wire = Reader::of(beginning);
+    loop {
+        match wire.varint()? {
+            HEADER => {
+                wire.delimited()?;
+            }
+            WATCH_ID => return wire.number(),
+            _ => return None,
+        }
+    }
+}
+
 fn answer_events(mut answer: Reader<'_>, watch_id: i64, events: &mut Vec<Event>) -> Option<()> {
     // The id comes before the events; where it does not, nothing is known of whose they are.
     let mut ours = false;
@@ -300,5 +314,24 @@ mod tests {
         assert_eq!(events, answer.events);
         assert_eq!(read(&answer.encode_to_vec().into()), Some(answer.clone()));
         assert!(!append(&answer.encode_to_vec().into(), 8, &mut events));
+    }
+
+    #[test]
+    fn the_beginning_of_an_answer_says_whom_it_is_for() {
+        let answer = WatchResponse {
+            header: Some(ResponseHeader {
+                revision: 5,
+                ..ResponseHeader::default()
+            }),
+            watch_id: 300,
+            events: vec![Event::default(); 3],
+            ..WatchResponse::default()
+        };
+        let whole = Bytes::from(answer.encode_to_vec());
+        assert_eq!(addressee(&whole), Some(300));
+        for length in 0..whole.len() {
+            let told = addressee(&whole.slice(..length));
+            assert!(told.is_none_or(|id| id == 300), "after {length} bytes");
+        }
     }
 }

@@ -60,7 +60,11 @@ struct Received(Vec<WatchResponse>);
 /// Nothing more will arrive.
 #[derive(Message)]
 #[rtype(result = "()")]
-struct Broken(Error);
+struct Broken {
+    error: Error,
+    /// The id of the watch whose answer was too large to be taken.
+    too_large_for: Option<i64>,
+}
 
 /// Send what has gathered.
 #[derive(Message)]

@@ -8,13 +8,13 @@ use std::{
     time::Duration,
 };
 
-use actix_etcd::{Client, proto::watch_request::RequestUnion};
+use actix_etcd::{Client, ErrorKind, WatchEnd, proto::watch_request::RequestUnion};
 use h2::Reason;
 use tokio::{sync::Notify, time::timeout};
 
 use crate::{
     wait::{hold, until},
-    watch::{SOON, next},
+    watch::{SOON, last_item, next},
     watch_script::{WATCH, connect, create, created, event, events, request, server},
 };
 
@@ -106,6 +106,39 @@ async fn a_server_that_chooses_the_ids_of_watches_itself_carries_them_all() {
     }
     let tries = server.count(WATCH);
     assert!(tries < 10, "{tries} streams for three watches");
+    etcd.shutdown().await;
+}
+
+#[tokio::test]
+async fn an_event_larger_than_the_client_accepts_ends_its_watch_and_no_other() {
+    let (server, _) = server(|_, mut tx, mut rx, _| async move {
+        loop {
+            let create = create(&mut rx).await;
+            let id = create.watch_id;
+            tx.send(&created(id, 5)).await.unwrap();
+            let mut event = event("a", create.start_revision.max(6));
+            if create.key == "large" {
+                event.kv.as_mut().unwrap().value = vec![b'v'; 2 << 20].into();
+            }
+            // The client may give up half-way.
+            let _ = tx.send(&events(id, false, vec![event])).await;
+        }
+    })
+    .await;
+    let etcd = Client::builder([server.endpoint()])
+        .max_response_size(1 << 20)
+        .connect()
+        .await
+        .unwrap();
+    let mut small = etcd.watch("small").await.unwrap();
+    assert_eq!(next(&mut small).await.0, 6);
+    let mut large = etcd.watch("large").await.unwrap();
+    match last_item(&mut large).await {
+        WatchEnd::Refused(why) => assert_eq!(why.kind(), ErrorKind::ResponseTooLarge),
+        other => panic!("{other}"),
+    }
+    assert_eq!(next(&mut small).await.0, 7);
+    assert_eq!(server.count(WATCH), 2);
     etcd.shutdown().await;
 }
 

@@ -105,8 +105,13 @@ impl Handler<Flush> for StreamActor {
 impl Handler<Broken> for StreamActor {
     type Result = ();
 
-    fn handle(&mut self, Broken(error): Broken, _: &mut Context<Self>) {
-        self.break_up(error);
+    fn handle(&mut self, broken: Broken, _: &mut Context<Self>) {
+        if let Some(id) = broken.too_large_for
+            && let Some(who) = self.creates.cancel(id)
+        {
+            who.tell(News::TooLarge(broken.error.clone()));
+        }
+        self.break_up(broken.error);
     }
 }
 

@@ -36,13 +36,13 @@ impl Reader {
         leader_wanted: bool,
     ) -> Self {
         Self(actix_rt::spawn(async move {
-            let error = tokio::select! {
+            let broken = tokio::select! {
                 biased;
-                error = read(receiver, &actor, &connection) => error,
-                error = unfit(&connection, leader_wanted) => Some(error),
+                broken = read(receiver, &actor, &connection) => broken,
+                error = unfit(&connection, leader_wanted) => Some(error.into()),
             };
-            if let (Some(error), Some(actor)) = (error, actor.upgrade()) {
-                actor.do_send(Broken(error));
+            if let (Some(broken), Some(actor)) = (broken, actor.upgrade()) {
+                actor.do_send(broken);
             }
         }))
     }
@@ -51,6 +51,15 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+impl From<Error> for Broken {
+    fn from(error: Error) -> Self {
+        Self {
+            error,
+            too_large_for: None,
+        }
     }
 }
 
@@ -72,14 +81,22 @@ impl Gathered {
         read: Result<Option<Bytes>, Failure>,
         receiver: &mut StreamReceiver<WatchResponse>,
         connection: &Connection,
-    ) -> Option<Error> {
+    ) -> Option<Broken> {
         let message = match read {
             Ok(Some(message)) => message,
             Ok(None) => {
                 let ended = protocol("the member ended the watch stream");
-                return Some(ended.with_endpoint(connection.endpoint.name()));
+                return Some(ended.with_endpoint(connection.endpoint.name()).into());
             }
-            Err(failure) => return Some(failure.error),
+            Err(Failure { error, .. }) => {
+                let too_large = error.kind() == ErrorKind::ResponseTooLarge;
+                return Some(Broken {
+                    error,
+                    too_large_for: too_large
+                        .then(|| events::addressee(receiver.refused()))
+                        .flatten(),
+                });
+            }
         };
         if self.join(&message) {
             return None;
@@ -90,7 +107,7 @@ impl Gathered {
         };
         match read {
             Ok(response) => self.add(response),
-            Err(failure) => return Some(failure.error),
+            Err(failure) => return Some(failure.error.into()),
         }
         None
     }
@@ -127,7 +144,7 @@ async fn read(
     mut receiver: StreamReceiver<WatchResponse>,
     actor: &WeakAddr<StreamActor>,
     connection: &Connection,
-) -> Option<Error> {
+) -> Option<Broken> {
     loop {
         let mut gathered = Gathered::default();
         let first = receiver.next_encoded().await;
