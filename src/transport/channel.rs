@@ -347,6 +347,15 @@ impl Channel {
     }
 }
 
+/// Whether it is about one stream alone, which was reset or had ended before something was sent. Its connection may be
+/// well; one that is not says so itself.
+pub(crate) fn is_of_stream(error: &Error) -> bool {
+    let cause =
+        std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<h2::Error>());
+    // What is neither the peer's nor the socket's is our own: sending on a stream that is gone.
+    cause.is_some_and(|cause| cause.is_reset() || (cause.reason().is_none() && !cause.is_io()))
+}
+
 /// gRPC allows eight digits; milliseconds reach from 1 ms to a day.
 fn grpc_timeout(timeout: Duration) -> HeaderValue {
     let mut millis = timeout.as_millis().clamp(1, 99_999_999);
@@ -364,6 +373,37 @@ fn grpc_timeout(timeout: Duration) -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn an_error_of_a_stream_is_told_from_the_end_of_its_connection() {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        tokio::spawn(async move {
+            let mut server = h2::server::handshake(far).await.unwrap();
+            let (_, mut first) = server.accept().await.unwrap().unwrap();
+            first.send_reset(h2::Reason::CANCEL);
+            // The connection goes with the second one.
+            drop(server.accept().await);
+        });
+        let (mut requests, connection) = h2::client::handshake(near).await.unwrap();
+        tokio::spawn(connection);
+        let mut start = || {
+            let request = Request::get("http://member/path").body(()).unwrap();
+            requests.send_request(request, false).unwrap()
+        };
+        let of_stream = |cause: h2::Error| {
+            let error = Error::new(ErrorKind::ConnectionLost, Outcome::Unknown, "");
+            is_of_stream(&error.with_source(cause))
+        };
+        let (response, mut stream) = start();
+        assert!(of_stream(response.await.unwrap_err()));
+        let late = stream.send_data(Bytes::new(), false);
+        assert!(
+            of_stream(late.unwrap_err()),
+            "sent on a stream that is gone"
+        );
+        let (response, _stream) = start();
+        assert!(!of_stream(response.await.unwrap_err()));
+    }
 
     #[test]
     fn a_timeout_is_told_in_milliseconds_and_never_as_nothing() {

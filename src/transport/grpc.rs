@@ -19,6 +19,8 @@ use crate::{
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const PREFIX: usize = 5;
+/// Enough of a message to see what it is about.
+const BEGINNING: usize = 64;
 /// A buffer for a large message grows as it arrives: a length is only a claim until its bytes are here.
 const GROWTH: usize = 4 << 20;
 
@@ -133,6 +135,17 @@ impl MessageReader {
                 }
             }
         }
+    }
+
+    /// The first bytes of the message that comes next, as far as they have arrived.
+    pub(crate) fn beginning(&self) -> Bytes {
+        let arrived: &[u8] = if self.pieces.is_empty() {
+            &self.head
+        } else {
+            &self.pieces
+        };
+        let message = arrived.get(PREFIX..).unwrap_or_default();
+        Bytes::copy_from_slice(&message[..message.len().min(BEGINNING)])
     }
 
     /// The trailers' verdict on the call. What stands before them is read first: h2 tells of trailers only then.

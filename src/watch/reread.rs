@@ -1,5 +1,7 @@
 //! Reads a whole range at one revision, page by page.
 
+use std::time::Duration;
+
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::{
@@ -9,8 +11,6 @@ use crate::{
     retry::RpcClass,
     transport::grpc,
 };
-
-use std::time::Duration;
 
 const PAGE: i64 = 1000;
 const RANGE: Rpc = Rpc {

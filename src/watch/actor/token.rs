@@ -13,7 +13,6 @@ use crate::{
     api::watch::WatchEnd,
     auth::Token,
     error::{Code, Error, ErrorKind},
-    watch::pacing,
 };
 
 /// How long one attempt to get a token may take.
@@ -65,16 +64,6 @@ impl WatchActor {
             }
         });
     }
-
-    /// None before the first setback, then growing: a fresh token that is refused again must not spin.
-    fn setback(&mut self) -> Duration {
-        let pause = match self.setbacks {
-            0 => Duration::ZERO,
-            again => pacing::rest(again - 1).mul_f64(0.5 + 0.5 * fastrand::f64()),
-        };
-        self.setbacks += 1;
-        pause
-    }
 }
 
 impl Handler<TokenRenewed> for WatchActor {
@@ -90,7 +79,8 @@ impl Handler<TokenRenewed> for WatchActor {
                     attachment: self.attachment,
                     avoid: None,
                 };
-                let pause = self.setback();
+                // A fresh token that is refused again must not spin.
+                let pause = self.setback(1);
                 ctx.notify_later(due, pause);
             }
             Ok(false) => self.end(WatchEnd::Refused(renewed.refused), ctx),
@@ -102,7 +92,7 @@ impl Handler<TokenRenewed> for WatchActor {
                 // Members may be away: a watch waits for them.
                 _ => {
                     self.error = Some(Arc::new(error));
-                    let pause = self.setback();
+                    let pause = self.setback(1);
                     self.renew_token(renewed.refused, pause, ctx);
                 }
             },
