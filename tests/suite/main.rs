@@ -67,6 +67,7 @@ mod supervision;
 mod tls;
 mod told;
 mod traffic;
+mod unchecked;
 mod wait;
 mod watch;
 mod watch_chaos;
