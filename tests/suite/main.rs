@@ -47,6 +47,7 @@ mod liveness;
 mod maintenance;
 mod mutex;
 mod mutex_chaos;
+mod names;
 mod outcome;
 mod recipes_actor;
 mod recipes_dropped;
