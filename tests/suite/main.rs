@@ -22,6 +22,7 @@ mod auth_tokens;
 mod auth_watch;
 mod bad_input;
 mod balance;
+mod calm;
 mod cluster;
 mod cluster_etcdctl;
 mod cluster_services;
