@@ -50,6 +50,7 @@ mod mutex;
 mod mutex_chaos;
 mod names;
 mod outcome;
+mod pages;
 mod recipes_actor;
 mod recipes_dropped;
 mod recipes_etcdctl;
