@@ -9,11 +9,13 @@ use std::{
 };
 
 use actix_etcd::{Client, ConnectivityState, ErrorKind, Outcome, proto};
-use testbed::{Reply, STATUS, ScriptedServer, StatusResponse};
+use serde_json::json;
+use testbed::{Cluster, Direction, Fault, Reply, STATUS, ScriptedServer, StatusResponse, number};
 
 use crate::{
     told::{PUT, done},
-    wait::until,
+    traffic::{Readers, Writers, check_applied_at_most_once},
+    wait::{until, until_async},
 };
 
 #[tokio::test]
@@ -45,6 +47,74 @@ async fn a_write_under_a_leader_that_is_gone_ends_as_unknown() {
         (error.kind(), error.outcome()),
         (ErrorKind::LeaderLost, Outcome::Unknown)
     );
+}
+
+#[tokio::test]
+async fn a_write_that_its_follower_lost_with_the_leader_ends_as_unknown_before_the_server_says_so()
+{
+    let cluster = Cluster::start(3).await;
+    let leader = cluster.leader().await;
+    let follower = cluster.member((leader + 1) % 3);
+    let etcd = Client::builder([follower.endpoint()])
+        .request_timeout(Duration::from_secs(60))
+        .connect()
+        .await
+        .unwrap();
+    // What the follower tells the leader goes over the connection that the leader dialled. It hears all it should.
+    let unheard = Fault::HalfOpen(Direction::ToClient);
+    cluster.peer_link(leader, follower.index()).set(unheard);
+    let put = tokio::spawn(etcd.put("k", "v").into_future());
+    until_async("the follower has the write", async || {
+        let started = r#"grpc_server_started_total{grpc_method="Put"}"#;
+        follower.metric(started).await >= Some(1.0)
+    })
+    .await;
+    assert!(!put.is_finished());
+    cluster.member(leader).kill();
+    let error = put.await.unwrap().unwrap_err();
+    assert_eq!(error.outcome(), Outcome::Unknown, "{error}");
+    // etcd itself would answer after 7 s that it timed out. A look may fall into the election.
+    let found_out = [ErrorKind::LeaderLost, ErrorKind::NoLeader];
+    assert!(found_out.contains(&error.kind()), "{error}");
+    assert_eq!(error.server_message(), None, "{error}");
+    etcd.put("k", "w").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_member_cut_off_is_left_before_it_knows_and_taken_back_when_it_moves() {
+    // It believes in its leader for ten seconds and more.
+    let builder = Cluster::builder().members(3).election(100, 10_000);
+    let cluster = builder.start().await;
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    etcd.put("read", "me").await.unwrap();
+    let cut_off = (cluster.leader().await + 1) % 3;
+    let writers = Writers::start(&etcd, 4, "cut-off/");
+    let readers = Readers::start(&etcd, 2, "read");
+    writers.until_written(20).await;
+    cluster.isolate(cut_off);
+    let seen = || etcd.connectivity().remove(cut_off);
+    until("it is left", || seen().state != ConnectivityState::Ready).await;
+    let why = seen().last_error.unwrap().to_string();
+    assert!(why.contains("cut off"), "{why}");
+    let status = cluster.api(cut_off, "/v3/maintenance/status", json!({}));
+    let leader: u64 = number(&status.await.unwrap()["leader"]);
+    assert_ne!(leader, 0, "it does not know yet");
+    writers.until_written(100).await;
+    cluster.heal();
+    until("it is taken back", || {
+        seen().state == ConnectivityState::Ready
+    })
+    .await;
+    let writes = writers.finish().await;
+    let unread = readers.finish().await;
+    assert!(unread.is_empty(), "a read failed: {}", unread[0]);
+    for error in writes
+        .iter()
+        .filter_map(|write| write.result.as_ref().err())
+    {
+        assert_eq!(error.outcome(), Outcome::Unknown, "{error}");
+    }
+    check_applied_at_most_once(&cluster, "cut-off/", &writes).await;
 }
 
 #[tokio::test]
