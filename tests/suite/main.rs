@@ -81,3 +81,4 @@ mod watch_record;
 mod watch_scripted;
 mod watch_slow;
 mod wire;
+mod witness;
