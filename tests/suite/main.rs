@@ -69,6 +69,7 @@ mod supervision;
 #[cfg(feature = "tls")]
 mod tls;
 mod told;
+mod traces;
 mod traffic;
 mod unchecked;
 mod wait;
