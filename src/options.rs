@@ -336,3 +336,6 @@ pub(crate) fn parse_endpoints(texts: &[String], tls: &Tls) -> Result<Vec<Endpoin
     }
     Ok(endpoints)
 }
+
+#[cfg(test)]
+mod tests;
