@@ -13,7 +13,7 @@ use tokio::{
 use zeroize::Zeroize;
 
 use super::{
-    Close, LoggedIn, NewToken, Provider, RenewToken, TokenCell, TokenEnds,
+    Close, LoggedIn, NewToken, Provider, RenewToken, RenewalDue, TokenCell,
     credentials::{Secret, secret_body},
     flight::{Boarding, Flight},
     header_value,
@@ -102,7 +102,7 @@ impl AuthActor {
             ctx.cancel_future(earlier);
         }
         let generation = self.cell.generation();
-        self.timer = wait.map(|wait| ctx.notify_later(TokenEnds { generation }, wait));
+        self.timer = wait.map(|wait| ctx.notify_later(RenewalDue { generation }, wait));
     }
 
     fn left(&self) -> Option<Duration> {
@@ -225,10 +225,10 @@ impl Handler<RenewToken> for AuthActor {
     }
 }
 
-impl Handler<TokenEnds> for AuthActor {
+impl Handler<RenewalDue> for AuthActor {
     type Result = ();
 
-    fn handle(&mut self, TokenEnds { generation }: TokenEnds, ctx: &mut Context<Self>) {
+    fn handle(&mut self, RenewalDue { generation }: RenewalDue, ctx: &mut Context<Self>) {
         self.timer = None;
         if generation != self.cell.generation() || self.cell.lapse(generation) {
             return;
