@@ -80,7 +80,10 @@ impl Caller {
         let deadline = started + timeout;
         let mut trouble: Option<Trouble> = None;
         loop {
-            let token = self.tokens.current(deadline).await?;
+            let token = match self.tokens.current(deadline).await {
+                Ok(token) => token,
+                Err(error) => return Err(self.no_token(error, trouble.as_ref())),
+            };
             let Some(connection) = self.pick(rpc.leaderless, trouble.as_ref()) else {
                 self.await_ready(rpc.leaderless, deadline, trouble.as_ref())
                     .await?;
@@ -151,6 +154,19 @@ impl Caller {
             Err(error) => Err(error
                 .with_outcome(trouble.attempts.outcome(Outcome::Rejected))
                 .with_attempts(trouble.attempts.made())),
+        }
+    }
+
+    /// Why there is no token to send. Where nobody can be reached, that is the reason.
+    fn no_token(&self, error: Error, trouble: Option<&Trouble>) -> Error {
+        if error.kind() == ErrorKind::DeadlineExceeded && self.ready.load().ready.is_empty() {
+            return self.nobody_ready(trouble);
+        }
+        match trouble {
+            None => error,
+            Some(trouble) => error
+                .with_outcome(trouble.attempts.outcome(Outcome::NotSent))
+                .with_attempts(trouble.attempts.made()),
         }
     }
 

@@ -214,7 +214,7 @@ impl Client {
     }
 
     pub(crate) fn token(&self) -> Option<HeaderValue> {
-        self.caller().shared.token.value()
+        self.caller().shared.token.at_hand().value
     }
 
     /// What is known of each endpoint now.

@@ -33,8 +33,18 @@ pub(crate) use token::{Token, TokenCell, Tokens, header_value};
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct RenewToken {
-    pub(crate) refused: u64,
+    pub(crate) generation: u64,
+    pub(crate) need: Need,
     pub(crate) renewed: oneshot::Sender<Result<(), Error>>,
+}
+
+/// What is wrong with a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// A member refused it: the same one again is of no use.
+    Refused,
+    /// It was let go or given up, or there is none yet.
+    Useless,
 }
 
 /// An attempt to log in ended.

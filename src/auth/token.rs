@@ -1,11 +1,13 @@
 //! The token in use: where calls read it, and how they ask for another one.
 
 use std::{
+    borrow::Cow,
     fmt,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use actix::{Addr, WeakAddr};
@@ -14,16 +16,21 @@ use bytes::Bytes;
 use http::HeaderValue;
 use tokio::{
     sync::oneshot,
-    time::{Instant, timeout_at},
+    time::{Instant, sleep_until, timeout_at},
 };
 use zeroize::Zeroizing;
 
-use super::{Close, RenewToken, actor::AuthActor};
+use super::{Close, Need, RenewToken, actor::AuthActor};
 use crate::{
     error::{Error, ErrorKind, Outcome},
+    retry::table::{Passing, passing},
     runtime::shut_down,
     supervisor::Crash,
 };
+
+/// Between two logins that failed, growing from the first to the second.
+const PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A token and which one it is. Generation 0 says that nobody has asked for one yet.
 #[derive(Debug, Clone, Default)]
@@ -54,8 +61,14 @@ impl TokenCell {
         self.token.load()
     }
 
-    pub(crate) fn value(&self) -> Option<HeaderValue> {
-        self.load().value.clone()
+    /// The token for what cannot wait for another one: without a value where it is of no use, as some member would not
+    /// answer to it.
+    pub(crate) fn at_hand(&self) -> Token {
+        let token = Token::clone(&self.load());
+        Token {
+            value: token.value.filter(|_| !self.is_useless(token.generation)),
+            generation: token.generation,
+        }
     }
 
     pub(crate) fn generation(&self) -> u64 {
@@ -78,13 +91,13 @@ impl TokenCell {
         if self.used.load(Ordering::Relaxed) {
             return false;
         }
-        self.useless.store(generation, Ordering::Release);
+        self.let_go(generation);
         true
     }
 
     /// Takes a token out of use that a member leaves without an answer, where another one can be had. etcd's simple
     /// tokens name an index, and a member of another cluster waits until it has got there itself: it would never
-    /// refuse the token, nor answer. Called on the actors' thread only.
+    /// refuse the token, nor answer.
     pub(crate) fn give_up(&self, generation: u64) {
         let Some(actor) = self.renewer.get().and_then(WeakAddr::upgrade) else {
             return;
@@ -96,15 +109,16 @@ impl TokenCell {
             generation,
             "a member does not answer to the token; another one is asked for"
         );
-        self.replace(None);
-        let refused = self.generation();
-        self.useless.store(refused, Ordering::Release);
-        // Who waits for the new token asks by itself.
-        let (renewed, _) = oneshot::channel();
-        actor.do_send(RenewToken { refused, renewed });
+        self.let_go(generation);
+        ask_for_next(&actor, generation, Need::Useless);
     }
 
-    fn is_useless(&self, generation: u64) -> bool {
+    /// Calls wait for the next token from now on. The value stays: a call without any would be one without a user.
+    fn let_go(&self, generation: u64) {
+        self.useless.fetch_max(generation, Ordering::Release);
+    }
+
+    pub(super) fn is_useless(&self, generation: u64) -> bool {
         generation <= self.useless.load(Ordering::Acquire)
     }
 }
@@ -157,7 +171,7 @@ impl Tokens {
             let token = Token::clone(&self.cell.load());
             match &self.actor {
                 Some(actor) if self.cell.is_useless(token.generation) => {
-                    renew(actor, token.generation, deadline).await?;
+                    renew(actor, token.generation, Need::Useless, deadline).await?;
                 }
                 _ => return Ok(token),
             }
@@ -173,12 +187,17 @@ impl Tokens {
         deadline: Instant,
     ) -> Result<bool, Error> {
         match &self.actor {
-            Some(actor) => renew(actor, refused.generation, deadline)
+            Some(actor) => renew(actor, refused.generation, Need::Refused, deadline)
                 .await
                 .map(|()| true),
             // Who logs in by certificate has no token: the rights changed while the request was under way.
             None => Ok(refused.value.is_none() && why == ErrorKind::AuthOldRevision),
         }
+    }
+
+    /// Whether calls wait for a token now.
+    pub(crate) fn are_awaited(&self) -> bool {
+        self.actor.is_some() && self.cell.is_useless(self.cell.generation())
     }
 
     /// Makes the actor panic, for tests of what that costs.
@@ -196,24 +215,64 @@ impl Tokens {
     }
 }
 
-async fn renew(actor: &Addr<AuthActor>, refused: u64, deadline: Instant) -> Result<(), Error> {
+/// Gets a newer token than this one. A login that fails for a passing reason is made again, until the deadline: the
+/// caller has its own, which is not that of whoever started the login.
+async fn renew(
+    actor: &Addr<AuthActor>,
+    generation: u64,
+    need: Need,
+    deadline: Instant,
+) -> Result<(), Error> {
+    let mut pause = PAUSE;
+    let mut last = None;
     loop {
         let (renewed, told) = oneshot::channel();
-        actor.do_send(RenewToken { refused, renewed });
+        actor.do_send(RenewToken {
+            generation,
+            need,
+            renewed,
+        });
         match timeout_at(deadline, told).await {
-            Ok(Ok(result)) => return result,
+            Ok(Ok(Ok(()))) => return Ok(()),
+            Ok(Ok(Err(error))) if passes(&error) => {
+                sleep_until(deadline.min(Instant::now() + pause)).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+                last = Some(error);
+            }
+            // What became of the login says nothing of the call that waits for it.
+            Ok(Ok(Err(error))) => return Err(error.with_outcome(Outcome::NotSent)),
             Ok(Err(_)) if !actor.connected() => return Err(shut_down()),
             // The actor crashed on the way: its next life is asked again.
             Ok(Err(_)) => tokio::task::yield_now().await,
-            Err(_) => {
-                return Err(Error::new(
-                    ErrorKind::DeadlineExceeded,
-                    Outcome::NotSent,
-                    "the client could not log in in time",
-                ));
-            }
+            Err(_) => return Err(too_late(last)),
         }
     }
+}
+
+fn passes(error: &Error) -> bool {
+    match passing(error.kind()) {
+        Passing::Elsewhere | Passing::Later => true,
+        Passing::WithToken | Passing::Never => error.kind() == ErrorKind::DeadlineExceeded,
+    }
+}
+
+fn too_late(last: Option<Error>) -> Error {
+    let late = |text| Error::new(ErrorKind::DeadlineExceeded, Outcome::NotSent, text);
+    let text = "the client could not log in in time";
+    match last {
+        None => late(Cow::Borrowed(text)),
+        Some(last) => late(format!("{text}: {}", last.brief()).into()).with_source(last),
+    }
+}
+
+/// Asks for the next token without waiting for it; who needs it does.
+fn ask_for_next(actor: &Addr<AuthActor>, generation: u64, need: Need) {
+    let (renewed, _) = oneshot::channel();
+    actor.do_send(RenewToken {
+        generation,
+        need,
+        renewed,
+    });
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod actor_limits;
 mod actor_system;
 mod auth;
 mod auth_admin;
+mod auth_login;
 mod auth_moved;
 mod auth_scene;
 mod auth_tokens;
