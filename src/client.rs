@@ -316,11 +316,13 @@ impl Drop for Inner {
         if let Some(runtime) = self.runtime().take() {
             let balancer = self.caller.balancer.clone();
             let (watches, leases) = (self.watches.clone(), self.leases.clone());
+            let tokens = self.caller.tokens.clone();
             let shutdown = self.shutdown_message();
             runtime.finish(async move {
                 let _ = watches.send(watch::Shutdown).await;
                 let _ = leases.send(END_LEASES).await;
                 let _ = balancer.send(shutdown).await;
+                tokens.close();
             });
         }
     }

@@ -127,6 +127,29 @@ async fn a_login_that_hangs_ends_with_the_crash_of_its_actor() {
     assert_eq!(server.count(AUTHENTICATE), 3);
 }
 
+#[test]
+fn a_client_that_is_dropped_forgets_how_it_logged_in() {
+    actix_rt::System::new().block_on(async {
+        let server = server().await;
+        let secret = Arc::new(());
+        let kept = Arc::downgrade(&secret);
+        let etcd = Client::builder([server.endpoint()])
+            // It is to be replaced one day, which is no reason to stay.
+            .token_lifetime(Duration::from_secs(600))
+            .auth_provider(move || {
+                let _secret = &secret;
+                async { word() }
+            })
+            .on_current_arbiter()
+            .connect()
+            .await
+            .unwrap();
+        etcd.put("k", "v").await.unwrap();
+        drop(etcd);
+        until("it is forgotten", || kept.strong_count() == 0).await;
+    });
+}
+
 #[tokio::test]
 async fn a_watch_waits_for_credentials_that_cannot_be_had_for_a_while() {
     let ttl = Duration::from_secs(1);
