@@ -7,7 +7,6 @@ use std::{
 };
 
 use actix::{Addr, Recipient};
-use http::HeaderValue;
 use tokio::time::Instant;
 use tokio_stream::{Stream, StreamExt, wrappers::BroadcastStream};
 
@@ -211,10 +210,6 @@ impl Client {
     pub(crate) async fn ready_connection(&self) -> Result<Arc<Connection>, Error> {
         let deadline = Instant::now() + self.request_timeout();
         self.caller().ready_connection(deadline).await
-    }
-
-    pub(crate) fn token(&self) -> Option<HeaderValue> {
-        self.caller().shared.token.at_hand().value
     }
 
     /// What is known of each endpoint now.

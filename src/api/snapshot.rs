@@ -26,9 +26,10 @@ use tokio_stream::Stream;
 use super::{
     maintenance::Maintenance,
     snapshot_check::Check,
-    streaming::{self, Opened},
+    streaming::Opened,
 };
 use crate::{
+    auth::{Token, Tokens},
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
     proto::{SnapshotRequest, SnapshotResponse},
@@ -85,7 +86,8 @@ impl Snapshot {
         let mut pause = PAUSE;
         loop {
             let token = client.caller().tokens.current(deadline).await?;
-            let error = match first_answer(client, deadline).await {
+            let using = (client.caller().tokens.clone(), token.clone());
+            let error = match first_answer(client, using, deadline).await {
                 Ok((answer, opened)) => return Ok(Self::new(answer, opened)),
                 Err(error) => error,
             };
@@ -147,11 +149,12 @@ impl Snapshot {
 
 async fn first_answer(
     client: &Client,
+    using: (Tokens, Token),
     deadline: Instant,
 ) -> Result<(SnapshotResponse, Opened<SnapshotResponse>)> {
-    let request = SnapshotRequest {};
+    let connection = client.caller().ready_connection(deadline).await?;
     let mut opened: Opened<SnapshotResponse> =
-        streaming::open(client, SNAPSHOT, &request, None).await?;
+        Opened::new(&connection, using, SNAPSHOT, &SnapshotRequest {})?;
     match timeout_at(deadline, opened.next()).await {
         Ok(Ok(Some(answer))) => Ok((answer, opened)),
         Ok(Ok(None)) => Err(corrupt("it is empty")),

@@ -190,9 +190,22 @@ impl Tokens {
             Some(actor) => renew(actor, refused.generation, Need::Refused, deadline)
                 .await
                 .map(|()| true),
-            // Who logs in by certificate has no token: the rights changed while the request was under way.
-            None => Ok(refused.value.is_none() && why == ErrorKind::AuthOldRevision),
+            None => Ok(changed_underway(refused, why)),
         }
+    }
+
+    /// A member refused the token of something that does not wait for the next one: that is got, and what comes next
+    /// waits for it. `false` where another one would be the same, or the token is not what was refused.
+    pub(crate) fn turned_down(&self, refused: &Token, why: ErrorKind) -> bool {
+        if passing(why) != Passing::WithToken {
+            return false;
+        }
+        let Some(actor) = &self.actor else {
+            return changed_underway(refused, why);
+        };
+        self.cell.let_go(refused.generation);
+        ask_for_next(actor, refused.generation, Need::Refused);
+        true
     }
 
     /// Whether calls wait for a token now.
@@ -213,6 +226,11 @@ impl Tokens {
             actor.do_send(Close);
         }
     }
+}
+
+/// Who logs in by certificate has no token: the rights changed while the request was under way.
+fn changed_underway(refused: &Token, why: ErrorKind) -> bool {
+    refused.value.is_none() && why == ErrorKind::AuthOldRevision
 }
 
 /// Gets a newer token than this one. A login that fails for a passing reason is made again, until the deadline: the

@@ -17,6 +17,7 @@ mod auth;
 mod auth_admin;
 mod auth_login;
 mod auth_moved;
+mod auth_raw;
 mod auth_scene;
 mod auth_tokens;
 mod auth_watch;
