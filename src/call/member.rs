@@ -59,6 +59,25 @@ impl Caller {
         named.ready_connection(deadline.min(soon)).await
     }
 
+    /// A connection for a stream, to none of these members; to any where no other can be reached, which forgets them.
+    pub(crate) async fn connection_besides(
+        &self,
+        avoided: &mut Vec<Endpoint>,
+        deadline: Instant,
+    ) -> Result<Arc<Connection>, Error> {
+        if !avoided.is_empty() {
+            for other in self.in_turn() {
+                if !avoided.contains(&other)
+                    && let Ok(connection) = self.reach(other, deadline).await
+                {
+                    return Ok(connection);
+                }
+            }
+            avoided.clear();
+        }
+        self.ready_connection(deadline).await
+    }
+
     fn view(&self, endpoint: &Endpoint) -> Option<MemberView> {
         let set = self.ready.load();
         let found = set.members.iter().find(|view| view.endpoint == *endpoint);
