@@ -99,8 +99,10 @@ impl Caller {
         let mut left = timeout;
         let mut trouble: Option<Trouble> = None;
         loop {
-            let token = self.tokens.current(deadline).await;
-            let token = token.map_err(|error| in_all(trouble.as_ref(), error))?;
+            let token = match self.tokens.current(deadline).await {
+                Ok(token) => token,
+                Err(error) => return Err(in_all(trouble.as_ref(), self.no_token(error))),
+            };
             let Some((connection, others)) = self.pick(rpc.leaderless, trouble.as_ref()) else {
                 let ready = self.await_ready(rpc.leaderless, deadline).await;
                 ready.map_err(|error| in_all(trouble.as_ref(), error))?;
@@ -170,6 +172,14 @@ impl Caller {
                 .with_outcome(trouble.attempts.outcome(Outcome::Rejected))
                 .with_attempts(trouble.attempts.made())),
         }
+    }
+
+    /// Why there is no token to send. Where nobody can be reached, that is the reason.
+    fn no_token(&self, error: Error) -> Error {
+        if error.kind() == ErrorKind::DeadlineExceeded && self.ready.load().ready.is_empty() {
+            return self.nobody_ready();
+        }
+        error
     }
 
     /// A connection for a stream or another use that is not a call of ours.
@@ -251,11 +261,13 @@ impl Caller {
                 tokio::task::yield_now().await;
                 Ok(())
             }
-            Err(_) => {
-                let text = self.ready.load().complaints();
-                Err(Error::new(ErrorKind::Unavailable, Outcome::NotSent, text))
-            }
+            Err(_) => Err(self.nobody_ready()),
         }
+    }
+
+    fn nobody_ready(&self) -> Error {
+        let text = self.ready.load().complaints();
+        Error::new(ErrorKind::Unavailable, Outcome::NotSent, text)
     }
 
     /// Waits for the next attempt: as long as the backoff says, or until a member becomes ready.

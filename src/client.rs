@@ -7,7 +7,6 @@ use std::{
 };
 
 use actix::{Addr, Recipient};
-use http::HeaderValue;
 use tokio::sync::OnceCell;
 use tokio_stream::{Stream, StreamExt, wrappers::BroadcastStream};
 
@@ -216,10 +215,6 @@ impl Client {
         self.caller().ready_connection(deadline).await
     }
 
-    pub(crate) fn token(&self) -> Option<HeaderValue> {
-        self.caller().shared.token.value()
-    }
-
     /// What is known of each endpoint now.
     pub fn connectivity(&self) -> Vec<EndpointStatus> {
         let set = self.caller().ready.load();
@@ -325,11 +320,13 @@ impl Drop for Inner {
         if let Some(runtime) = self.runtime().take() {
             let balancer = self.caller.balancer.clone();
             let (watches, leases) = (self.watches.clone(), self.leases.clone());
+            let tokens = self.caller.tokens.clone();
             let shutdown = self.shutdown_message();
             runtime.finish(async move {
                 let _ = watches.send(watch::Shutdown).await;
                 let _ = leases.send(END_LEASES).await;
                 let _ = balancer.send(shutdown).await;
+                tokens.close();
             });
         }
     }

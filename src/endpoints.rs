@@ -2,7 +2,7 @@
 //!
 //! What a cluster advertises is not always reachable (behind a load balancer, say). So an address is adopted only once
 //! its member has answered with the right cluster id, an empty list is never adopted, and the endpoints the
-//! client was given stay as a fallback.
+//! client was given stay as a fallback. Nor does a member list lead to plain text whoever was told to encrypt.
 
 use std::{sync::Weak, time::Duration};
 
@@ -29,23 +29,25 @@ const LOOK: Duration = Duration::from_millis(20);
 impl Client {
     /// Takes the endpoints over from the cluster's member list and gives the ones in use then.
     ///
-    /// Learners, members that have not started and new addresses that do not answer with this cluster's id are left
-    /// out; if nothing is left, the endpoints stay as they are. When no member can be reached, the endpoints the client
-    /// was given are tried as well. A [`set_endpoints`](Self::set_endpoints) meanwhile prevails.
+    /// Learners, members that have not started and new addresses that do not answer with this cluster's id are left out,
+    /// and so are plain ones next to encrypted ones unless `TlsOptions::allow_plain_endpoints` was said; if nothing is
+    /// left, the endpoints stay as they are. When no member can be reached, the endpoints the client was given are tried
+    /// as well. A [`set_endpoints`](Self::set_endpoints) meanwhile prevails.
     pub async fn sync(&self) -> Result<Vec<String>, Error> {
         let choice = self.caller().ready.load().choice;
         let listed = match self.listed().await {
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 let set = self.caller().ready.load_full();
                 let mut with_seeds = set.endpoints();
-                extend(&mut with_seeds, &set.seeds);
+                let seeds = self.without_downgrades(set.seeds.to_vec(), &with_seeds);
+                extend(&mut with_seeds, &seeds);
                 self.update(with_seeds, choice).await?;
                 self.listed().await?
             }
             listed => listed?,
         };
-        let advertised = advertised(&listed);
         let before = self.caller().ready.load().endpoints();
+        let advertised = self.without_downgrades(advertised(&listed), &before);
         let mut union = before.clone();
         extend(&mut union, &advertised);
         self.update(union, choice).await?;
@@ -53,6 +55,17 @@ impl Client {
         let adopted = adopted(before, &advertised, &answers);
         self.update(adopted, choice).await?;
         Ok(self.endpoints())
+    }
+
+    fn without_downgrades(&self, more: Vec<Endpoint>, known: &[Endpoint]) -> Vec<Endpoint> {
+        if self.caller().shared.dial.tls.allows_plain() {
+            return more;
+        }
+        let (kept, plain) = without_downgrades(more, known);
+        for endpoint in plain {
+            tracing::warn!(%endpoint, "a member advertises an endpoint that is not encrypted; it is left out");
+        }
+        kept
     }
 
     async fn listed(&self) -> Result<Vec<Member>, Error> {
@@ -183,7 +196,18 @@ fn advertised(members: &[Member]) -> Vec<Endpoint> {
     endpoints
 }
 
-pub(crate) fn extend(endpoints: &mut Vec<Endpoint>, more: &[Endpoint]) {
+/// The endpoints that may be used beside those that are known, and the plain ones that may not: where one is encrypted,
+/// a plain one would get passwords and tokens in the clear.
+pub(crate) fn without_downgrades(
+    more: Vec<Endpoint>,
+    known: &[Endpoint],
+) -> (Vec<Endpoint>, Vec<Endpoint>) {
+    let encrypted = more.iter().chain(known).any(Endpoint::is_tls);
+    more.into_iter()
+        .partition(|endpoint| endpoint.is_tls() || !encrypted)
+}
+
+fn extend(endpoints: &mut Vec<Endpoint>, more: &[Endpoint]) {
     for endpoint in more {
         if !endpoints.contains(endpoint) {
             endpoints.push(endpoint.clone());
@@ -234,5 +258,37 @@ mod tests {
             .map(|e| e.as_str().to_owned())
             .collect();
         assert_eq!(names, ["http://a:1", "http://b:1"]);
+    }
+
+    fn endpoints(texts: &[&str]) -> Vec<Endpoint> {
+        let parsed = texts.iter().map(|text| Endpoint::parse(text));
+        parsed.collect::<Result<_, _>>().unwrap()
+    }
+
+    #[test]
+    fn no_plain_endpoint_comes_beside_an_encrypted_one() {
+        for (known, more, kept) in [
+            (
+                vec!["https://a:1"],
+                vec!["https://b:1", "http://c:1"],
+                vec!["https://b:1"],
+            ),
+            (vec!["https://a:1"], vec!["http://a:1", "unix:///s"], vec![]),
+            (vec!["unixs:///s"], vec!["http://a:1"], vec![]),
+            (
+                vec!["http://a:1"],
+                vec!["https://b:1", "http://c:1"],
+                vec!["https://b:1"],
+            ),
+            (
+                vec!["http://a:1"],
+                vec!["http://b:1", "unix:///s"],
+                vec!["http://b:1", "unix:///s"],
+            ),
+        ] {
+            let (found, plain) = without_downgrades(endpoints(&more), &endpoints(&known));
+            assert_eq!(found, endpoints(&kept), "{known:?} {more:?}");
+            assert_eq!(plain.len(), more.len() - kept.len());
+        }
     }
 }

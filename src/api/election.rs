@@ -109,13 +109,8 @@ impl ServerElections {
         let request = LeaderRequest {
             name: name.into_bytes(),
         };
-        Answers::open::<_, LeaderResponse>(
-            &self.0,
-            "/v3electionpb.Election/Observe",
-            &request,
-            None,
-        )
-        .await
+        Answers::open::<_, LeaderResponse>(&self.0, "/v3electionpb.Election/Observe", request, None)
+            .await
     }
 }
 

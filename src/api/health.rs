@@ -59,7 +59,7 @@ impl Health {
         Answers::open::<_, HealthCheckResponse>(
             &self.0,
             "/grpc.health.v1.Health/Watch",
-            &request,
+            request,
             Some(endpoint),
         )
         .await

@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout_at};
 use super::Caller;
 use crate::{
     balancer::{Connects, MemberView, NeedMember, Subscribe},
-    connection::Connection,
+    connection::{Connection, ConnectivityState},
     error::{Error, ErrorKind, Outcome},
     runtime::shut_down,
     transport::Endpoint,
@@ -28,6 +28,54 @@ impl Caller {
             only: Some(endpoint),
             ..self.clone()
         })
+    }
+
+    /// The members one by one, those that are ready first. Those that were tried in vain just now are left out.
+    pub(crate) fn in_turn(&self) -> Vec<Endpoint> {
+        let set = self.ready.load();
+        let mut members: Vec<&MemberView> = set
+            .members
+            .iter()
+            .filter(|view| match view.state {
+                ConnectivityState::TransientFailure | ConnectivityState::Shutdown => false,
+                ConnectivityState::Idle
+                | ConnectivityState::Connecting
+                | ConnectivityState::Ready
+                | ConnectivityState::NoLeader => true,
+            })
+            .collect();
+        members.sort_by_key(|view| view.state != ConnectivityState::Ready);
+        members.iter().map(|view| view.endpoint.clone()).collect()
+    }
+
+    /// A connection to this member, made if there is none and the policy would let it rest.
+    pub(crate) async fn reach(
+        &self,
+        endpoint: Endpoint,
+        deadline: Instant,
+    ) -> Result<Arc<Connection>, Error> {
+        let soon = Instant::now() + self.shared.dial.connect_timeout;
+        let named = self.at(endpoint)?;
+        named.ready_connection(deadline.min(soon)).await
+    }
+
+    /// A connection for a stream, to none of these members; to any where no other can be reached, which forgets them.
+    pub(crate) async fn connection_besides(
+        &self,
+        avoided: &mut Vec<Endpoint>,
+        deadline: Instant,
+    ) -> Result<Arc<Connection>, Error> {
+        if !avoided.is_empty() {
+            for other in self.in_turn() {
+                if !avoided.contains(&other)
+                    && let Ok(connection) = self.reach(other, deadline).await
+                {
+                    return Ok(connection);
+                }
+            }
+            avoided.clear();
+        }
+        self.ready_connection(deadline).await
     }
 
     fn view(&self, endpoint: &Endpoint) -> Option<MemberView> {

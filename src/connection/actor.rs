@@ -121,7 +121,7 @@ impl ConnectionActor {
     fn metadata(&self) -> Metadata {
         Metadata {
             require_leader: true,
-            token: self.shared.token.value(),
+            token: self.shared.token.at_hand().value,
             timeout: None,
         }
     }

@@ -265,7 +265,8 @@ pub(crate) fn head_verdict(status: StatusCode, headers: &HeaderMap) -> HeadVerdi
     }
 }
 
-fn status_of(headers: &HeaderMap) -> Option<Result<(), Failure>> {
+/// The status of an answer, where these headers or trailers have it.
+pub(super) fn status_of(headers: &HeaderMap) -> Option<Result<(), Failure>> {
     if headers.get(&GRPC_STATUS)?.as_bytes() == b"0" {
         return Some(Ok(()));
     }

@@ -30,7 +30,6 @@ use super::{
     stream::{Close, Leave, Load, Open, StreamActor},
 };
 use crate::{
-    auth::Token,
     balancer::{AwaitReady, Candidates},
     call::Caller,
     connection::{Connection, EndpointId},
@@ -211,7 +210,7 @@ impl HubActor {
         let number = self.last_stream;
         let load = Load::default();
         // A stream keeps the token it was opened with, for every watch that is ever created on it.
-        let token = Token::clone(&self.caller.shared.token.load());
+        let token = self.caller.shared.token.at_hand();
         let metadata = Metadata {
             require_leader,
             token: token.value,

@@ -9,6 +9,7 @@ use super::{BalancerActor, Member};
 use crate::{
     balancer::{By, ConnectivityChange, MemberView, UpdateEndpoints},
     connection::{ConnectivityState, Drain, EndpointId, actor::ConnectionActor},
+    endpoints::without_downgrades,
     transport::Endpoint,
 };
 
@@ -41,13 +42,12 @@ impl BalancerActor {
         if waited_since.elapsed() < FALL_BACK {
             return;
         }
-        let known: Vec<Endpoint> = self.endpoints();
-        let missing: Vec<Endpoint> = self
-            .seeds
-            .iter()
-            .filter(|seed| !known.contains(seed))
-            .cloned()
-            .collect();
+        let known = self.endpoints();
+        let seeds = self.seeds.iter().filter(|seed| !known.contains(seed));
+        let mut missing: Vec<Endpoint> = seeds.cloned().collect();
+        if !self.shared.dial.tls.allows_plain() {
+            missing = without_downgrades(missing, &known).0;
+        }
         if missing.is_empty() {
             return;
         }
