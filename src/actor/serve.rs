@@ -103,7 +103,7 @@ impl<R: FreeRequest> Call<R> {
         drop(permit);
         match (kept, result) {
             (None, result) => asker.answer(result),
-            (Some(_), Ok(response)) => R::unwanted(response),
+            (Some(request), Ok(response)) => request.unwanted(response),
             (Some(request), Err(error)) => self.failures.tell(request, error).await,
         }
     }

@@ -1,6 +1,6 @@
 //! A lock or a leadership that is had for an actor, which is told by messages when it has it and when not any more.
 
-use std::{ops::Deref, time::Duration};
+use std::ops::Deref;
 
 use actix::{Message, Recipient};
 use tokio::sync::oneshot;
@@ -8,11 +8,9 @@ use tokio::sync::oneshot;
 use super::{held::Held, tenure::Loss};
 use crate::{
     client::Client,
+    delivery::gone,
     error::{Error, Result},
 };
-
-/// Between two looks at whether the actor is still there.
-const LOOK: Duration = Duration::from_millis(200);
 
 /// Waits for a lock or a leadership on behalf of an actor, and holds it. Dropped, it is given back in the background.
 #[derive(Debug)]
@@ -102,15 +100,5 @@ where
             }
             Some(Told::Left)
         }
-    }
-}
-
-/// Waits until the actor has ended.
-async fn gone<M>(recipient: &Recipient<M>)
-where
-    M: Message<Result = ()> + Send,
-{
-    while recipient.connected() {
-        tokio::time::sleep(LOOK).await;
     }
 }

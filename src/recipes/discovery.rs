@@ -122,7 +122,9 @@ impl Discover<Client> {
     /// the handle is dropped. A slow actor is told the sum of what it has missed. Fails as awaiting it does.
     pub async fn send_to(self, recipient: Recipient<DiscoveryEvent>) -> Result<Observation> {
         let client = self.client.clone();
-        Ok(deliver(&client, self.open().await?, recipient))
+        let last = DiscoveryEvent::Ended(shut_down());
+        let found = self.open().await?;
+        Ok(deliver(&client, found, recipient, Some(last)))
     }
 
     async fn open(self) -> Result<Discovery> {

@@ -55,6 +55,7 @@ use crate::{
     },
     client::Client,
     error::{Error, Result},
+    runtime::shut_down,
 };
 
 /// An election, as a candidate sees it.
@@ -82,13 +83,14 @@ impl Client {
     }
 
     /// Sends every change of who leads the election of that name to an actor, the next one when the last was handled,
-    /// until that actor or the client ends, or the handle is dropped.
+    /// until that actor or the client ends, or the handle is dropped. Of a client that has ended, that is told.
     pub fn send_leaders_to(
         &self,
         name: impl IntoBytes,
         recipient: Recipient<LeaderEvent>,
     ) -> Observation {
-        deliver(self, self.leaders(name), recipient)
+        let last = LeaderEvent::Ended(shut_down());
+        deliver(self, self.leaders(name), recipient, Some(last))
     }
 }
 

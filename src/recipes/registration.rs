@@ -20,11 +20,12 @@
 //! ```
 //!
 //! As a message to the actor [`Etcd`](crate::Etcd): [`register`]`("services/web", "10.0.0.1:80")`. Sent with `do_send`,
-//! the instance is registered until the client is shut down.
+//! the instance is registered until the client is shut down or the arbiter of that actor ends.
 
 use std::{fmt, future::IntoFuture, time::Duration, time::Instant};
 
 use actix::{Message, Recipient};
+use actix_rt::Arbiter;
 use bytes::Bytes;
 use serde_json::Value;
 use tokio_stream::{Stream, StreamExt};
@@ -180,7 +181,7 @@ impl FreeRequest for Register {
         self.on(client).into_future()
     }
 
-    fn unwanted(registration: Registration) {
+    fn unwanted(self, registration: Registration) {
         registration.detach();
     }
 }
@@ -226,7 +227,8 @@ impl Registration {
 
     /// Sends what happens to it to an actor, until that actor or the registration ends, or the handle is dropped.
     pub fn send_to(&self, recipient: Recipient<RegistrationEvent>) -> Observation {
-        deliver(self.session.client(), self.events(), recipient)
+        let last = RegistrationEvent::Ended(LostReason::Shutdown);
+        deliver(self.session.client(), self.events(), recipient, Some(last))
     }
 
     /// Takes it off the list, and waits for it.
@@ -234,14 +236,18 @@ impl Registration {
         self.session.close().await
     }
 
-    /// Lets it be registered until the client is shut down.
+    /// Lets it be registered until the client is shut down or the actix arbiter this is called on ends; where there is
+    /// none, as on plain tokio, until the client is shut down.
     pub fn detach(self) {
         let client = self.session.client().clone();
-        client.run(move || {
-            actix_rt::spawn(async move {
-                self.session.lost().await;
-            });
-        });
+        let kept = async move {
+            self.session.lost().await;
+        };
+        // A task on the client's thread would keep the client, and the lease, when the application's system has stopped.
+        match Arbiter::try_current() {
+            Some(arbiter) => drop(arbiter.spawn(kept)),
+            None => drop(client.run(move || drop(actix_rt::spawn(kept)))),
+        }
     }
 }
 
