@@ -104,7 +104,8 @@ impl Place {
         let mut watch = watch.start_revision(from).await?;
         while let Some(item) = watch.next().await {
             match item {
-                WatchItem::Events(_) => return Ok(()),
+                // Of a cluster that was restored from an old backup, nothing is known.
+                WatchItem::Events(_) | WatchItem::RevisionRegressed { .. } => return Ok(()),
                 WatchItem::Ended(why) => {
                     let error = why.to_error();
                     // What was compacted away shows in the next read.

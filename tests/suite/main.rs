@@ -30,6 +30,7 @@ mod counter;
 mod coverage;
 mod discovery;
 mod discovery_faults;
+mod discovery_scripted;
 mod election;
 mod endpoints;
 mod etcdctl;
