@@ -128,7 +128,7 @@ impl Discover<Client> {
     }
 
     async fn open(self) -> Result<Discovery> {
-        let mut follow = Follow::new(self.client.clone(), naming::prefix(&self.target)?);
+        let mut follow = Follow::prefix(self.client.clone(), naming::prefix(&self.target)?);
         let mut roster = Roster::default();
         while roster.revision() == 0 {
             if let Some(seen) = follow.step().await? {

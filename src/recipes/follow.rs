@@ -1,4 +1,4 @@
-//! Follows all keys under a prefix: a read, then every revision after it, and a read again where history was compacted
+//! Follows a key, or all keys under a prefix: a read, then every revision after it, and a read again where history was compacted
 //! away in between, or is another one: the cluster was restored from an old backup.
 
 use bytes::Bytes;
@@ -15,7 +15,9 @@ use crate::{
 
 pub(super) struct Follow {
     client: Client,
-    prefix: Bytes,
+    key: Bytes,
+    /// All keys that begin with it.
+    all: bool,
     watch: Option<Watch>,
     /// The revision it had seen when a member knew less.
     doubt: Option<i64>,
@@ -31,10 +33,18 @@ pub(super) enum Seen {
 }
 
 impl Follow {
-    pub(super) fn new(client: Client, prefix: Bytes) -> Self {
+    pub(super) fn prefix(client: Client, prefix: Bytes) -> Self {
+        Self {
+            all: true,
+            ..Self::key(client, prefix)
+        }
+    }
+
+    pub(super) fn key(client: Client, key: Bytes) -> Self {
         Self {
             client,
-            prefix,
+            key,
+            all: false,
             watch: None,
             doubt: None,
         }
@@ -75,14 +85,16 @@ impl Follow {
     }
 
     async fn read(&mut self) -> Result<Option<Seen>> {
-        let found = self.client.get(self.prefix.clone()).prefix().await?;
+        let read = self.client.get(self.key.clone());
+        let found = if self.all { read.prefix() } else { read }.await?;
         let revision = found.header.revision;
         // The member only lagged: what it tells next is what comes next.
         if self.watch.is_some() && self.doubt.is_some_and(|seen| revision >= seen) {
             self.doubt = None;
             return Ok(None);
         }
-        let watch = self.client.watch(self.prefix.clone()).prefix();
+        let watch = self.client.watch(self.key.clone());
+        let watch = if self.all { watch.prefix() } else { watch };
         match watch.start_revision(revision + 1).await {
             Ok(watch) => self.watch = Some(watch),
             // Compacted between the two: read again.
