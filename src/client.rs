@@ -230,7 +230,8 @@ impl Client {
         Ok(BroadcastStream::new(changes).filter_map(Result::ok))
     }
 
-    /// Sends every change of an endpoint's state to an actor, until that actor ends.
+    /// Sends every change of an endpoint's state to an actor, the next one when the last was handled, until that actor
+    /// ends. One that falls far behind misses the oldest ones.
     pub fn send_connectivity_to(&self, recipient: Recipient<ConnectivityChange>) {
         self.caller()
             .balancer

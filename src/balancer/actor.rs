@@ -10,6 +10,7 @@ use actix::{
     ResponseFuture, Supervised,
 };
 use tokio::{sync::broadcast, time::Instant};
+use tokio_stream::{StreamExt, wrappers::BroadcastStream};
 
 use super::{
     AwaitReady, BalancePolicy, ConnectivityChange, CrashConnection, MemberView, ReadySet, Shutdown,
@@ -21,6 +22,7 @@ use crate::{
         Connect, ConnectivityChanged, ConnectivityState, Drain, EndpointId, Probe, Rest, Suspected,
         Wanted, actor::ConnectionActor, shared::Shared,
     },
+    delivery::deliver,
     retry::MemberReady,
     supervisor::{ActorFailed, Crash, crashes, supervise},
     transport::Endpoint,
@@ -48,7 +50,6 @@ pub(crate) struct BalancerActor {
     reminding: bool,
     forgetting: bool,
     changes: broadcast::Sender<ConnectivityChange>,
-    subscribers: Vec<Recipient<ConnectivityChange>>,
     /// Calls that wait for their next attempt hear of a member that became ready.
     retries: Recipient<MemberReady>,
     closed: bool,
@@ -83,7 +84,6 @@ impl BalancerActor {
                 reminding: false,
                 forgetting: false,
                 changes: broadcast::Sender::new(CHANGES_KEPT),
-                subscribers: Vec::new(),
                 retries,
                 closed: false,
             },
@@ -145,14 +145,6 @@ impl BalancerActor {
                 Demand::Rest(id) => self.tell(id, Rest),
             }
         }
-    }
-
-    fn tell_subscribers(&mut self, change: &ConnectivityChange) {
-        self.subscribers.retain(Recipient::connected);
-        for subscriber in &self.subscribers {
-            subscriber.do_send(change.clone());
-        }
-        let _ = self.changes.send(change.clone());
     }
 
     fn tell<M>(&self, id: EndpointId, message: M)
@@ -242,7 +234,7 @@ impl Handler<ConnectivityChanged> for BalancerActor {
             if change.state == ConnectivityState::Ready {
                 self.retries.do_send(MemberReady);
             }
-            self.tell_subscribers(&change);
+            let _ = self.changes.send(change);
         }
     }
 }
@@ -326,7 +318,8 @@ impl Handler<SubscribeRecipient> for BalancerActor {
     type Result = ();
 
     fn handle(&mut self, SubscribeRecipient(recipient): SubscribeRecipient, _: &mut Context<Self>) {
-        self.subscribers.push(recipient);
+        let changes = BroadcastStream::new(self.changes.subscribe()).filter_map(Result::ok);
+        actix_rt::spawn(deliver(changes, recipient));
     }
 }
 

@@ -13,6 +13,7 @@ use tokio_stream::StreamExt;
 use super::{TimeToLive, time_to_live};
 use crate::{
     client::Client,
+    delivery::{Unheard, deliver},
     error::Result,
     lease::{
         Announce, Keep, LeaseEvent, LeaseEvents, LeaseNews, LostReason, Release,
@@ -102,9 +103,18 @@ impl Lease {
         self.cell.events()
     }
 
-    /// Sends what happens to it from now on to an actor.
+    /// Sends what happens to it from now on to an actor, the next event when the last was handled. One that is far
+    /// behind misses the oldest; never the last.
     pub fn send_to(&self, recipient: Recipient<LeaseNews>) {
-        self.cell.send_to(recipient);
+        let lease = self.id();
+        let news = self.events().map(move |event| LeaseNews { lease, event });
+        let event = self.cell.lost().map(LeaseEvent::Lost);
+        let last = event.map(|event| LeaseNews { lease, event });
+        let unheard = Unheard::new(recipient.clone(), last);
+        self.client.run(move || {
+            unheard.started();
+            actix_rt::spawn(deliver(news, recipient));
+        });
     }
 
     /// Waits until a kept lease is lost, and tells why. A lease that is not kept never is.

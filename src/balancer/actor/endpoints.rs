@@ -101,7 +101,7 @@ impl Handler<UpdateEndpoints> for BalancerActor {
         self.publish();
         for removed in kept {
             removed.actor.do_send(Drain);
-            self.tell_subscribers(&ConnectivityChange {
+            let _ = self.changes.send(ConnectivityChange {
                 endpoint: removed.view.endpoint.as_str().to_owned(),
                 state: ConnectivityState::Shutdown,
                 error: None,
