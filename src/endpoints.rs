@@ -260,11 +260,6 @@ mod tests {
         assert_eq!(names, ["http://a:1", "http://b:1"]);
     }
 
-    fn endpoints(texts: &[&str]) -> Vec<Endpoint> {
-        let parsed = texts.iter().map(|text| Endpoint::parse(text));
-        parsed.collect::<Result<_, _>>().unwrap()
-    }
-
     #[test]
     fn no_plain_endpoint_comes_beside_an_encrypted_one() {
         for (known, more, kept) in [
