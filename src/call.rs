@@ -103,7 +103,7 @@ impl Caller {
                 Ok(token) => token,
                 Err(error) => return Err(in_all(trouble.as_ref(), self.no_token(error))),
             };
-            let Some((connection, others)) = self.pick(rpc.leaderless, trouble.as_ref()) else {
+            let Some(connection) = self.pick(rpc.leaderless, trouble.as_ref()) else {
                 let ready = self.await_ready(rpc.leaderless, deadline).await;
                 ready.map_err(|error| in_all(trouble.as_ref(), error))?;
                 left = deadline.saturating_duration_since(Instant::now());
@@ -117,7 +117,7 @@ impl Caller {
             let attempt = AttemptUnderWay {
                 connection: &connection,
                 rpc,
-                others,
+                named: self.only.is_some(),
                 slow: trouble.as_ref().map_or(0, |trouble| trouble.slow),
                 deadline,
             };
@@ -188,7 +188,7 @@ impl Caller {
         deadline: Instant,
     ) -> Result<Arc<Connection>, Error> {
         loop {
-            if let Some((connection, _)) = self.pick(false, None) {
+            if let Some(connection) = self.pick(false, None) {
                 return Ok(connection);
             }
             self.await_ready(false, deadline).await?;
@@ -210,10 +210,9 @@ impl Caller {
         self.ready.load().members.len()
     }
 
-    /// A member to ask, and whether there are others.
-    fn pick(&self, leaderless: bool, trouble: Option<&Trouble>) -> Option<(Arc<Connection>, bool)> {
+    fn pick(&self, leaderless: bool, trouble: Option<&Trouble>) -> Option<Arc<Connection>> {
         if let Some(endpoint) = &self.only {
-            return Some((self.connection_of(endpoint)?, false));
+            return self.connection_of(endpoint);
         }
         let set = self.ready.load();
         let usable = if set.ready.is_empty() && leaderless {
@@ -224,7 +223,6 @@ impl Caller {
         if usable.is_empty() {
             return None;
         }
-        let others = usable.len() > 1;
         let candidates = Candidates::new(usable);
         let mut chosen = &usable[0];
         for _ in 0..usable.len() {
@@ -232,14 +230,14 @@ impl Caller {
             chosen = usable.get(index).unwrap_or(&usable[0]);
             match trouble {
                 Some(trouble) if trouble.avoided.contains(&chosen.id) => {}
-                _ => return Some((chosen.clone(), others)),
+                _ => return Some(chosen.clone()),
             }
         }
         // A policy that insists on one member must not keep a retry from the others.
         let other = usable
             .iter()
             .find(|other| trouble.is_none_or(|trouble| !trouble.avoided.contains(&other.id)));
-        Some((other.unwrap_or(chosen).clone(), others))
+        Some(other.unwrap_or(chosen).clone())
     }
 
     async fn await_ready(&self, leaderless: bool, deadline: Instant) -> Result<(), Error> {

@@ -21,15 +21,17 @@ use crate::{
 
 /// A write under a leader that is gone is given up after this: its answer may still be under way.
 const LEADER_GRACE: Duration = Duration::from_millis(500);
-/// How long a read waits for a member that seems fine before it asks another; doubled each time that was in vain.
+/// How long a read waits for a member that seems fine before it asks again, elsewhere if it can.
 const READ_PATIENCE: Duration = Duration::from_secs(1);
+/// So often at the most: what takes long everywhere must not be begun again and again.
+const IMPATIENT: u32 = 2;
 
 /// One request on one connection.
 pub(super) struct AttemptUnderWay<'a> {
     pub(super) connection: &'a Arc<Connection>,
     pub(super) rpc: Rpc,
-    /// Whether another member could be asked instead.
-    pub(super) others: bool,
+    /// Whether it has to be this member.
+    pub(super) named: bool,
     /// How many attempts before this one took too long.
     pub(super) slow: u32,
     pub(super) deadline: Instant,
@@ -74,8 +76,8 @@ impl AttemptUnderWay<'_> {
         room: &'r Semaphore,
     ) -> Result<Option<SemaphorePermit<'r>>, Failure> {
         // Nothing was sent, so that even a write may go to another member.
-        let elsewhere = self.elsewhere(Instant::now()).unwrap_or(self.deadline);
-        let permit = timeout_at(elsewhere, room.acquire()).await;
+        let patience = self.impatience(Instant::now()).unwrap_or(self.deadline);
+        let permit = timeout_at(patience, room.acquire()).await;
         let kind = match permit {
             // The semaphore is never closed: an error cannot happen, and would mean no limit.
             Ok(permit) if Instant::now() < self.deadline => return Ok(permit.ok()),
@@ -161,15 +163,14 @@ impl AttemptUnderWay<'_> {
         if self.rpc.class != RpcClass::Read || self.rpc.waits || sent.is_answering() {
             return None;
         }
-        self.elsewhere(began)
+        self.impatience(began)
     }
 
-    /// When to ask another member. The last one gets all the time that is left: what takes long everywhere must not be
-    /// begun again and again.
-    fn elsewhere(&self, began: Instant) -> Option<Instant> {
-        let patience = READ_PATIENCE.saturating_mul(2u32.saturating_pow(self.slow));
+    /// When to ask again. The last attempt gets all the time that is left.
+    fn impatience(&self, began: Instant) -> Option<Instant> {
         let left = self.deadline.saturating_duration_since(began);
-        (self.others && left >= patience * 3).then(|| began + patience)
+        let again = !self.named && self.slow < IMPATIENT && left >= READ_PATIENCE * 3;
+        again.then(|| began + READ_PATIENCE)
     }
 
     fn condemned(&self, health: &Health, sent: &Sent) -> Option<Failure> {

@@ -15,6 +15,7 @@ use crate::wait::until;
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 const RANGE: &str = "/etcdserverpb.KV/Range";
+const HASH: &str = "/etcdserverpb.Maintenance/HashKV";
 const GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
 
 fn range() -> Reply {
@@ -27,29 +28,30 @@ fn range() -> Reply {
 #[tokio::test]
 async fn what_takes_long_everywhere_is_not_begun_again_and_again() {
     let servers = [ScriptedServer::start().await, ScriptedServer::start().await];
+    let slowly = Duration::from_millis(2500);
     for server in &servers {
-        server.on(RANGE, |_| range().after(Duration::from_millis(2500)));
+        server.on(RANGE, move |_| range().after(slowly));
     }
-    let sent = || {
-        servers
-            .iter()
-            .map(|server| server.count(RANGE))
-            .sum::<usize>()
-    };
-    let alone = Client::connect([servers[0].endpoint()]).await.unwrap();
-    alone.get("k").await.unwrap();
-    assert_eq!(sent(), 1, "there is nobody else to ask");
-    let both = Client::connect(servers.iter().map(ScriptedServer::endpoint));
-    let both = both.await.unwrap();
-    until("both are there", || {
-        let statuses = both.connectivity();
-        statuses
-            .iter()
-            .all(|one| one.state == ConnectivityState::Ready)
-    })
-    .await;
-    both.get("k").await.unwrap();
-    assert_eq!(sent(), 3, "another one is asked once, and waited for");
+    let etcd = Client::connect(servers.iter().map(ScriptedServer::endpoint));
+    etcd.await.unwrap().get("k").await.unwrap();
+    let sent = servers.iter().map(|server| server.count(RANGE));
+    assert_eq!(sent.sum::<usize>(), 3, "the third is waited for");
+}
+
+#[tokio::test]
+async fn who_names_a_member_waits_for_it() {
+    let server = ScriptedServer::start().await;
+    server.on(HASH, |_| {
+        let answer = proto::HashKvResponse {
+            header: Some(proto::ResponseHeader::default()),
+            ..Default::default()
+        };
+        Reply::message(&answer).after(Duration::from_millis(1500))
+    });
+    let etcd = Client::connect([server.endpoint()]).await.unwrap();
+    let hash = etcd.maintenance().hash_kv(0).at(server.endpoint());
+    hash.await.unwrap();
+    assert_eq!(server.count(HASH), 1);
 }
 
 #[tokio::test]
