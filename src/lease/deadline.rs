@@ -171,13 +171,19 @@ impl Deadline {
             Keepalive::Due { at } => at,
             Keepalive::InFlight { sent_at } => later(sent_at, self.patience()),
         };
-        let until = next.min(if self.at_risk {
+        Step::Wait {
+            until: self.expect(next),
+        }
+    }
+
+    /// When it has to be looked at, if there is something to do about its keepalive then.
+    fn expect(&mut self, next: Instant) -> Instant {
+        self.expected = next.min(if self.at_risk {
             self.gives_up_at()
         } else {
             self.held_until
         });
-        self.expected = until;
-        Step::Wait { until }
+        self.expected
     }
 
     /// A keepalive sent at `sent_at` was answered. Answers carry no number: where one stream owes
@@ -258,6 +264,16 @@ impl Deadline {
         self.renew(ttl, later(sent_at, ttl));
         self.expected = self.schedule(sent_at, jitter).min(self.held_until);
         Some(self.expected)
+    }
+
+    /// The keepalive that had to wait for a member goes out only now: its answer is waited for from now on, whatever was
+    /// thought of it meanwhile. Tells when to look at it again.
+    pub(crate) fn sent(&mut self, now: Instant) -> Instant {
+        self.notice_sleep(now);
+        self.keepalive = Keepalive::InFlight { sent_at: now };
+        // A deadline that has passed is not told yet: that is due now, not a sleep.
+        self.expected = self.expect(later(now, self.patience())).max(now);
+        self.expected
     }
 
     /// When the keepalive in flight was sent.

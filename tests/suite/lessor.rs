@@ -11,7 +11,7 @@ use actix_etcd::proto::{
     LeaseRevokeResponse,
 };
 use prost::Message;
-use testbed::{Call, Reply, STATUS, ScriptedServer, StatusResponse};
+use testbed::{Call, Greeting, Reply, STATUS, ScriptedServer, StatusResponse};
 
 pub const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 /// What it answers to a keepalive unless told otherwise.
@@ -79,6 +79,16 @@ impl Lessor {
         let book = self.book.clone();
         self.server
             .on(KEEP_ALIVE, move |call| script(&call, book.serve()));
+    }
+
+    /// Ends its connections, and takes no new ones.
+    pub fn go_away(&self) {
+        self.server.set_greeting(Greeting::Close);
+        self.server.close_connections();
+    }
+
+    pub fn come_back(&self) {
+        self.server.set_greeting(Greeting::Http2);
     }
 
     pub fn answer(&self, lease: i64, answer: Answer) {

@@ -40,6 +40,7 @@ mod lateness;
 mod lease;
 mod lease_auth;
 mod lease_faults;
+mod lease_outage;
 mod lease_record;
 mod lease_scripted;
 mod lessor;

@@ -66,7 +66,7 @@ impl KeeperActor {
                 self.note_asked(&renewal, asked);
                 patience = patience.into_iter().chain([renewal.patience]).min();
             } else {
-                self.park(renewal, asked, now);
+                self.park(renewal, asked);
             }
         }
         if let Some(patience) = patience {
@@ -92,14 +92,14 @@ impl KeeperActor {
     }
 
     /// Nobody can be asked: it waits, and its lease hears when its time to wait is over.
-    fn park(&mut self, renewal: Renewal, asked: Asked, now: Instant) {
+    fn park(&mut self, renewal: Renewal, asked: Asked) {
         let parked = Asked {
             parked: true,
             ..asked
         };
         self.note_asked(&renewal, parked);
         if let Some(place) = renewal.place {
-            self.lane.wake(place, now + renewal.patience);
+            self.lane.wake_in_time(place);
         }
         self.parked.push(renewal);
     }
@@ -260,14 +260,18 @@ impl Handler<MemberReady> for KeeperActor {
         if self.caller.ready.load().closed {
             return;
         }
+        let now = now();
         let parked = std::mem::take(&mut self.parked);
         for renewal in &parked {
             if let Some(asked) = self.asked(renewal) {
                 let parked = false;
                 self.note_asked(renewal, Asked { parked, ..asked });
+                if let Some(place) = renewal.place {
+                    self.lane.sent(place, now);
+                }
             }
         }
-        self.send(parked, now(), ctx);
+        self.send(parked, now, ctx);
         self.rearm(ctx);
     }
 }
