@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use actix_etcd::{Client, Lease, lease::LeaseEvent};
+use actix_etcd::{
+    Client, ErrorKind, Lease,
+    lease::{LeaseEvent, LostReason},
+};
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 
@@ -28,6 +31,44 @@ async fn kept(lessor: &Lessor, etcd: &Client, answer: Answer) -> Lease {
     let lease = etcd.lease(TTL).keep_alive().await.unwrap();
     lessor.answer(lease.id(), answer);
     lease
+}
+
+/// Waits until it was renewed twice: whatever was to be sent before has arrived.
+async fn renewed_twice(lessor: &Lessor, lease: &Lease) {
+    let before = lessor.count(lease.id());
+    until("it is kept again", || lessor.count(lease.id()) > before + 1).await;
+}
+
+#[tokio::test]
+async fn a_lease_given_up_in_an_outage_is_not_kept_alive_after_it() {
+    let (lessor, etcd) = server_and_client().await;
+    let other = kept(&lessor, &etcd, Answer::Ttl(6)).await;
+    let given_up = etcd
+        .lease(Duration::from_secs(2))
+        .keep_alive()
+        .give_up_after(Duration::ZERO)
+        .await
+        .unwrap();
+    lessor.go_away();
+    let lost = timeout(AT_MOST, given_up.lost()).await;
+    assert_eq!(lost, Ok(LostReason::NeverConfirmed));
+    let before = lessor.count(given_up.id());
+    lessor.come_back();
+    renewed_twice(&lessor, &other).await;
+    assert_eq!(lessor.count(given_up.id()), before);
+}
+
+#[tokio::test]
+async fn a_renewal_nobody_waits_for_any_more_is_not_sent_after_an_outage() {
+    let (lessor, etcd) = server_and_client().await;
+    let other = kept(&lessor, &etcd, Answer::Ttl(6)).await;
+    lessor.go_away();
+    until("nobody can be asked", || lessor.server.connections() == 0).await;
+    let once = etcd.keep_alive_once(4711).timeout(PATIENCE / 2).await;
+    assert_eq!(once.unwrap_err().kind(), ErrorKind::DeadlineExceeded);
+    lessor.come_back();
+    renewed_twice(&lessor, &other).await;
+    assert_eq!(lessor.count(4711), 0);
 }
 
 #[tokio::test]

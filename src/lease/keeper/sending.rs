@@ -16,7 +16,7 @@ use crate::{
     lease::{
         KeepAliveDue,
         actor::now,
-        places::{Asked, Renewal},
+        places::{Asked, Kept, Renewal},
         route::{self, Candidate, PENALTY},
         streams::KeepaliveStream,
     },
@@ -232,12 +232,19 @@ impl KeeperActor {
         });
     }
 
-    /// Where the last keepalive went; `None` if nobody wants one any more.
-    fn asked(&self, renewal: &Renewal) -> Option<Asked> {
-        let kept = renewal
-            .place
-            .and_then(|place| self.lane.kept(place, |kept| kept.asked));
-        kept.or_else(|| self.once.get(&renewal.lease).map(|once| once.asked))
+    /// Where the last keepalive went; `None` if nobody wants one any more: it may have waited for longer than that.
+    fn asked(&mut self, renewal: &Renewal) -> Option<Asked> {
+        let asked = |kept: &mut Kept| (!kept.deadline.is_ended()).then_some(kept.asked);
+        let kept = renewal.place.and_then(|place| self.lane.kept(place, asked));
+        if let Some(asked) = kept.flatten() {
+            return Some(asked);
+        }
+        let once = self.once.get(&renewal.lease)?;
+        if once.waiting.iter().all(oneshot::Sender::is_closed) {
+            self.once.remove(&renewal.lease);
+            return None;
+        }
+        Some(once.asked)
     }
 
     fn note_asked(&mut self, renewal: &Renewal, asked: Asked) {
