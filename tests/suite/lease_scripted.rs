@@ -208,3 +208,19 @@ async fn silence_makes_no_storm() {
         "{count} keepalives in six seconds"
     );
 }
+
+#[actix::test]
+async fn a_stream_without_leases_is_closed_after_a_while() {
+    let lessor = Lessor::start().await;
+    let builder = Client::builder([lessor.server.endpoint()]).on_current_arbiter();
+    let etcd = builder.connect().await.unwrap();
+    let lease = kept(&etcd).await;
+    renewed(&lease, 1).await;
+    assert_eq!(lessor.streams(), 1);
+    drop(lease);
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(31)).await;
+    tokio::time::resume();
+    until("the stream is closed", || lessor.streams() == 0).await;
+    assert_eq!(lessor.server.accepted(), 1, "and its connection is not");
+}

@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -35,6 +38,7 @@ pub struct Lessor {
 #[derive(Clone, Default)]
 struct Book {
     keepalives: Arc<Mutex<Vec<(i64, Instant)>>>,
+    open: Arc<AtomicUsize>,
     answers: Arc<Mutex<HashMap<i64, Answer>>>,
 }
 
@@ -99,6 +103,11 @@ impl Lessor {
         self.times(lease).len()
     }
 
+    /// Keepalive streams that are open now.
+    pub fn streams(&self) -> usize {
+        self.book.open.load(Ordering::SeqCst)
+    }
+
     /// When keepalives of a lease arrived.
     pub fn times(&self, lease: i64) -> Vec<Instant> {
         let keepalives = self.book.keepalives.lock().unwrap();
@@ -111,6 +120,7 @@ impl Book {
     fn serve(&self) -> Reply {
         let book = self.clone();
         Reply::streaming(async move |mut sender, mut receiver| {
+            let _open = Open::count(&book.open);
             while let Some(asked) = receiver.recv_message::<LeaseKeepAliveRequest>().await {
                 let id = asked.id;
                 let now = Instant::now();
@@ -134,5 +144,21 @@ impl Book {
                 }
             }
         })
+    }
+}
+
+/// Counts a stream for as long as it is served.
+struct Open(Arc<AtomicUsize>);
+
+impl Open {
+    fn count(open: &Arc<AtomicUsize>) -> Self {
+        open.fetch_add(1, Ordering::SeqCst);
+        Self(open.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }

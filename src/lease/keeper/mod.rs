@@ -104,6 +104,9 @@ impl Actor for KeeperActor {
         self.lane.disarm();
         self.timer = None;
         self.lane.recover();
+        if !self.streams.is_empty() {
+            self.lane.make_rounds(now());
+        }
         self.rearm(ctx);
         if std::mem::take(&mut self.awaiting) && !self.parked.is_empty() {
             self.await_ready(ctx);

@@ -126,7 +126,11 @@ impl KeeperActor {
     pub(super) fn make_rounds(&mut self, now: Instant) {
         self.suspicions.retain(|(until, _)| *until > now);
         self.penalties.retain(|_, until| *until > now);
-        let mut next = self.suspicions.iter().map(|(until, _)| *until).min();
+        let ready = self.caller.ready.load().ready.clone();
+        self.leave_all_but(&ready, now);
+        let idle = self.streams.iter().map(KeepaliveStream::idle_at);
+        let suspected = self.suspicions.iter().map(|(until, _)| *until);
+        let mut next = idle.chain(suspected).min();
         for owed in self.streams.iter().flat_map(KeepaliveStream::owed) {
             let Some(place) = owed.place else { continue };
             let late = self.lane.kept(place, |kept| {
@@ -204,7 +208,7 @@ impl KeeperActor {
         while let Some(stream) = self.streams.get(place) {
             let is_ready = ready.iter().any(|connection| stream.is_on(connection));
             let is_used = is_ready && stream.token.generation == token;
-            if stream.is_idle(now) || (!is_used && stream.owes_nothing()) {
+            if stream.idle_at() <= now || (!is_used && stream.owes_nothing()) {
                 self.streams.swap_remove(place).finish();
             } else {
                 place += 1;
