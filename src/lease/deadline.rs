@@ -371,7 +371,7 @@ fn seconds(ttl: i64) -> Duration {
 }
 
 /// A moment too far to be told is as good as one 30 years away.
-fn later(from: Instant, by: Duration) -> Instant {
+pub(crate) fn later(from: Instant, by: Duration) -> Instant {
     from.checked_add(by)
         .unwrap_or_else(|| from + Duration::from_secs(946_080_000))
 }

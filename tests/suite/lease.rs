@@ -48,6 +48,8 @@ async fn a_lease_is_granted_asked_for_listed_renewed_and_revoked() {
     assert_eq!(etcd.leases().await.unwrap().leases, [lease.id()]);
     let renewed = etcd.keep_alive_once(&lease).await.unwrap();
     assert_eq!((renewed.lease, renewed.ttl), (lease.id(), 10 * SECOND));
+    let for_ever = etcd.keep_alive_once(&lease).timeout(Duration::MAX);
+    assert_eq!(for_ever.await.unwrap().ttl, 10 * SECOND);
     let id = lease.id();
     lease.revoke().await.unwrap();
     assert_eq!(etcd.get("a").await.unwrap().count, 0);
@@ -69,8 +71,10 @@ async fn an_id_of_the_user_is_taken_once() {
         let error = etcd.lease(SECOND).id(bad).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     }
-    let error = etcd.lease(Duration::ZERO).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    for bad in [Duration::ZERO, Duration::MAX] {
+        let error = etcd.lease(bad).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    }
 }
 
 #[tokio::test]

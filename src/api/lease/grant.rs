@@ -67,7 +67,8 @@ impl<C> Grant<C> {
         self
     }
 
-    /// Keeps it alive until its handle is dropped.
+    /// Keeps it alive until its handle is dropped. It is renewed every third of its time to live; a member that does not
+    /// answer within a sixth of it (at least 300 ms, at most 10 s) is not waited for, and another one is asked.
     pub fn keep_alive(mut self) -> Self {
         self.options.keep = true;
         self
@@ -129,12 +130,32 @@ impl<C> Grant<C> {
 }
 
 fn whole_seconds(ttl: Duration) -> Result<i64> {
-    let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
-    match i64::try_from(seconds) {
+    let rest = u64::from(ttl.subsec_nanos() > 0);
+    match i64::try_from(ttl.as_secs().saturating_add(rest)) {
         Ok(0) => Err(Error::invalid(
             "a lease's time to live is at least a second",
         )),
         Ok(seconds) => Ok(seconds),
         Err(_) => Err(Error::invalid("the lease's time to live is too long")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_to_live_is_rounded_up_and_refused_where_it_cannot_be_told() {
+        let seconds = |ttl| whole_seconds(ttl).map_err(|error| error.kind());
+        assert_eq!(seconds(Duration::from_millis(1)), Ok(1));
+        assert_eq!(seconds(Duration::from_secs(7)), Ok(7));
+        for bad in [
+            Duration::ZERO,
+            Duration::MAX,
+            Duration::from_secs(u64::MAX),
+            Duration::new(i64::MAX.unsigned_abs(), 1),
+        ] {
+            assert_eq!(seconds(bad), Err(ErrorKind::InvalidArgument), "{bad:?}");
+        }
     }
 }
