@@ -8,7 +8,7 @@ use std::{
 
 use actix::{Addr, Recipient};
 use http::HeaderValue;
-use tokio::time::Instant;
+use tokio::{sync::OnceCell, time::Instant};
 use tokio_stream::{Stream, StreamExt, wrappers::BroadcastStream};
 
 use crate::{
@@ -55,7 +55,9 @@ pub(crate) struct Inner {
     seeds: Vec<Endpoint>,
     request_timeout: Duration,
     shutdown_grace: Duration,
+    /// Taken by who ends the client.
     runtime: Mutex<Option<Runtime>>,
+    ended: OnceCell<()>,
 }
 
 impl Client {
@@ -168,6 +170,7 @@ impl Client {
             request_timeout: options.request_timeout,
             shutdown_grace: options.shutdown_grace,
             runtime: Mutex::new(None),
+            ended: OnceCell::new(),
         });
         if let Some(interval) = options.auto_sync {
             let client = Arc::downgrade(&inner);
@@ -197,6 +200,11 @@ impl Client {
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) -> bool {
         let runtime = self.inner.runtime();
         runtime.as_ref().is_some_and(|runtime| runtime.run(job))
+    }
+
+    /// Whether [`shutdown`](Self::shutdown) was called.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.inner.runtime().is_none()
     }
 
     pub(crate) fn lease_keeper(&self) -> &Addr<KeeperActor> {
@@ -285,21 +293,27 @@ impl Client {
     /// Ends the client for all its clones: requests in flight may finish for a moment (`shutdown_grace`), connections
     /// are closed, actors and the thread end. Leases that are to be revoked when dropped are revoked first, for at most
     /// three seconds; the others end with their time. Later requests fail with [`ErrorKind::Shutdown`](crate::ErrorKind::Shutdown).
+    ///
+    /// Who asks for it again while it is under way waits for the same end.
     pub async fn shutdown(self) {
-        let runtime = self.inner.runtime().take();
-        let shutdown = self.inner.shutdown_message();
-        // An error means that the actor has ended already.
-        let _ = self.inner.watches.send(watch::Shutdown).await;
-        let _ = self.inner.leases.send(END_LEASES).await;
-        let _ = self.inner.caller.balancer.send(shutdown).await;
-        self.inner.caller.tokens.close();
-        if let Some(runtime) = runtime {
-            runtime.join().await;
-        }
+        self.inner.ended.get_or_init(|| self.inner.end()).await;
     }
 }
 
 impl Inner {
+    async fn end(&self) {
+        let runtime = self.runtime().take();
+        let shutdown = self.shutdown_message();
+        // An error means that the actor has ended already.
+        let _ = self.watches.send(watch::Shutdown).await;
+        let _ = self.leases.send(END_LEASES).await;
+        let _ = self.caller.balancer.send(shutdown).await;
+        self.caller.tokens.close();
+        if let Some(runtime) = runtime {
+            runtime.join().await;
+        }
+    }
+
     fn runtime(&self) -> MutexGuard<'_, Option<Runtime>> {
         self.runtime.lock().unwrap_or_else(PoisonError::into_inner)
     }

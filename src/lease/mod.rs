@@ -58,14 +58,14 @@ pub use crate::api::lease::{
 pub use deadline::LostReason;
 pub use events::{LeaseEvent, LeaseEvents, LeaseNews};
 
-use cell::LeaseCell;
+use cell::{LeaseCell, OnTheWay};
 use deadline::Deadline;
 
 /// Keep a lease alive until told otherwise.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct Keep {
-    pub(crate) cell: Arc<LeaseCell>,
+    pub(crate) cell: OnTheWay,
     pub(crate) deadline: Deadline,
 }
 

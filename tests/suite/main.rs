@@ -43,6 +43,7 @@ mod lease_faults;
 mod lease_outage;
 mod lease_record;
 mod lease_scripted;
+mod lease_shutdown;
 mod lessor;
 mod maintenance;
 mod mutex;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use actix::Recipient;
 
-use super::handle::Lease;
+use super::{handle::Lease, revoke};
 use crate::{
     actor::DeliverLease,
     api::request,
@@ -14,6 +14,7 @@ use crate::{
     lease::{LeaseNews, actor::now, cell::LeaseCell, deadline::Deadline},
     proto::{LeaseGrantRequest, LeaseGrantResponse},
     retry::RpcClass,
+    runtime::shut_down,
     transport::grpc,
 };
 
@@ -89,6 +90,9 @@ impl<C> Grant<C> {
 
     async fn perform(self, client: &Client, timeout: Duration) -> Result<Lease> {
         let ttl = whole_seconds(self.ttl)?;
+        if client.is_ending() {
+            return Err(shut_down());
+        }
         let (id, class) = match self.id {
             Some(id) if id <= 0 => {
                 return Err(Error::invalid("a lease's id is a positive number"));
@@ -125,8 +129,23 @@ impl<C> Grant<C> {
         if self.options.keep {
             lease.keep_alive();
         }
+        // Asked only now: what was given to the keeper before the client began to end is ended by it.
+        if client.is_ending() {
+            let left = timeout.saturating_sub(now().saturating_duration_since(asked_at));
+            return Err(take_back(lease, client, left).await);
+        }
         Ok(lease)
     }
+}
+
+/// Granted while the client was shut down: there is nobody to keep it, and it is not left behind either.
+async fn take_back(lease: Lease, client: &Client, timeout: Duration) -> Error {
+    let gone = revoke::send(client.caller(), lease.detach(), timeout).await;
+    shut_down().with_outcome(if gone.is_ok() {
+        Outcome::Rejected
+    } else {
+        Outcome::Unknown
+    })
 }
 
 fn whole_seconds(ttl: Duration) -> Result<i64> {

@@ -15,7 +15,9 @@ use crate::{
     client::Client,
     error::Result,
     lease::{
-        Keep, LeaseEvent, LeaseEvents, LeaseNews, LostReason, Release, actor::now, cell::LeaseCell,
+        Keep, LeaseEvent, LeaseEvents, LeaseNews, LostReason, Release,
+        actor::now,
+        cell::{LeaseCell, OnTheWay},
         deadline::Deadline,
     },
 };
@@ -70,7 +72,7 @@ impl Lease {
     pub fn keep_alive(&mut self) {
         if let Some(deadline) = self.deadline.take() {
             self.client.lease_keeper().do_send(Keep {
-                cell: self.cell.clone(),
+                cell: OnTheWay::new(self.cell.clone()),
                 deadline: *deadline,
             });
         }

@@ -10,9 +10,8 @@ use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle, S
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::{
-    CrashLease, CrashWhenDue, End, Keep, KeepAliveDue, LostReason, RenewOnce,
+    CrashLease, CrashWhenDue, End, Keep, KeepAliveDue, RenewOnce,
     actor::now,
-    events::LeaseEvent,
     lane::{Lane, Look},
     places::{Asked, Place, Renewal},
     streams::KeepaliveStream,
@@ -140,13 +139,15 @@ impl Handler<CrashWhenDue> for KeeperActor {
 impl Handler<Keep> for KeeperActor {
     type Result = ();
 
-    fn handle(&mut self, keep: Keep, _: &mut Context<Self>) {
+    fn handle(&mut self, mut keep: Keep, _: &mut Context<Self>) {
         if self.closed {
-            keep.cell.tell(LeaseEvent::Lost(LostReason::Shutdown));
             return;
         }
-        let id = keep.cell.id();
-        let place = self.lane.enter(keep.cell, keep.deadline);
+        let Some(cell) = keep.cell.take() else {
+            return;
+        };
+        let id = cell.id();
+        let place = self.lane.enter(cell, keep.deadline);
         let before = self.kept.insert(id, place);
         if let Some(before) = before.and_then(|before| self.lane.leave(before)) {
             before.cell.close();
