@@ -38,6 +38,17 @@ pub enum LostReason {
     Shutdown,
 }
 
+impl LostReason {
+    /// Why the server does not have it: before its deadline only someone can have ended it.
+    pub(crate) fn gone(before_its_deadline: bool) -> Self {
+        if before_its_deadline {
+            Self::Revoked
+        } else {
+            Self::Expired
+        }
+    }
+}
+
 /// What to do now. After anything but [`Step::Wait`] and [`Step::Ended`], ask again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -199,11 +210,7 @@ impl Deadline {
             return None;
         }
         if ttl <= 0 {
-            let reason = if now < self.held_until {
-                LostReason::Revoked
-            } else {
-                LostReason::Expired
-            };
+            let reason = LostReason::gone(now < self.held_until);
             return self.end(reason).map(Told::Lost);
         }
         let ttl = seconds(ttl);

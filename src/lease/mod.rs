@@ -18,7 +18,7 @@
 //! cell they share.
 //!
 //! One `KeeperActor` a client owns what leases share: the clock that wakes them, and one keepalive stream a connection.
-//! It can be told `Keep`, `Release`, `RenewOnce` and `Shutdown`, and hears `Answered` and `StreamEnded` from the tasks
+//! It can be told `Keep`, `Announce`, `Release`, `RenewOnce` and `Shutdown`, and hears `Answered` and `StreamEnded` from the tasks
 //! that read its streams.
 //!
 //! Ten thousand leases must not mean ten thousand timers, nor a message in each direction for each of them. So an idle
@@ -67,6 +67,14 @@ use deadline::Deadline;
 pub(crate) struct Keep {
     pub(crate) cell: OnTheWay,
     pub(crate) deadline: Deadline,
+}
+
+/// Know of a lease that is not kept: to revoke it with the client where that was asked, and to tell it from another one
+/// that had its id before.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Announce {
+    pub(crate) cell: Arc<LeaseCell>,
 }
 
 /// The lease's handle is gone: keep it no more, and revoke it where that was asked.

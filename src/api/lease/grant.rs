@@ -122,12 +122,14 @@ impl<C> Grant<C> {
             deadline = deadline.give_up_after(after);
         }
         let cell = Arc::new(LeaseCell::new(id, deadline.ttl(), deadline.deadline()));
-        if self.options.revoke_on_drop {
-            cell.set_revoke_on_drop();
-        }
         let mut lease = Lease::new(client.clone(), cell, deadline);
         if self.options.keep {
             lease.keep_alive();
+        } else if self.id.is_some() {
+            lease.announce();
+        }
+        if self.options.revoke_on_drop {
+            lease = lease.revoke_on_drop();
         }
         // Asked only now: what was given to the keeper before the client began to end is ended by it.
         if client.is_ending() {

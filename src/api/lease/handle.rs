@@ -15,7 +15,7 @@ use crate::{
     client::Client,
     error::Result,
     lease::{
-        Keep, LeaseEvent, LeaseEvents, LeaseNews, LostReason, Release,
+        Announce, Keep, LeaseEvent, LeaseEvents, LeaseNews, LostReason, Release,
         actor::now,
         cell::{LeaseCell, OnTheWay},
         deadline::Deadline,
@@ -32,6 +32,8 @@ pub struct Lease {
     cell: Arc<LeaseCell>,
     /// Until it is kept.
     deadline: Option<Box<Deadline>>,
+    /// The keeper knows it, kept or not.
+    announced: bool,
     released: bool,
 }
 
@@ -41,6 +43,7 @@ impl Lease {
             client,
             cell,
             deadline: Some(Box::new(deadline)),
+            announced: false,
             released: false,
         }
     }
@@ -71,6 +74,7 @@ impl Lease {
     /// Keeps it alive from now on, until this handle is dropped.
     pub fn keep_alive(&mut self) {
         if let Some(deadline) = self.deadline.take() {
+            self.announced = true;
             self.client.lease_keeper().do_send(Keep {
                 cell: OnTheWay::new(self.cell.clone()),
                 deadline: *deadline,
@@ -79,9 +83,18 @@ impl Lease {
     }
 
     /// Revokes it when this handle is dropped or the client shut down.
-    pub fn revoke_on_drop(self) -> Self {
+    pub fn revoke_on_drop(mut self) -> Self {
         self.cell.set_revoke_on_drop();
+        self.announce();
         self
+    }
+
+    /// Makes it known to the keeper if it is not.
+    pub(super) fn announce(&mut self) {
+        if !std::mem::replace(&mut self.announced, true) {
+            let cell = self.cell.clone();
+            self.client.lease_keeper().do_send(Announce { cell });
+        }
     }
 
     /// What happens to it from now on, if it is kept. Of a lost lease: that it is lost.
@@ -136,7 +149,7 @@ impl Lease {
     fn release(&mut self, revoke: bool) {
         self.released = true;
         self.cell.close();
-        if revoke || self.deadline.is_none() {
+        if self.announced {
             self.client.lease_keeper().do_send(Release {
                 cell: self.cell.clone(),
                 revoke,
