@@ -54,6 +54,7 @@ mod recipes_etcdctl;
 mod secrets;
 mod session;
 mod session_faults;
+mod session_scripted;
 mod shutdown;
 mod singleton;
 mod singleton_chaos;

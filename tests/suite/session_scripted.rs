@@ -1,0 +1,119 @@
+//! Sessions whose server answers what etcd does only at the wrong moment.
+
+use std::time::Duration;
+
+use actix_etcd::{
+    Client,
+    proto::{
+        KeyValue, PutResponse, RangeResponse, ResponseHeader, ResponseOp, TxnRequest, TxnResponse,
+        response_op::Response,
+    },
+    recipes::session::{Session, SessionEvent},
+};
+use prost::Message;
+use testbed::Reply;
+use tokio_stream::{Stream, StreamExt};
+
+use crate::lessor::{Answer, Lessor};
+
+const TXN: &str = "/etcdserverpb.KV/Txn";
+/// Its next keepalive is far away.
+const TTL: Duration = Duration::from_secs(600);
+/// Longer than anything here takes on a busy machine.
+const AT_MOST: Duration = Duration::from_secs(30);
+
+/// A server that takes puts, a client, and a session that heals.
+async fn session(keys: &[&'static str]) -> (Lessor, Client, Session) {
+    let lessor = Lessor::start().await;
+    lessor.server.on("/etcdserverpb.KV/Put", |_| {
+        Reply::message(&PutResponse {
+            header: Some(header()),
+            ..Default::default()
+        })
+    });
+    let etcd = Client::connect([lessor.server.endpoint()]).await.unwrap();
+    let session = etcd.session(TTL).heal().await.unwrap();
+    for key in keys {
+        session.put(*key, "mine").await.unwrap();
+    }
+    (lessor, etcd, session)
+}
+
+fn header() -> ResponseHeader {
+    ResponseHeader {
+        revision: 7,
+        ..Default::default()
+    }
+}
+
+fn succeeded(succeeded: bool) -> Reply {
+    Reply::message(&TxnResponse {
+        header: Some(header()),
+        succeeded,
+        ..Default::default()
+    })
+}
+
+/// The answer that the key is there, bound to that lease.
+fn found(key: Vec<u8>, lease: i64) -> Reply {
+    let kvs = vec![KeyValue {
+        key: key.into(),
+        mod_revision: 5,
+        lease,
+        ..Default::default()
+    }];
+    let range = RangeResponse {
+        header: Some(header()),
+        kvs,
+        count: 1,
+        ..Default::default()
+    };
+    Reply::message(&TxnResponse {
+        header: Some(header()),
+        succeeded: false,
+        responses: vec![ResponseOp {
+            response: Some(Response::ResponseRange(range)),
+        }],
+    })
+}
+
+fn key_of(call: &testbed::Call) -> Vec<u8> {
+    let txn = TxnRequest::decode(call.body.clone()).unwrap();
+    txn.compare[0].key.to_vec()
+}
+
+/// Ends the session's lease on the server, and lets the client find out.
+async fn lose(lessor: &Lessor, etcd: &Client, session: &Session) {
+    let lease = session.lease().unwrap();
+    lessor.answer(lease, Answer::Ttl(0));
+    let _ = etcd.keep_alive_once(lease).await;
+}
+
+/// Waits until it is healed; the keys that were taken.
+async fn taken(events: &mut (impl Stream<Item = SessionEvent> + Unpin)) -> Vec<bytes::Bytes> {
+    let healed = tokio::time::timeout(AT_MOST, async {
+        loop {
+            let event = events.next().await.expect("a session that is not lost");
+            if let SessionEvent::Healed { taken, .. } = event {
+                return taken;
+            }
+        }
+    });
+    healed.await.expect("it is not healed")
+}
+
+#[tokio::test]
+async fn a_key_that_goes_with_a_former_lease_while_it_is_taken_over_is_put_again() {
+    let (lessor, etcd, session) = session(&["a"]).await;
+    let mut events = session.events();
+    let former = session.lease().unwrap();
+    lessor.server.on(TXN, move |call| match call.nth {
+        0 => found(key_of(&call), former),
+        // Its lease has ended in between.
+        1 => succeeded(false),
+        _ => succeeded(true),
+    });
+    lose(&lessor, &etcd, &session).await;
+    assert!(taken(&mut events).await.is_empty());
+    assert_eq!(lessor.server.count(TXN), 3);
+}
