@@ -1,6 +1,9 @@
 //! Sessions whose server answers what etcd does only at the wrong moment.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use actix_etcd::{
     Client,
@@ -116,4 +119,27 @@ async fn a_key_that_goes_with_a_former_lease_while_it_is_taken_over_is_put_again
     lose(&lessor, &etcd, &session).await;
     assert!(taken(&mut events).await.is_empty());
     assert_eq!(lessor.server.count(TXN), 3);
+}
+
+#[tokio::test]
+async fn a_taken_key_is_told_though_the_attempt_that_found_it_failed() {
+    let (lessor, etcd, session) = session(&["a", "b"]).await;
+    let mut events = session.events();
+    let first = Arc::new(Mutex::new(None));
+    let seen = first.clone();
+    lessor.server.on(TXN, move |call| {
+        let key = key_of(&call);
+        // Whichever comes first is somebody else's; the other one fails for once.
+        let first = seen.lock().unwrap().get_or_insert(key.clone()).clone();
+        if key == first {
+            found(key, 4711)
+        } else if call.nth == 1 {
+            Reply::status(2, "not now")
+        } else {
+            succeeded(true)
+        }
+    });
+    lose(&lessor, &etcd, &session).await;
+    let first = || first.lock().unwrap().clone().unwrap();
+    assert_eq!(taken(&mut events).await, [first()]);
 }

@@ -59,6 +59,8 @@ pub(super) struct State {
     /// Every lease it ever had: what is bound to one of them is its own.
     pub(super) leases: Vec<i64>,
     pub(super) keys: HashMap<Bytes, Mine>,
+    /// Keys that an attempt to heal found to be somebody else's. Told when one succeeds.
+    pub(super) taken: Vec<Bytes>,
     /// The handle is gone: no lease comes in any more.
     closed: bool,
 }
@@ -121,7 +123,9 @@ impl Session {
                 Ok(done) => {
                     let revision = done.header.revision;
                     let mine = Mine { value, revision };
-                    self.shared.lock().keys.insert(key, mine);
+                    let mut state = self.shared.lock();
+                    state.taken.retain(|taken| *taken != key);
+                    state.keys.insert(key, mine);
                     return Ok(done);
                 }
                 Err(error) => error,
@@ -217,6 +221,7 @@ impl Shared {
                 leases: vec![id],
                 lease: Some(lease),
                 keys: HashMap::new(),
+                taken: Vec::new(),
                 closed: false,
             }),
             healing: tokio::sync::Mutex::new(()),

@@ -134,7 +134,6 @@ impl Healer {
             mine.map(|(key, mine)| (key.clone(), mine.clone()))
                 .collect()
         };
-        let mut taken = Vec::new();
         for (key, mine) in keys {
             let revision = self.put_again(&key, &mine, id).await?;
             let mut state = self.shared.lock();
@@ -142,12 +141,13 @@ impl Healer {
                 state.keys.insert(key, Mine { revision, ..mine });
             } else {
                 state.keys.remove(&key);
-                taken.push(key);
+                state.taken.push(key);
             }
         }
         if !self.shared.replace(lease) {
             return Ok(None);
         }
+        let taken = std::mem::take(&mut self.shared.lock().taken);
         self.shared.tell(SessionEvent::Healed { lease: id, taken });
         Ok(Some(events))
     }
