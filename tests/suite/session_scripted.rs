@@ -143,3 +143,15 @@ async fn a_taken_key_is_told_though_the_attempt_that_found_it_failed() {
     let first = || first.lock().unwrap().clone().unwrap();
     assert_eq!(taken(&mut events).await, [first()]);
 }
+
+#[tokio::test]
+async fn a_key_that_could_not_be_deleted_is_still_the_sessions() {
+    let (lessor, _etcd, session) = session(&["a"]).await;
+    lessor.server.on(TXN, |call| match call.nth {
+        0 => Reply::status(2, "not now"),
+        _ => succeeded(true),
+    });
+    session.delete("a").await.unwrap_err();
+    assert!(session.delete("a").await.unwrap());
+    assert!(!session.delete("a").await.unwrap(), "once");
+}

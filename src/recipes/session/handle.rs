@@ -142,19 +142,21 @@ impl Session {
     }
 
     /// Deletes a key of the session, which is not put again; unless somebody else has put it in the meantime. Tells
-    /// whether it was there.
+    /// whether it was there. If that fails, the key is still the session's.
     pub async fn delete(&self, key: impl IntoBytes) -> Result<bool> {
         let key = key.into_bytes();
         let _no_healing = self.shared.healing.lock().await;
-        let Some(mine) = self.shared.lock().keys.remove(&key) else {
+        let mine = self.shared.lock().keys.get(&key).cloned();
+        let Some(mine) = mine else {
             return Ok(false);
         };
         let done = self
             .client
             .txn()
             .when([mod_revision(key.clone()).eq(mine.revision)])
-            .then([crate::api::kv::delete(key)])
+            .then([crate::api::kv::delete(key.clone())])
             .await?;
+        self.shared.lock().keys.remove(&key);
         Ok(done.succeeded)
     }
 
