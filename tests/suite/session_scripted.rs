@@ -6,7 +6,7 @@ use std::{
 };
 
 use actix_etcd::{
-    Client,
+    Client, ErrorKind, Outcome,
     proto::{
         KeyValue, PutResponse, RangeResponse, ResponseHeader, ResponseOp, TxnRequest, TxnResponse,
         response_op::Response,
@@ -15,10 +15,15 @@ use actix_etcd::{
 };
 use prost::Message;
 use testbed::Reply;
+use tokio::time::timeout;
 use tokio_stream::{Stream, StreamExt};
 
-use crate::lessor::{Answer, Lessor};
+use crate::{
+    lessor::{Answer, Lessor},
+    wait::until,
+};
 
+const GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
 const TXN: &str = "/etcdserverpb.KV/Txn";
 /// Its next keepalive is far away.
 const TTL: Duration = Duration::from_secs(600);
@@ -27,6 +32,14 @@ const AT_MOST: Duration = Duration::from_secs(30);
 
 /// A server that takes puts, a client, and a session that heals.
 async fn session(keys: &[&'static str]) -> (Lessor, Client, Session) {
+    let request_timeout = Duration::from_secs(5);
+    session_with(request_timeout, keys).await
+}
+
+async fn session_with(
+    request_timeout: Duration,
+    keys: &[&'static str],
+) -> (Lessor, Client, Session) {
     let lessor = Lessor::start().await;
     lessor.server.on("/etcdserverpb.KV/Put", |_| {
         Reply::message(&PutResponse {
@@ -34,7 +47,9 @@ async fn session(keys: &[&'static str]) -> (Lessor, Client, Session) {
             ..Default::default()
         })
     });
-    let etcd = Client::connect([lessor.server.endpoint()]).await.unwrap();
+    let builder = Client::builder([lessor.server.endpoint()]);
+    let connecting = builder.request_timeout(request_timeout).connect();
+    let etcd = connecting.await.unwrap();
     let session = etcd.session(TTL).heal().await.unwrap();
     for key in keys {
         session.put(*key, "mine").await.unwrap();
@@ -92,9 +107,20 @@ async fn lose(lessor: &Lessor, etcd: &Client, session: &Session) {
     let _ = etcd.keep_alive_once(lease).await;
 }
 
+/// Ends the session's lease, and lets no attempt to heal it succeed.
+async fn lose_for_ever(lessor: &Lessor, etcd: &Client, session: &Session) {
+    lessor.server.on(GRANT, |_| Reply::status(2, "not now"));
+    let before = lessor.server.count(GRANT);
+    lose(lessor, etcd, session).await;
+    until("it is healing, and pauses", || {
+        lessor.server.count(GRANT) > before + 2
+    })
+    .await;
+}
+
 /// Waits until it is healed; the keys that were taken.
 async fn taken(events: &mut (impl Stream<Item = SessionEvent> + Unpin)) -> Vec<bytes::Bytes> {
-    let healed = tokio::time::timeout(AT_MOST, async {
+    let healed = timeout(AT_MOST, async {
         loop {
             let event = events.next().await.expect("a session that is not lost");
             if let SessionEvent::Healed { taken, .. } = event {
@@ -154,4 +180,22 @@ async fn a_key_that_could_not_be_deleted_is_still_the_sessions() {
     session.delete("a").await.unwrap_err();
     assert!(session.delete("a").await.unwrap());
     assert!(!session.delete("a").await.unwrap(), "once");
+}
+
+#[tokio::test]
+async fn healing_holds_up_nobody_for_longer_than_a_request_takes() {
+    let (lessor, etcd, session) = session_with(Duration::from_secs(1), &["a"]).await;
+    lose_for_ever(&lessor, &etcd, &session).await;
+    for failed in [
+        timeout(AT_MOST, session.put("b", "1"))
+            .await
+            .map(|put| put.map(drop)),
+        timeout(AT_MOST, session.delete("a"))
+            .await
+            .map(|deleted| deleted.map(drop)),
+    ] {
+        let error = failed.expect("it hangs").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+        assert_eq!(error.outcome(), Outcome::NotSent);
+    }
 }

@@ -4,12 +4,15 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use actix::Addr;
 use bytes::Bytes;
-use tokio::sync::{broadcast, watch};
+use tokio::{
+    sync::{broadcast, watch},
+    time::{Instant, timeout_at},
+};
 use tokio_stream::{Stream, StreamExt, wrappers::BroadcastStream};
 
 use super::{
@@ -23,7 +26,7 @@ use crate::{
     },
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
-    lease::{Lease, LostReason},
+    lease::{Lease, LostReason, actor::now, deadline::later},
     recipes::{tenure::TermCell, turns::Turns},
 };
 
@@ -111,15 +114,16 @@ impl Session {
     }
 
     /// Puts a key that is bound to the session: deleted when it ends, put again when it heals. While it heals, this
-    /// waits. Fails with [`ErrorKind::LeaseNotFound`] once the session is lost.
+    /// waits, for at most the client's `request_timeout`. Fails with [`ErrorKind::LeaseNotFound`] once the session is
+    /// lost.
     pub async fn put(&self, key: impl IntoBytes, value: impl IntoBytes) -> Result<PutResponse> {
         let (key, value) = (key.into_bytes(), value.into_bytes());
-        let patience = Instant::now() + self.client.request_timeout();
+        let deadline = self.deadline();
         loop {
-            let no_healing = self.shared.healing.lock().await;
+            let no_healing = self.no_healing(deadline).await?;
             let lease = self.lease().ok_or_else(lost_session)?;
-            let write = self.client.put(key.clone(), value.clone());
-            let error = match write.lease(lease).await {
+            let write = self.client.put(key.clone(), value.clone()).lease(lease);
+            let error = match write.timeout(left(deadline)).await {
                 Ok(done) => {
                     let revision = done.header.revision;
                     let mine = Mine { value, revision };
@@ -131,12 +135,13 @@ impl Session {
                 Err(error) => error,
             };
             let gone = error.kind() == ErrorKind::LeaseNotFound;
-            if !gone || !self.heals || Instant::now() > patience {
+            if !gone || !self.heals || left(deadline).is_zero() {
                 return Err(error);
             }
             drop(no_healing);
             // A kept lease that is asked for and gone is told to be lost, long before its next keepalive.
-            let _ = self.client.keep_alive_once(lease).await;
+            let once = self.client.keep_alive_once(lease);
+            let _ = once.timeout(left(deadline)).await;
             tokio::time::sleep(PAUSE).await;
         }
     }
@@ -145,7 +150,8 @@ impl Session {
     /// whether it was there. If that fails, the key is still the session's.
     pub async fn delete(&self, key: impl IntoBytes) -> Result<bool> {
         let key = key.into_bytes();
-        let _no_healing = self.shared.healing.lock().await;
+        let deadline = self.deadline();
+        let _no_healing = self.no_healing(deadline).await?;
         let mine = self.shared.lock().keys.get(&key).cloned();
         let Some(mine) = mine else {
             return Ok(false);
@@ -155,9 +161,24 @@ impl Session {
             .txn()
             .when([mod_revision(key.clone()).eq(mine.revision)])
             .then([crate::api::kv::delete(key.clone())])
+            .timeout(left(deadline))
             .await?;
         self.shared.lock().keys.remove(&key);
         Ok(done.succeeded)
+    }
+
+    /// When a request that begins now is over.
+    fn deadline(&self) -> Instant {
+        Instant::from_std(later(now(), self.client.request_timeout()))
+    }
+
+    /// Waits until keys can be changed: neither healing nor another call is about to.
+    async fn no_healing(&self, deadline: Instant) -> Result<tokio::sync::MutexGuard<'_, ()>> {
+        let turn = timeout_at(deadline, self.shared.healing.lock()).await;
+        turn.map_err(|_| {
+            let text = "the session is still healing, or waits for another of its keys";
+            Error::new(ErrorKind::DeadlineExceeded, Outcome::NotSent, text)
+        })
     }
 
     /// What happens to it from now on.
@@ -281,6 +302,10 @@ impl Shared {
         // Nobody listening is fine.
         let _ = self.events.send(event);
     }
+}
+
+fn left(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
 }
 
 fn lost_session() -> Error {
