@@ -7,6 +7,7 @@ use std::{
 
 use actix_etcd::{
     Client, ErrorKind, Outcome,
+    lease::LostReason,
     proto::{
         KeyValue, PutResponse, RangeResponse, ResponseHeader, ResponseOp, TxnRequest, TxnResponse,
         response_op::Response,
@@ -198,4 +199,19 @@ async fn healing_holds_up_nobody_for_longer_than_a_request_takes() {
         assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
         assert_eq!(error.outcome(), Outcome::NotSent);
     }
+}
+
+#[tokio::test]
+async fn a_session_that_is_healing_is_lost_with_its_client() {
+    let (lessor, etcd, session) = session(&["a"]).await;
+    let mut events = session.events();
+    lose_for_ever(&lessor, &etcd, &session).await;
+    etcd.shutdown().await;
+    let lost = timeout(AT_MOST, session.lost()).await;
+    assert_eq!(lost, Ok(LostReason::Shutdown));
+    let mut last = None;
+    while let Ok(event) = timeout(Duration::ZERO, events.next()).await {
+        last = event;
+    }
+    assert_eq!(last, Some(SessionEvent::Lost(LostReason::Shutdown)));
 }

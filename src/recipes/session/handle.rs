@@ -283,6 +283,14 @@ impl Shared {
         self.lost.send_replace(Some(reason));
     }
 
+    /// Nobody follows it any more. If its end was not told and its handle is there, that is the end of the client.
+    pub(super) fn abandon(&self) {
+        if !self.lock().closed && self.lost.borrow().is_none() {
+            self.term.lost(LostReason::Shutdown);
+            self.end(LostReason::Shutdown);
+        }
+    }
+
     /// Its handle is gone. What it had is given to who ends it.
     fn close(&self) -> Option<Lease> {
         self.term.close();

@@ -56,6 +56,12 @@ impl Supervised for SessionActor {}
 
 crashes!(SessionActor);
 
+impl Drop for SessionActor {
+    fn drop(&mut self) {
+        self.healer.shared.abandon();
+    }
+}
+
 impl Handler<End> for SessionActor {
     type Result = ();
 
