@@ -5,28 +5,20 @@ use std::{sync::Arc, time::Duration};
 use actix_etcd::{
     Client, ErrorKind, Outcome,
     lease::LostReason,
-    proto::{LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest, LeaseRevokeResponse},
+    proto::{LeaseRevokeRequest, LeaseRevokeResponse},
 };
 use prost::Message;
 use testbed::Reply;
 use tokio::{sync::Notify, task::JoinHandle, time::timeout};
 
-use crate::{lessor::Lessor, wait::until};
+use crate::{
+    lessor::{GRANT, Lessor, REVOKE, granted, held},
+    wait::until,
+};
 
-const GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
-const REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
 const TTL: Duration = Duration::from_secs(60);
 /// Longer than anything here takes on a busy machine.
 const AT_MOST: Duration = Duration::from_secs(30);
-
-/// The same answer, once it is let go.
-fn held<M: Message + 'static>(answer: M, go: &Arc<Notify>) -> Reply {
-    let go = go.clone();
-    Reply::streaming(async move |mut sender, _| {
-        go.notified().await;
-        let _ = sender.send(&answer).await;
-    })
-}
 
 /// A client that is being shut down: it waits for a lease to be revoked until that is let go.
 async fn ending(lessor: &Lessor, etcd: &Client) -> (JoinHandle<()>, Arc<Notify>) {
@@ -75,14 +67,8 @@ async fn a_lease_granted_while_the_client_is_shut_down_is_taken_back() {
     let arrives = Arc::new(Notify::new());
     let held_up = arrives.clone();
     lessor.server.on(GRANT, move |call| {
-        let asked = LeaseGrantRequest::decode(call.body).unwrap();
-        let (id, ttl) = (asked.id, asked.ttl);
-        let answer = LeaseGrantResponse {
-            id,
-            ttl,
-            ..Default::default()
-        };
-        if id == 4711 {
+        let answer = granted(&call);
+        if answer.id == 4711 {
             held(answer, &held_up)
         } else {
             Reply::message(&answer)
@@ -96,11 +82,7 @@ async fn a_lease_granted_while_the_client_is_shut_down_is_taken_back() {
     let error = grant.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Shutdown);
     assert_eq!(error.outcome(), Outcome::Rejected, "{error:?}");
-    let revoked = lessor.server.calls(REVOKE).into_iter().any(|call| {
-        let revoked = LeaseRevokeRequest::decode(call.body).unwrap();
-        revoked.id == 4711
-    });
-    assert!(revoked);
+    assert!(lessor.revoked().contains(&4711));
     go.notify_one();
     timeout(AT_MOST, ending).await.unwrap().unwrap();
 }

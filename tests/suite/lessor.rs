@@ -11,11 +11,14 @@ use std::{
 
 use actix_etcd::proto::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
-    LeaseRevokeResponse,
+    LeaseRevokeRequest, LeaseRevokeResponse,
 };
 use prost::Message;
 use testbed::{Call, Greeting, Reply, STATUS, ScriptedServer, StatusResponse};
+use tokio::sync::Notify;
 
+pub const GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
+pub const REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
 pub const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 /// What it answers to a keepalive unless told otherwise.
 pub const TTL: Duration = Duration::from_secs(2);
@@ -46,17 +49,8 @@ impl Lessor {
     /// A server that grants what is asked for and renews it.
     pub async fn start() -> Self {
         let (server, book) = (ScriptedServer::start().await, Book::default());
-        server.on("/etcdserverpb.Lease/LeaseGrant", |call| {
-            let asked = LeaseGrantRequest::decode(call.body).unwrap();
-            Reply::message(&LeaseGrantResponse {
-                id: asked.id,
-                ttl: asked.ttl,
-                ..Default::default()
-            })
-        });
-        server.on("/etcdserverpb.Lease/LeaseRevoke", |_| {
-            Reply::message(&LeaseRevokeResponse::default())
-        });
+        server.on(GRANT, |call| Reply::message(&granted(&call)));
+        server.on(REVOKE, |_| Reply::message(&LeaseRevokeResponse::default()));
         let lessor = Self { server, book };
         lessor.on_keepalive_stream(|_, serve| serve);
         lessor
@@ -108,12 +102,38 @@ impl Lessor {
         self.book.open.load(Ordering::SeqCst)
     }
 
+    /// The leases it was asked to revoke.
+    pub fn revoked(&self) -> Vec<i64> {
+        let calls = self.server.calls(REVOKE).into_iter();
+        let ids = calls.map(|call| LeaseRevokeRequest::decode(call.body).unwrap().id);
+        ids.collect()
+    }
+
     /// When keepalives of a lease arrived.
     pub fn times(&self, lease: i64) -> Vec<Instant> {
         let keepalives = self.book.keepalives.lock().unwrap();
         let meant = keepalives.iter().filter(|(id, _)| *id == lease);
         meant.map(|(_, at)| *at).collect()
     }
+}
+
+/// What grants what is asked for.
+pub fn granted(call: &Call) -> LeaseGrantResponse {
+    let asked = LeaseGrantRequest::decode(call.body.clone()).unwrap();
+    LeaseGrantResponse {
+        id: asked.id,
+        ttl: asked.ttl,
+        ..Default::default()
+    }
+}
+
+/// An answer, once it is let go.
+pub fn held<M: Message + 'static>(answer: M, go: &Arc<Notify>) -> Reply {
+    let go = go.clone();
+    Reply::streaming(async move |mut sender, _| {
+        go.notified().await;
+        let _ = sender.send(&answer).await;
+    })
 }
 
 impl Book {

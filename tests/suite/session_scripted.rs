@@ -16,15 +16,14 @@ use actix_etcd::{
 };
 use prost::Message;
 use testbed::Reply;
-use tokio::time::timeout;
+use tokio::{sync::Notify, time::timeout};
 use tokio_stream::{Stream, StreamExt};
 
 use crate::{
-    lessor::{Answer, Lessor},
+    lessor::{Answer, GRANT, Lessor, granted, held},
     wait::until,
 };
 
-const GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
 const TXN: &str = "/etcdserverpb.KV/Txn";
 /// Its next keepalive is far away.
 const TTL: Duration = Duration::from_secs(600);
@@ -214,4 +213,28 @@ async fn a_session_that_is_healing_is_lost_with_its_client() {
         last = event;
     }
     assert_eq!(last, Some(SessionEvent::Lost(LostReason::Shutdown)));
+}
+
+#[tokio::test]
+async fn a_session_dropped_while_its_new_lease_is_granted_leaves_none() {
+    let (lessor, etcd, session) = session(&["a"]).await;
+    let mut events = session.events();
+    let arrives = Arc::new(Notify::new());
+    let (new, held_up) = (Arc::new(Mutex::new(0)), arrives.clone());
+    let noted = new.clone();
+    lessor.server.on(GRANT, move |call| {
+        let answer = granted(&call);
+        *noted.lock().unwrap() = answer.id;
+        held(answer, &held_up)
+    });
+    let before = lessor.server.count(GRANT);
+    lose(&lessor, &etcd, &session).await;
+    until("a lease is granted", || lessor.server.count(GRANT) > before).await;
+    drop(session);
+    // They end with its actor, which is gone before the answer is there.
+    let ended = timeout(AT_MOST, async { while events.next().await.is_some() {} });
+    ended.await.unwrap();
+    arrives.notify_one();
+    let new = *new.lock().unwrap();
+    until("it is revoked", || lessor.revoked().contains(&new)).await;
 }
