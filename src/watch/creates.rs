@@ -106,8 +106,14 @@ impl<W> Creates<W> {
     }
 
     /// Creates that are not answered yet.
+    #[cfg(test)]
     pub(crate) fn unanswered(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// The id of the oldest create that is not answered yet.
+    pub(crate) fn oldest_unanswered(&self) -> Option<i64> {
+        self.waiting.front().map(|create| create.id)
     }
 
     /// The id for a create, which has to be sent before any later one. It is never 0: that asks the

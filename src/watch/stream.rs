@@ -11,6 +11,7 @@ mod actor;
 mod answers;
 mod handlers;
 mod load;
+mod overdue;
 mod reader;
 
 use std::sync::Arc;

@@ -143,6 +143,48 @@ async fn an_event_larger_than_the_client_accepts_ends_its_watch_and_no_other() {
 }
 
 #[tokio::test]
+async fn a_create_that_is_never_answered_is_made_again_however_busy_the_stream_is() {
+    let (server, _) = server(|nth, mut tx, mut rx, _| async move {
+        let mut busy = None;
+        loop {
+            match timeout(Duration::from_millis(20), create(&mut rx)).await {
+                Ok(create) if create.key == "busy" => {
+                    tx.send(&created(create.watch_id, 5)).await.unwrap();
+                    busy = Some((create.watch_id, create.start_revision.max(6)));
+                }
+                Ok(create) if nth > 0 => {
+                    tx.send(&created(create.watch_id, 5)).await.unwrap();
+                }
+                _ => {}
+            }
+            if let Some((id, revision)) = &mut busy {
+                let event = vec![event("a", *revision)];
+                if tx.send(&events(*id, false, event)).await.is_err() {
+                    return;
+                }
+                *revision += 1;
+            }
+        }
+    })
+    .await;
+    let etcd = Client::builder([server.endpoint()])
+        .request_timeout(SOON)
+        .connect()
+        .await
+        .unwrap();
+    let mut busy = etcd.watch("busy").await.unwrap();
+    let opening = tokio::spawn(etcd.watch("late").into_future());
+    let mut revision = 6;
+    while !opening.is_finished() {
+        assert_eq!(next(&mut busy).await.0, revision);
+        revision += 1;
+    }
+    let _late = opening.await.unwrap().unwrap();
+    assert_eq!(server.count(WATCH), 2);
+    etcd.shutdown().await;
+}
+
+#[tokio::test]
 async fn as_many_watches_share_a_stream_as_the_option_says() {
     let cancelled = Arc::new(AtomicUsize::new(0));
     let told = cancelled.clone();

@@ -1,12 +1,13 @@
 //! The actor of a stream: what it sends, and how it ends.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc};
 
 use actix::{Actor, Addr, AsyncContext, Context, Supervised, WeakAddr};
 
 use super::{
     super::{Heard, News, actor::WatchActor, creates::Creates, hub::HubActor, queue::Queue},
     Load, LookForOverdue, StreamEnded,
+    overdue::{self, Look, Overdue},
     reader::Reader,
 };
 use crate::{
@@ -18,10 +19,6 @@ use crate::{
 };
 
 const PATH: &str = "/etcdserverpb.Watch/Watch";
-/// Creates are answered at once; a member that takes longer is suspect.
-pub(super) const OVERDUE: Duration = Duration::from_secs(1);
-/// A member that is well otherwise, but answers no create for that many times [`OVERDUE`], is left.
-const PATIENCE: u32 = 2;
 
 /// A watch on this stream.
 pub(super) struct Subscriber {
@@ -45,6 +42,15 @@ impl Subscriber {
     }
 }
 
+/// What the member makes of creates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Creating {
+    Unanswered,
+    Answered,
+    /// It chooses the ids of watches itself.
+    OwnIds,
+}
+
 pub(crate) struct StreamActor {
     number: u64,
     pub(super) hub: WeakAddr<HubActor>,
@@ -57,13 +63,9 @@ pub(crate) struct StreamActor {
     pub(super) ids: HashMap<u64, i64>,
     pub(super) load: Load,
     pub(super) answers: u64,
-    /// A create was answered.
-    pub(super) fruitful: bool,
-    /// The server chooses the ids of watches.
-    pub(super) own_ids: bool,
-    pub(super) looking: bool,
-    pub(super) seen_answers: u64,
-    overdue: u32,
+    pub(super) creating: Creating,
+    /// While creates are under way and looked after.
+    pub(super) overdue: Option<Overdue>,
     suspicion: Option<Suspicion>,
     /// Of the answers being handled: how many events, and the queues they may have crowded.
     pub(super) events: usize,
@@ -112,11 +114,8 @@ impl StreamActor {
                     ids: HashMap::new(),
                     load,
                     answers: 0,
-                    fruitful: false,
-                    own_ids: false,
-                    looking: false,
-                    seen_answers: 0,
-                    overdue: 0,
+                    creating: Creating::Unanswered,
+                    overdue: None,
                     suspicion: None,
                     events: 0,
                     crowded: Vec::new(),
@@ -173,7 +172,7 @@ impl StreamActor {
                 generation: self.connection.generation,
                 connection_dead,
                 fruitless,
-                own_ids: self.own_ids,
+                own_ids: self.creating == Creating::OwnIds,
             });
         }
     }
@@ -190,7 +189,7 @@ impl StreamActor {
         let lost = error.kind() == ErrorKind::ConnectionLost && error.code().is_none();
         let dead = lost && !is_of_stream(&error)
             || matches!(verdict, Verdict::Closed | Verdict::Unresponsive);
-        self.end(dead, !self.fruitful);
+        self.end(dead, self.creating == Creating::Unanswered);
         let error = Arc::new(error);
         self.ids.clear();
         for watch in std::mem::take(&mut self.creates).into_watches() {
@@ -202,16 +201,20 @@ impl StreamActor {
         self.error = Some(error);
     }
 
+    /// Looks at the creates under way, and again later for as long as there are any.
     pub(super) fn look_for_overdue(&mut self, ctx: &mut Context<Self>) {
-        self.looking = self.creates.unanswered() > 0 && self.wire.is_some();
-        if !self.looking {
+        let oldest = self.creates.oldest_unanswered();
+        let Some(oldest) = oldest.filter(|_| self.wire.is_some()) else {
+            self.overdue = None;
             self.suspicion = None;
-            self.overdue = 0;
             return;
-        }
-        if self.seen_answers == self.answers {
-            self.overdue += 1;
-            if self.overdue > PATIENCE {
+        };
+        let overdue = self.overdue.get_or_insert_default();
+        match overdue.look(oldest, self.answers) {
+            Look::Fine => self.suspicion = None,
+            Look::Suspect if self.suspicion.is_some() => {}
+            Look::Suspect => self.suspicion = Some(self.connection.suspect()),
+            Look::GiveUp => {
                 let error = Error::new(
                     ErrorKind::MemberUnresponsive,
                     Outcome::Unknown,
@@ -219,15 +222,8 @@ impl StreamActor {
                 );
                 return self.break_up(error.with_endpoint(self.connection.endpoint.name()));
             }
-            if self.suspicion.is_none() {
-                self.suspicion = Some(self.connection.suspect());
-            }
-        } else {
-            self.overdue = 0;
-            self.suspicion = None;
         }
-        self.seen_answers = self.answers;
-        ctx.notify_later(LookForOverdue, OVERDUE);
+        ctx.notify_later(LookForOverdue, overdue::LOOK);
     }
 }
 

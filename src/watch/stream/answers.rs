@@ -8,6 +8,7 @@ use super::{
         creates::{Answer, Envelope},
     },
     StreamActor, StreamAnswered,
+    actor::Creating,
     reader::protocol,
 };
 use crate::proto::WatchResponse;
@@ -82,7 +83,7 @@ impl StreamActor {
             Answer::Unwanted { id } => self.cancel(id),
             Answer::Nobody => {}
             Answer::Ambiguous => {
-                self.own_ids = true;
+                self.creating = Creating::OwnIds;
                 self.break_up(
                     protocol(
                         "the server chooses the ids of watches itself, and several are asked for",
@@ -99,9 +100,10 @@ impl StreamActor {
 
     /// A create was answered: the member is worth streams.
     fn bear_fruit(&mut self) {
-        if !std::mem::replace(&mut self.fruitful, true)
+        if self.creating == Creating::Unanswered
             && let Some(hub) = self.hub.upgrade()
         {
+            self.creating = Creating::Answered;
             hub.do_send(StreamAnswered {
                 endpoint: self.connection.id,
             });

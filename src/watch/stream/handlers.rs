@@ -7,7 +7,7 @@ use actix::{ActorContext, AsyncContext, Context, Handler, MessageResult};
 use super::{
     super::{CrashOnNext, News, crash_if},
     Ask, Broken, Close, Flush, Leave, LookForOverdue, Open, Received, StreamActor,
-    actor::{OVERDUE, Subscriber},
+    actor::Subscriber,
     reader::protocol,
 };
 use crate::proto::{WatchProgressRequest, WatchRequest, watch_request::RequestUnion};
@@ -42,10 +42,8 @@ impl Handler<Open> for StreamActor {
             // Handled when no more creates wait in the mailbox.
             ctx.notify(Flush);
         }
-        if !self.looking {
-            self.looking = true;
-            self.seen_answers = self.answers;
-            ctx.notify_later(LookForOverdue, OVERDUE);
+        if self.overdue.is_none() {
+            self.look_for_overdue(ctx);
         }
     }
 }
