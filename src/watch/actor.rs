@@ -203,8 +203,9 @@ impl WatchActor {
         if let Some(opened) = self.opened.take() {
             let _ = opened.send(Err(end.to_error()));
         }
-        self.asking.clear();
+        // Those who ask look there for the reason.
         self.feed.end(end);
+        self.asking.clear();
         ctx.stop();
     }
 

@@ -67,7 +67,16 @@ struct State {
     /// The stream has waited in vain.
     too_slow: bool,
     drain_wanted: bool,
-    ended: bool,
+    ended: Option<Ending>,
+}
+
+/// How the watch ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// With the client.
+    Shutdown,
+    /// For a reason of its own.
+    Alone,
 }
 
 /// What the consumer found.
@@ -93,6 +102,11 @@ impl Queue {
 
     pub(crate) fn set_delivered(&self, revision: i64) {
         self.delivered.fetch_max(revision, Ordering::Relaxed);
+    }
+
+    /// Whether the watch has ended, though its last item may not be read yet.
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        self.lock().ended
     }
 
     pub(crate) fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Taken> {
@@ -161,7 +175,7 @@ impl Queue {
 
     fn poll_relieved(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.lock();
-        if state.too_slow || state.ended || self.is_relieved() {
+        if state.too_slow || state.ended.is_some() || self.is_relieved() {
             return Poll::Ready(());
         }
         state.stream = Some(cx.waker().clone());
@@ -255,9 +269,13 @@ impl Feed {
     /// The last item. Whatever is said after it is not delivered, and nobody waits for room any more.
     pub(crate) fn end(&self, end: WatchEnd) {
         let mut stream = None;
+        let ending = match end {
+            WatchEnd::Shutdown => Ending::Shutdown,
+            _ => Ending::Alone,
+        };
         self.change(|state| {
             state.items.push_back(Queued::Ended(end));
-            state.ended = true;
+            state.ended = Some(ending);
             stream = state.stream.take();
         });
         if let Some(stream) = stream {
@@ -279,7 +297,7 @@ impl Feed {
     fn change(&self, change: impl FnOnce(&mut State)) {
         let reader = {
             let mut state = self.0.lock();
-            if state.ended {
+            if state.ended.is_some() {
                 return;
             }
             change(&mut state);
