@@ -32,7 +32,7 @@ impl Handler<Open> for StreamActor {
             });
             return;
         }
-        let watch_id = self.creates.create(who);
+        let watch_id = self.creates.create(who, open.next_revision);
         self.ids.insert(open.watch, watch_id);
         let create = open.spec.create(watch_id, open.next_revision);
         self.outgoing.push(WatchRequest {
