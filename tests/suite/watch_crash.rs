@@ -56,7 +56,11 @@ async fn under_load(crash: impl Fn(&Client, &[CrashWatch])) -> Vec<Vec<Record>> 
 
 #[tokio::test]
 async fn a_panic_of_the_watch_actor_costs_nothing() {
-    under_load(|_, actors| actors.iter().for_each(|crash| crash())).await;
+    let told = under_load(|_, actors| actors.iter().for_each(|crash| crash())).await;
+    for records in told {
+        assert!(records.contains(&Record::Disconnected), "it was told");
+        assert!(records.contains(&Record::Resumed), "nothing was crashed");
+    }
 }
 
 #[tokio::test]
