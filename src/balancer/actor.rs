@@ -265,16 +265,24 @@ impl Handler<ActorFailed> for BalancerActor {
 }
 
 impl Handler<CrashConnection> for BalancerActor {
-    type Result = ();
+    type Result = ResponseFuture<bool>;
 
-    fn handle(&mut self, CrashConnection(endpoint): CrashConnection, _: &mut Context<Self>) {
-        for member in self
+    fn handle(
+        &mut self,
+        CrashConnection(endpoint): CrashConnection,
+        _: &mut Context<Self>,
+    ) -> ResponseFuture<bool> {
+        let crash = self
             .members
             .iter()
-            .filter(|member| member.view.endpoint == endpoint)
-        {
-            member.actor.do_send(Crash);
-        }
+            .find(|member| member.view.endpoint == endpoint)
+            .map(|member| member.actor.send(Crash));
+        Box::pin(async move {
+            match crash {
+                Some(crash) => crash.await.is_err(),
+                None => false,
+            }
+        })
     }
 }
 

@@ -166,7 +166,7 @@ pub(crate) struct Shutdown {
     pub(crate) grace: Duration,
 }
 
-/// Pass a crash on to the connection of an endpoint. For tests.
+/// Pass a crash on to the connection of an endpoint; tells whether it panicked. For tests.
 #[derive(Debug, Message)]
-#[rtype(result = "()")]
+#[rtype(result = "bool")]
 pub(crate) struct CrashConnection(pub(crate) Endpoint);

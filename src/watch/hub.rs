@@ -52,8 +52,8 @@ pub(crate) struct HubActor {
     pacing: Pacing,
     /// Members that choose the ids of watches themselves, as proxies do: there each watch has a stream of its own.
     own_ids: HashSet<EndpointId>,
-    /// A task will say when to look at the members again.
-    looking: bool,
+    /// Tasks that will say when to look at the members again.
+    looking: Looking,
     looks: u32,
     restarted: bool,
 }
@@ -81,10 +81,22 @@ struct Stream {
     address: Addr<StreamActor>,
 }
 
+/// Who will be told that members may be ready.
+#[derive(Default)]
+struct Looking {
+    /// Those who need a member with a leader.
+    for_leader: bool,
+    /// Those who can do without; that one may be found long before the other.
+    for_any: bool,
+}
+
 /// Members may be ready now.
 #[derive(Message)]
 #[rtype(result = "()")]
-struct LookAgain;
+struct LookAgain {
+    /// Members without leader count.
+    leaderless: bool,
+}
 
 /// Make every stream's actor panic at the next answer it gets.
 #[derive(Message)]
@@ -106,7 +118,7 @@ impl HubActor {
                 waiting: Vec::new(),
                 pacing: Pacing::default(),
                 own_ids: HashSet::new(),
-                looking: false,
+                looking: Looking::default(),
                 looks: 0,
                 restarted: false,
             },
@@ -126,8 +138,9 @@ impl HubActor {
             });
         } else {
             self.set_place(attach.watch, Place::Waiting);
+            let leaderless = !attach.spec.require_leader;
             self.waiting.push(attach);
-            self.look_later(ctx);
+            self.look_later(leaderless, ctx);
         }
     }
 
@@ -261,11 +274,15 @@ impl HubActor {
     }
 
     /// Has somebody say when members may be ready: the balancer, or the clock where members are ready but rest.
-    fn look_later(&mut self, ctx: &mut Context<Self>) {
-        if self.looking {
+    fn look_later(&mut self, leaderless: bool, ctx: &mut Context<Self>) {
+        let looking = if leaderless {
+            &mut self.looking.for_any
+        } else {
+            &mut self.looking.for_leader
+        };
+        if std::mem::replace(looking, true) {
             return;
         }
-        self.looking = true;
         let hub = ctx.address().downgrade();
         let set = self.caller.ready.load();
         let now = Instant::now();
@@ -277,10 +294,6 @@ impl HubActor {
                 .mul_f64(0.5 + 0.5 * fastrand::f64()),
         };
         self.looks = self.looks.saturating_add(1);
-        let leaderless = self
-            .waiting
-            .iter()
-            .any(|attach| !attach.spec.require_leader);
         let nobody = set.ready.is_empty() && (!leaderless || set.leaderless.is_empty());
         let told = (nobody && !set.closed).then(|| {
             let (ready, told) = oneshot::channel();
@@ -299,7 +312,7 @@ impl HubActor {
                 tokio::time::sleep(pause).await;
             }
             if let Some(hub) = hub.upgrade() {
-                hub.do_send(LookAgain);
+                hub.do_send(LookAgain { leaderless });
             }
         });
     }
@@ -336,9 +349,12 @@ impl Actor for HubActor {
         for entry in self.watches.values() {
             entry.address.do_send(HubRestarted);
         }
-        self.looking = false;
-        if !self.waiting.is_empty() {
-            self.look_later(ctx);
+        self.looking = Looking::default();
+        for leaderless in [false, true] {
+            let waits = |attach: &Attach| attach.spec.require_leader != leaderless;
+            if self.waiting.iter().any(waits) {
+                self.look_later(leaderless, ctx);
+            }
         }
     }
 }

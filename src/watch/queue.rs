@@ -2,7 +2,8 @@
 //!
 //! Small: it takes memory only for what waits in it, so ten thousand idle watches cost little. The limit counts events; a
 //! batch is taken whole if there is room for its first event, so that one answer of the server is never split. A
-//! queue without room makes the watch lag; the consumer says when it has read half of it.
+//! queue without room makes the watch lag; the consumer says when it has read half of it. Notices are not counted, but
+//! between two things that are there is at most one of each kind.
 //!
 //! A server can send faster than anybody reads. So the stream waits for queues that are nearly full, but only for
 //! consumers that read at a good pace: others on the stream wait, too. A slower one is left to lag. However large a queue
@@ -47,12 +48,26 @@ pub(crate) enum Queued {
     Ended(WatchEnd),
 }
 
+impl Queued {
+    /// For how many events it counts.
+    fn weight(&self) -> usize {
+        match self {
+            Self::Batch(events) => events.len(),
+            Self::Resynced(resynced) => {
+                let changes = resynced.created.len() + resynced.changed.len();
+                (changes + resynced.deleted.len()).max(1)
+            }
+            _ => 0,
+        }
+    }
+}
+
 /// The queue of one watch.
 #[derive(Debug)]
 pub(crate) struct Queue {
     state: Mutex<State>,
     limit: usize,
-    /// Events in the queue; changed under the lock.
+    /// Events in the queue, and what counts as much; changed under the lock.
     waiting: AtomicUsize,
     /// Everything up to here was handed to the consumer.
     delivered: AtomicI64,
@@ -121,9 +136,7 @@ impl Queue {
             }
             return Poll::Pending;
         };
-        if let Queued::Batch(events) = &item {
-            self.waiting.fetch_sub(events.len(), Ordering::Relaxed);
-        }
+        self.waiting.fetch_sub(item.weight(), Ordering::Relaxed);
         if state.items.is_empty() {
             state.items = VecDeque::new();
         }
@@ -210,59 +223,63 @@ impl Feed {
         if events.capacity() / 2 >= events.len() {
             events.shrink_to_fit();
         }
-        self.change(|state| {
-            self.0.waiting.fetch_add(events.len(), Ordering::Relaxed);
-            state.items.push_back(Queued::Batch(events));
-        });
+        self.counted(Queued::Batch(events));
     }
 
     /// Only the newest progress is worth waiting for.
     pub(crate) fn progress(&self, revision: i64) {
-        self.change(|state| match state.items.back_mut() {
-            Some(Queued::Progress(older)) => *older = revision,
-            _ => state.items.push_back(Queued::Progress(revision)),
+        self.notice(Queued::Progress(revision), |older| {
+            matches!(older, Queued::Progress(_))
         });
     }
 
+    /// A resume nobody has heard of is undone.
     pub(crate) fn disconnected(&self, error: Arc<Error>) {
-        self.change(|state| {
-            // A resume nobody has heard of is undone: notices between two events stay one or two.
-            if matches!(state.items.back(), Some(Queued::Resumed)) {
-                state.items.pop_back();
-            }
-            if !matches!(state.items.back(), Some(Queued::Disconnected(_))) {
-                state.items.push_back(Queued::Disconnected(error));
-            }
+        self.notice(Queued::Disconnected(error), |older| {
+            matches!(older, Queued::Disconnected(_) | Queued::Resumed)
         });
     }
 
     pub(crate) fn resumed(&self) {
-        self.change(|state| {
-            if !matches!(state.items.back(), Some(Queued::Resumed)) {
-                state.items.push_back(Queued::Resumed);
-            }
-        });
+        self.notice(Queued::Resumed, |older| matches!(older, Queued::Resumed));
     }
 
     pub(crate) fn lagging(&self) {
-        self.change(|state| {
-            if !matches!(state.items.back(), Some(Queued::Lagging)) {
-                state.items.push_back(Queued::Lagging);
-            }
+        self.notice(Queued::Lagging, |older| {
+            matches!(older, Queued::Lagging | Queued::Resumed)
         });
     }
 
     pub(crate) fn regressed(&self, seen: i64, told: i64) {
-        self.change(|state| {
-            if !matches!(state.items.back(), Some(Queued::Regressed { .. })) {
-                state.items.push_back(Queued::Regressed { seen, told });
-            }
+        self.notice(Queued::Regressed { seen, told }, |older| {
+            matches!(older, Queued::Regressed { .. })
         });
     }
 
+    /// It counts as many as it tells of.
     pub(crate) fn resynced(&self, resynced: Resynced) {
+        self.counted(Queued::Resynced(Box::new(resynced)));
+    }
+
+    fn counted(&self, item: Queued) {
         self.change(|state| {
-            state.items.push_back(Queued::Resynced(Box::new(resynced)));
+            self.0.waiting.fetch_add(item.weight(), Ordering::Relaxed);
+            state.items.push_back(item);
+        });
+    }
+
+    /// Queues what is not counted, in the place of what it makes `outdated` since the last that is: so there is
+    /// little of it, however often a watch comes and goes while nobody reads.
+    fn notice(&self, item: Queued, outdated: impl Fn(&Queued) -> bool) {
+        self.change(|state| {
+            let counted = state.items.iter().rposition(|item| item.weight() > 0);
+            let first = counted.map_or(0, |counted| counted + 1);
+            for index in (first..state.items.len()).rev() {
+                if outdated(&state.items[index]) {
+                    state.items.remove(index);
+                }
+            }
+            state.items.push_back(item);
         });
     }
 

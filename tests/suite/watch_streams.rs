@@ -145,22 +145,24 @@ async fn an_event_larger_than_the_client_accepts_ends_its_watch_and_no_other() {
 #[tokio::test]
 async fn a_create_that_is_never_answered_is_made_again_however_busy_the_stream_is() {
     let (server, _) = server(|nth, mut tx, mut rx, _| async move {
-        let first = create(&mut rx).await;
-        tx.send(&created(first.watch_id, 5)).await.unwrap();
-        let mut revision = first.start_revision.max(6);
+        let mut busy = None;
         loop {
-            let event = vec![event("a", revision)];
-            let sent = tx.send(&events(first.watch_id, false, event)).await;
-            if sent.is_err() {
-                return;
-            }
-            revision += 1;
-            let brief = Duration::from_millis(20);
-            match timeout(brief, create(&mut rx)).await {
+            match timeout(Duration::from_millis(20), create(&mut rx)).await {
+                Ok(create) if create.key == "busy" => {
+                    tx.send(&created(create.watch_id, 5)).await.unwrap();
+                    busy = Some((create.watch_id, create.start_revision.max(6)));
+                }
                 Ok(create) if nth > 0 => {
                     tx.send(&created(create.watch_id, 5)).await.unwrap();
                 }
                 _ => {}
+            }
+            if let Some((id, revision)) = &mut busy {
+                let event = vec![event("a", *revision)];
+                if tx.send(&events(*id, false, event)).await.is_err() {
+                    return;
+                }
+                *revision += 1;
             }
         }
     })

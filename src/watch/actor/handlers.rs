@@ -56,8 +56,7 @@ impl Handler<Drained> for WatchActor {
 
     fn handle(&mut self, _: Drained, ctx: &mut Context<Self>) {
         if self.phase == Phase::Lagging {
-            self.went_down(ctx);
-            self.attach(None, ctx);
+            self.resume(ctx);
         }
     }
 }

@@ -38,7 +38,10 @@ impl WatchActor {
                 self.lost(endpoint, Arc::new(error), ctx);
             }
             Cancelled::Compacted { revision } => {
-                if self.spec.resync {
+                if self.spec.resync && self.feed.is_full() {
+                    // What is told is read first: then it is created again, and cancelled again.
+                    self.lag(ctx);
+                } else if self.spec.resync {
                     self.went_down(ctx);
                     self.reread(ctx);
                 } else {

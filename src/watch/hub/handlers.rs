@@ -75,8 +75,12 @@ impl Handler<AskProgress> for HubActor {
 impl Handler<LookAgain> for HubActor {
     type Result = ();
 
-    fn handle(&mut self, _: LookAgain, ctx: &mut Context<Self>) {
-        self.looking = false;
+    fn handle(&mut self, look: LookAgain, ctx: &mut Context<Self>) {
+        if look.leaderless {
+            self.looking.for_any = false;
+        } else {
+            self.looking.for_leader = false;
+        }
         for attach in std::mem::take(&mut self.waiting) {
             self.place(attach, ctx);
         }

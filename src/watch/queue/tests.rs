@@ -6,7 +6,10 @@ use std::{
 };
 
 use super::*;
-use crate::error::{ErrorKind, Outcome};
+use crate::{
+    error::{ErrorKind, Outcome},
+    watch::resync::{Difference, Gone},
+};
 
 fn events(count: usize) -> Vec<Event> {
     vec![Event::default(); count]
@@ -75,6 +78,59 @@ fn notices_between_two_events_do_not_pile_up() {
             Queued::Progress(99)
         ]
     ));
+}
+
+#[test]
+fn notices_of_all_kinds_stay_few_while_nobody_reads() {
+    let queue = Queue::new(10);
+    let feed = Feed::new(queue.clone());
+    let error = Arc::new(Error::new(ErrorKind::NoLeader, Outcome::Unknown, ""));
+    feed.batch(events(1));
+    for revision in 0..100 {
+        feed.disconnected(error.clone());
+        feed.regressed(7, revision);
+        feed.resumed();
+        feed.lagging();
+        feed.resumed();
+        feed.progress(revision);
+    }
+    let items = rest(&queue);
+    assert!(matches!(
+        items[..],
+        [
+            Queued::Batch(_),
+            Queued::Disconnected(_),
+            Queued::Regressed { seen: 7, told: 99 },
+            Queued::Lagging,
+            Queued::Resumed,
+            Queued::Progress(99),
+        ]
+    ));
+}
+
+#[test]
+fn a_resync_takes_as_much_room_as_it_tells() {
+    let queue = Queue::new(10);
+    let feed = Feed::new(queue.clone());
+    let resynced = |gone: u8| {
+        let gone = (0..gone).map(|n| Gone {
+            key: Box::new([n]),
+            mod_revision: 1,
+        });
+        let difference = Difference {
+            created: Vec::new(),
+            changed: Vec::new(),
+            deleted: gone.collect(),
+        };
+        Resynced::new(5, difference)
+    };
+    feed.resynced(resynced(0));
+    assert_eq!(queue.waiting(), 1);
+    feed.resynced(resynced(9));
+    assert!(feed.is_full());
+    take(&queue);
+    take(&queue);
+    assert_eq!(queue.waiting(), 0);
 }
 
 #[test]
