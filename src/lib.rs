@@ -61,6 +61,7 @@ mod balancer;
 mod call;
 mod client;
 mod connection;
+mod delivery;
 mod endpoints;
 pub mod error;
 pub mod lease;

@@ -13,14 +13,14 @@ use crate::{
     client::Client,
     error::{Error, ErrorKind, Outcome},
     retry::{BudgetLimits, RetryPolicy, StandardRetry},
-    transport::{Endpoint, dial::DialOptions, tls::Tls},
+    transport::{Endpoint, Written, dial::DialOptions, tls::Tls},
 };
 
 /// Makes a [`Client`]. Each option says its default.
 #[derive(Debug, Clone)]
 #[must_use = "a builder does nothing until `connect` or `connect_lazy`"]
 pub struct ClientBuilder {
-    pub(crate) endpoints: Vec<String>,
+    pub(crate) endpoints: Vec<Written>,
     pub(crate) request_timeout: Duration,
     pub(crate) shutdown_grace: Duration,
     pub(crate) dial: DialOptions,
@@ -40,7 +40,10 @@ pub struct ClientBuilder {
 impl ClientBuilder {
     pub(crate) fn new<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> Self {
         Self {
-            endpoints: endpoints.into_iter().map(Into::into).collect(),
+            endpoints: endpoints
+                .into_iter()
+                .map(|text| Written(text.into()))
+                .collect(),
             request_timeout: Duration::from_secs(5),
             shutdown_grace: Duration::from_secs(1),
             dial: DialOptions {
@@ -307,10 +310,13 @@ impl ClientBuilder {
 }
 
 /// Parses endpoints; an empty list is an error, and one that is given twice counts once.
-pub(crate) fn parse_endpoints(texts: &[String], tls: &Tls) -> Result<Vec<Endpoint>, Error> {
+pub(crate) fn parse_endpoints(
+    texts: &[impl AsRef<str>],
+    tls: &Tls,
+) -> Result<Vec<Endpoint>, Error> {
     let mut endpoints = Vec::with_capacity(texts.len());
     for text in texts {
-        let endpoint = Endpoint::parse(text)?;
+        let endpoint = Endpoint::parse(text.as_ref())?;
         if !endpoints.contains(&endpoint) {
             endpoints.push(endpoint);
         }

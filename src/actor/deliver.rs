@@ -11,6 +11,7 @@ use crate::{
     },
     balancer::ConnectivityChange,
     client::Client,
+    delivery::gone,
     error::Result,
     lease::{Grant, Lease, LeaseNews},
     recipes::{
@@ -41,13 +42,15 @@ impl FreeRequest for DeliverWatch {
         Box::pin(self.watch.on(client).send_to(self.recipient))
     }
 
-    fn unwanted(handle: WatchHandle) {
+    fn unwanted(self, handle: WatchHandle) {
         handle.detach();
     }
 }
 
 /// Grant a lease and send what happens to it to an actor, from its first renewal on:
 /// `etcd.send(grant(ttl).keep_alive().to(recipient))`. Gives the lease, which is kept until it is dropped.
+///
+/// Sent with `do_send` it is kept until that actor, the arbiter of [`Etcd`](crate::Etcd) or the client ends.
 #[derive(Clone, Message)]
 #[rtype(result = "Result<Lease>")]
 pub struct DeliverLease {
@@ -70,9 +73,18 @@ impl FreeRequest for DeliverLease {
             Ok(lease)
         })
     }
+
+    fn unwanted(self, lease: Lease) {
+        actix_rt::spawn(async move {
+            tokio::select! {
+                _ = lease.lost() => {}
+                () = gone(&self.recipient) => {}
+            }
+        });
+    }
 }
 
-/// Send every change of an endpoint's state to an actor, until that actor ends.
+/// Send every change of an endpoint's state to an actor, the next one when the last was handled, until that actor ends.
 #[derive(Clone, Message)]
 #[rtype(result = "Result<()>")]
 pub struct DeliverConnectivity(pub Recipient<ConnectivityChange>);
@@ -113,7 +125,7 @@ impl FreeRequest for DeliverLeaders {
         Box::pin(std::future::ready(Ok(observation)))
     }
 
-    fn unwanted(observation: Observation) {
+    fn unwanted(self, observation: Observation) {
         observation.detach();
     }
 }
@@ -140,7 +152,7 @@ impl FreeRequest for DeliverInstances {
         Box::pin(self.discover.on(client).send_to(self.recipient))
     }
 
-    fn unwanted(observation: Observation) {
+    fn unwanted(self, observation: Observation) {
         observation.detach();
     }
 }

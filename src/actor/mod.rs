@@ -4,9 +4,13 @@
 //! `maintenance::requests().status()`. It answers each with the request's result. What nobody waits for (`do_send`) and
 //! fails is told to the subscriber of failures, as [`RequestFailed`].
 //!
-//! A mailbox is a queue already, so there is no second one here: a handler starts the call as a task of its own, and
-//! nothing of it stays in the actor's context. How many calls are under way is bounded; see [`WhenFull`]. A front that
-//! waits leaves messages where they are, in its mailbox, and actix lets senders wait for room in that.
+//! A handler starts the call as a task of its own, and nothing of it stays in the actor's context: nothing piles up in
+//! its mailbox. That is not bounded by actix: `send` and `do_send` find room in a full mailbox, too. So it is bounded
+//! here how many calls are under way and how many wait for that; see [`WhenFull`].
+//!
+//! What a component may do is a `Recipient` of it: `Recipient<Put>`, `Recipient<Get>`. Requests of the administration
+//! share few types, [`Request`](crate::Request) and [`MemberRequest`](crate::MemberRequest), told apart by what they
+//! answer: a `Recipient<Request<Done, ()>>` is the right to all that answer [`Done`](crate::Done).
 
 mod deliver;
 mod request;
@@ -30,6 +34,8 @@ use crate::{
 
 /// The calls that may be under way at once, unless told otherwise.
 const AT_MOST: usize = 1024;
+/// The requests that may wait for that, unless told otherwise.
+const WAITING: usize = 8192;
 /// The failures that may wait for a slow subscriber; those beyond are only logged.
 const FAILURES_WAITING: usize = 1024;
 
@@ -51,11 +57,13 @@ const FAILURES_WAITING: usize = 1024;
 ///
 /// A caller that drops the answer it was waiting for, or whose time-out ends, ends the call as well, as with a client.
 /// Ends when its last address is dropped, as any actor; calls under way go on until their end or the end of the arbiter.
+/// It is not supervised, and need not be: a request of yours that panics costs its own call, which is a task of its own.
 #[derive(Clone)]
 pub struct Etcd {
     /// None in a service that was not configured yet.
     client: Option<Client>,
     calls: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
     when_full: WhenFull,
     failures: Failures,
 }
@@ -64,8 +72,9 @@ pub struct Etcd {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum WhenFull {
-    /// It waits in the mailbox until a call has ended. Its own time-out begins when it is sent; to bound the waiting,
-    /// too, use actix's `.timeout` on the message, or `try_send`, which refuses what does not fit into the mailbox.
+    /// It waits until a call has ended, in the order of arrival. Where as many wait as [may](Etcd::waiting_at_most), it
+    /// fails at once with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). Its own time-out begins when it has
+    /// waited; to bound the waiting in time, too, use actix's `.timeout` on the message.
     #[default]
     Wait,
     /// It fails at once with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded).
@@ -93,6 +102,13 @@ impl Etcd {
     #[must_use]
     pub fn when_full(mut self, choice: WhenFull) -> Self {
         self.when_full = choice;
+        self
+    }
+
+    /// How many requests may wait, where they [do](WhenFull::Wait). Default: 8192.
+    #[must_use]
+    pub fn waiting_at_most(mut self, requests: usize) -> Self {
+        self.waiting = Arc::new(Semaphore::new(requests.min(Semaphore::MAX_PERMITS)));
         self
     }
 
@@ -144,6 +160,7 @@ impl Default for Etcd {
         Self {
             client: None,
             calls: Arc::new(Semaphore::new(AT_MOST)),
+            waiting: Arc::new(Semaphore::new(WAITING)),
             when_full: WhenFull::default(),
             failures: Failures {
                 subscriber: None,

@@ -23,8 +23,9 @@ pub trait FreeRequest:
     /// Makes the call.
     fn send_by(self, client: &Client) -> ResponseFuture<Self::Response>;
 
-    /// What becomes of an answer nobody waits for. Default: it is dropped.
-    fn unwanted(response: Self::Response) {
+    /// What becomes of an answer nobody waits for. Called on the arbiter of the actor [`Etcd`](crate::Etcd), with which
+    /// a task started here ends. Default: it is dropped.
+    fn unwanted(self, response: Self::Response) {
         drop(response);
     }
 }

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use actix::{
-    AsyncContext, Context, Handler,
+    Context, Handler,
     dev::{MessageResponse, OneshotSender},
-    fut::wrap_future,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
@@ -24,6 +23,7 @@ impl<R: FreeRequest> Handler<R> for Etcd {
             request,
             client: self.client(),
             calls: self.calls.clone(),
+            waiting: self.waiting.clone(),
             when_full: self.when_full,
             failures: self.failures.clone(),
         }
@@ -37,13 +37,14 @@ pub struct Serving<R> {
     request: R,
     client: Result<Client>,
     calls: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
     when_full: WhenFull,
     failures: Failures,
 }
 
 impl<R: FreeRequest> MessageResponse<Etcd, R> for Serving<R> {
-    fn handle(self, ctx: &mut Context<Etcd>, answer: Option<OneshotSender<R::Result>>) {
-        let mut asker = Asker(answer);
+    fn handle(self, _: &mut Context<Etcd>, answer: Option<OneshotSender<R::Result>>) {
+        let asker = Asker(answer);
         if asker.has_left() {
             return;
         }
@@ -56,19 +57,14 @@ impl<R: FreeRequest> MessageResponse<Etcd, R> for Serving<R> {
             client,
             failures: self.failures,
         };
-        match self.calls.clone().try_acquire_owned() {
-            Ok(permit) => call.start(asker, permit),
-            Err(TryAcquireError::Closed) => {}
-            Err(TryAcquireError::NoPermits) if self.when_full == WhenFull::Refuse => {
-                asker.fail(call.request, overloaded(), call.failures);
-            }
-            // The one thing the context holds: what comes later stays in the mailbox meanwhile.
-            Err(TryAcquireError::NoPermits) => ctx.wait(wrap_future(async move {
-                tokio::select! {
-                    Ok(permit) = self.calls.acquire_owned() => call.start(asker, permit),
-                    () = asker.left() => {}
-                }
-            })),
+        let error = match self.calls.clone().try_acquire_owned() {
+            Ok(permit) => return call.start(asker, permit),
+            Err(error) => error,
+        };
+        let waits = error == TryAcquireError::NoPermits && self.when_full == WhenFull::Wait;
+        match self.waiting.try_acquire_owned() {
+            Ok(place) if waits => call.wait(asker, self.calls, place),
+            _ => asker.fail(call.request, overloaded(), call.failures),
         }
     }
 }
@@ -93,6 +89,19 @@ impl<R: FreeRequest> Call<R> {
         actix_rt::spawn(self.run(asker, permit));
     }
 
+    /// Starts when there is room, unless nobody waits for it any more.
+    fn wait(self, mut asker: Asker<R>, calls: Arc<Semaphore>, place: OwnedSemaphorePermit) {
+        actix_rt::spawn(async move {
+            tokio::select! {
+                Ok(permit) = calls.acquire_owned() => {
+                    drop(place);
+                    self.run(asker, permit).await;
+                }
+                () = asker.left() => {}
+            }
+        });
+    }
+
     async fn run(self, mut asker: Asker<R>, permit: OwnedSemaphorePermit) {
         let kept = asker.is_nobody().then(|| self.request.clone());
         let call: ResponseFuture<R::Response> = self.request.send_by(&self.client);
@@ -103,7 +112,7 @@ impl<R: FreeRequest> Call<R> {
         drop(permit);
         match (kept, result) {
             (None, result) => asker.answer(result),
-            (Some(_), Ok(response)) => R::unwanted(response),
+            (Some(request), Ok(response)) => request.unwanted(response),
             (Some(request), Err(error)) => self.failures.tell(request, error).await,
         }
     }

@@ -57,6 +57,7 @@ const fn own(path: &'static str, class: RpcClass) -> Rpc {
         path,
         class,
         leaderless: true,
+        waits: false,
     }
 }
 
@@ -66,6 +67,7 @@ const fn agreed(path: &'static str, class: RpcClass) -> Rpc {
         path,
         class,
         leaderless: false,
+        waits: false,
     }
 }
 
@@ -122,9 +124,11 @@ impl<C: Clone> Maintenance<C> {
     }
 
     /// Gives the space of deleted and compacted data back to the file system. The member serves nothing meanwhile, so
-    /// do one at a time, and allow as long as its database needs (`.timeout`).
+    /// do one at a time, and allow as long as its database needs (`.timeout`). Where its answer is lost, it may still be
+    /// at it ([`Outcome::Unknown`](crate::Outcome::Unknown)): no other member is asked then.
     pub fn defragment(&self) -> MemberRequest<Done, C> {
-        let rpc = own("/etcdserverpb.Maintenance/Defragment", RpcClass::Idempotent);
+        // Twice does no harm to one member, but would stop two of them.
+        let rpc = own("/etcdserverpb.Maintenance/Defragment", RpcClass::Mutation);
         MemberRequest::new::<proto::DefragmentResponse>(&self.0, rpc, &DefragmentRequest {})
     }
 
@@ -188,11 +192,14 @@ impl Maintenance {
         let deadline = Instant::now() + self.0.request_timeout();
         loop {
             caller.wait_ready(deadline).await?;
-            let candidates = caller.ready.load().ready.clone();
             let mut refused = None;
-            for connection in candidates {
+            for member in caller.in_turn() {
+                // One that cannot be reached may be somebody else by the next round.
+                if caller.reach(member.clone(), deadline).await.is_err() {
+                    continue;
+                }
                 let left = deadline.saturating_duration_since(Instant::now());
-                let asked = caller.at(connection.endpoint.clone())?;
+                let asked = caller.at(member)?;
                 match asked
                     .unary::<proto::MoveLeaderResponse>(rpc, body.clone(), left)
                     .await

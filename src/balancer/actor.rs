@@ -1,5 +1,6 @@
 //! The actor that owns the connections.
 
+mod endpoints;
 mod named;
 
 use std::{sync::Arc, time::Duration};
@@ -9,10 +10,11 @@ use actix::{
     ResponseFuture, Supervised,
 };
 use tokio::{sync::broadcast, time::Instant};
+use tokio_stream::{StreamExt, wrappers::BroadcastStream};
 
 use super::{
     AwaitReady, BalancePolicy, ConnectivityChange, CrashConnection, MemberView, ReadySet, Shutdown,
-    Subscribe, SubscribeRecipient, UpdateEndpoints,
+    Subscribe, SubscribeRecipient,
     demand::{Demand, Known, demands},
 };
 use crate::{
@@ -20,6 +22,7 @@ use crate::{
         Connect, ConnectivityChanged, ConnectivityState, Drain, EndpointId, Probe, Rest, Suspected,
         Wanted, actor::ConnectionActor, shared::Shared,
     },
+    delivery::deliver,
     retry::MemberReady,
     supervisor::{ActorFailed, Crash, crashes, supervise},
     transport::Endpoint,
@@ -38,11 +41,15 @@ pub(crate) struct BalancerActor {
     /// The one endpoint that is kept connected, where the policy wants one.
     kept: Option<EndpointId>,
     next_id: u64,
+    /// The endpoints the user gave, and how often.
+    seeds: Arc<[Endpoint]>,
+    choice: u64,
     waiters: Vec<AwaitReady>,
+    /// Since when calls wait without a pause.
+    waited_since: Option<Instant>,
     reminding: bool,
     forgetting: bool,
     changes: broadcast::Sender<ConnectivityChange>,
-    subscribers: Vec<Recipient<ConnectivityChange>>,
     /// Calls that wait for their next attempt hear of a member that became ready.
     retries: Recipient<MemberReady>,
     closed: bool,
@@ -70,35 +77,17 @@ impl BalancerActor {
                 members: Vec::new(),
                 kept: None,
                 next_id: 0,
+                seeds: Arc::default(),
+                choice: 0,
                 waiters: Vec::new(),
+                waited_since: None,
                 reminding: false,
                 forgetting: false,
                 changes: broadcast::Sender::new(CHANGES_KEPT),
-                subscribers: Vec::new(),
                 retries,
                 closed: false,
             },
         )
-    }
-
-    fn add(&mut self, endpoint: Endpoint, ctx: &mut Context<Self>) {
-        let id = EndpointId(self.next_id);
-        self.next_id += 1;
-        let parent = ctx.address().downgrade();
-        let actor = ConnectionActor::start(id, endpoint.clone(), self.shared.clone(), parent);
-        let view = MemberView {
-            id,
-            endpoint,
-            state: ConnectivityState::Idle,
-            since: Instant::now(),
-            error: None,
-            connection: None,
-        };
-        self.members.push(Member {
-            view,
-            actor,
-            named_until: None,
-        });
     }
 
     fn publish(&mut self) {
@@ -118,6 +107,8 @@ impl BalancerActor {
                 .iter()
                 .map(|member| member.view.clone())
                 .collect(),
+            seeds: self.seeds.clone(),
+            choice: self.choice,
             closed: self.closed,
         };
         let (ready, leaderless) = (!set.ready.is_empty(), !set.leaderless.is_empty());
@@ -170,12 +161,16 @@ impl BalancerActor {
     fn remind(&mut self, ctx: &mut Context<Self>) {
         self.waiters.retain(|waiter| !waiter.ready.is_closed());
         self.reminding = !self.waiters.is_empty();
-        if self.reminding {
-            for member in &self.members {
-                member.actor.do_send(Wanted);
-            }
-            ctx.notify_later(Remind, REMIND);
+        if !self.reminding {
+            self.waited_since = None;
+            return;
         }
+        let since = *self.waited_since.get_or_insert_with(Instant::now);
+        self.fall_back(since, ctx);
+        for member in &self.members {
+            member.actor.do_send(Wanted);
+        }
+        ctx.notify_later(Remind, REMIND);
     }
 }
 
@@ -239,10 +234,6 @@ impl Handler<ConnectivityChanged> for BalancerActor {
             if change.state == ConnectivityState::Ready {
                 self.retries.do_send(MemberReady);
             }
-            self.subscribers.retain(Recipient::connected);
-            for subscriber in &self.subscribers {
-                subscriber.do_send(change.clone());
-            }
             let _ = self.changes.send(change);
         }
     }
@@ -287,38 +278,6 @@ impl Handler<CrashConnection> for BalancerActor {
     }
 }
 
-impl Handler<UpdateEndpoints> for BalancerActor {
-    type Result = ();
-
-    fn handle(&mut self, UpdateEndpoints(endpoints): UpdateEndpoints, ctx: &mut Context<Self>) {
-        if self.closed {
-            return;
-        }
-        let mut kept = std::mem::take(&mut self.members);
-        for endpoint in endpoints {
-            if self
-                .members
-                .iter()
-                .any(|member| member.view.endpoint == endpoint)
-            {
-                continue;
-            }
-            match kept
-                .iter()
-                .position(|member| member.view.endpoint == endpoint)
-            {
-                Some(index) => self.members.push(kept.remove(index)),
-                None => self.add(endpoint, ctx),
-            }
-        }
-        self.publish();
-        for removed in kept {
-            removed.actor.do_send(Drain);
-        }
-        self.meet_demand();
-    }
-}
-
 impl Handler<AwaitReady> for BalancerActor {
     type Result = ();
 
@@ -359,7 +318,8 @@ impl Handler<SubscribeRecipient> for BalancerActor {
     type Result = ();
 
     fn handle(&mut self, SubscribeRecipient(recipient): SubscribeRecipient, _: &mut Context<Self>) {
-        self.subscribers.push(recipient);
+        let changes = BroadcastStream::new(self.changes.subscribe()).filter_map(Result::ok);
+        actix_rt::spawn(deliver(changes, recipient));
     }
 }
 

@@ -8,11 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use actix::Recipient;
-
 use super::{
     LostReason,
-    events::{EventQueue, LeaseEvent, LeaseEvents, LeaseNews},
+    events::{EventQueue, LeaseEvent, LeaseEvents},
 };
 
 /// One lease, as seen from any thread.
@@ -29,7 +27,6 @@ pub(crate) struct LeaseCell {
 #[derive(Default)]
 struct Audience {
     queues: Vec<Arc<EventQueue>>,
-    recipients: Vec<Recipient<LeaseNews>>,
     lost: Option<LostReason>,
     closed: bool,
 }
@@ -86,14 +83,6 @@ impl LeaseCell {
         if let LeaseEvent::Lost(reason) = event {
             audience.lost = Some(reason);
         }
-        let news = LeaseNews {
-            lease: self.id,
-            event,
-        };
-        audience.recipients.retain(Recipient::connected);
-        for recipient in &audience.recipients {
-            recipient.do_send(news);
-        }
         // Only this list has it: its reader is gone.
         audience.queues.retain(|queue| Arc::strong_count(queue) > 1);
         for queue in &audience.queues {
@@ -105,7 +94,6 @@ impl LeaseCell {
     pub(crate) fn close(&self) {
         let mut audience = self.lock();
         audience.closed = true;
-        audience.recipients.clear();
         for queue in audience.queues.drain(..) {
             queue.close();
         }
@@ -125,24 +113,33 @@ impl LeaseCell {
         LeaseEvents::new(queue)
     }
 
-    /// The same for an actor.
-    pub(crate) fn send_to(&self, recipient: Recipient<LeaseNews>) {
-        let mut audience = self.lock();
-        if let Some(reason) = audience.lost {
-            recipient.do_send(LeaseNews {
-                lease: self.id,
-                event: LeaseEvent::Lost(reason),
-            });
-        } else {
-            audience.recipients.push(recipient);
-        }
-    }
-
     pub(crate) fn lost(&self) -> Option<LostReason> {
         self.lock().lost
     }
 
     fn lock(&self) -> MutexGuard<'_, Audience> {
         self.audience.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A lease on its way to the keeper. If it does not arrive, the client is shut down, and the lease lost.
+pub(crate) struct OnTheWay(Option<Arc<LeaseCell>>);
+
+impl OnTheWay {
+    pub(crate) fn new(cell: Arc<LeaseCell>) -> Self {
+        Self(Some(cell))
+    }
+
+    /// It has arrived.
+    pub(crate) fn take(&mut self) -> Option<Arc<LeaseCell>> {
+        self.0.take()
+    }
+}
+
+impl Drop for OnTheWay {
+    fn drop(&mut self) {
+        if let Some(cell) = self.0.take() {
+            cell.tell(LeaseEvent::Lost(LostReason::Shutdown));
+        }
     }
 }

@@ -1,18 +1,17 @@
 //! A lock or a leadership that is had for an actor, which is told by messages when it has it and when not any more.
 
-use std::{ops::Deref, time::Duration};
+use std::ops::Deref;
 
 use actix::{Message, Recipient};
+use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::{held::Held, tenure::Loss};
+use super::{held::Held, place::Place, queue::Queue, tenure::Loss};
 use crate::{
-    client::Client,
+    delivery::{Unheard, gone},
     error::{Error, Result},
+    runtime::shut_down,
 };
-
-/// Between two looks at whether the actor is still there.
-const LOOK: Duration = Duration::from_millis(200);
 
 /// Waits for a lock or a leadership on behalf of an actor, and holds it. Dropped, it is given back in the background.
 #[derive(Debug)]
@@ -45,21 +44,35 @@ pub(super) enum Told {
 }
 
 /// Messages are few, and late news of a loss is bad news: they go into the mailbox however full it is.
-pub(super) fn claim<G, M>(
-    client: &Client,
-    wanted: impl Future<Output = Result<G>> + Send + 'static,
+pub(super) fn claim<G, M, F>(
+    queue: Queue,
+    value: Bytes,
+    hold: impl FnOnce(Place) -> F + Send + 'static,
     recipient: Recipient<M>,
 ) -> Claim
 where
     G: Hold,
     M: From<Told> + Message<Result = ()> + Send + 'static,
+    F: Future<Output = Result<G>> + Send + 'static,
 {
-    let (end, ended) = oneshot::channel();
+    let (end, mut ended) = oneshot::channel();
     let (done, released) = oneshot::channel();
-    // Where the client has ended, nothing is told: the session was lost before.
-    client.run(move || {
+    let never = Told::Failed(shut_down());
+    let unheard = Unheard::new(recipient.clone(), Some(never.into()));
+    queue.client.clone().run(move || {
+        unheard.started();
         actix_rt::spawn(async move {
-            if let Some(last) = hold(wanted, ended, &recipient).await {
+            let had = tokio::select! {
+                biased;
+                () = gone(&recipient) => return,
+                had = have(queue, value, hold, &mut ended) => had,
+            };
+            let last = match had {
+                Ok(Some(guard)) => keep(guard, ended, &recipient).await,
+                Ok(None) => Some(Told::Left),
+                Err(error) => Some(Told::Failed(error)),
+            };
+            if let Some(last) = last {
                 recipient.do_send(last.into());
             }
             let _ = done.send(());
@@ -71,25 +84,32 @@ where
     }
 }
 
-/// What the actor is told last; nothing where it has ended itself.
-async fn hold<G, M>(
-    wanted: impl Future<Output = Result<G>>,
-    mut ended: oneshot::Receiver<()>,
+/// Waits for it; nothing where it is not wanted any more.
+async fn have<G, F>(
+    queue: Queue,
+    value: Bytes,
+    hold: impl FnOnce(Place) -> F,
+    ended: &mut oneshot::Receiver<()>,
+) -> Result<Option<G>>
+where
+    F: Future<Output = Result<G>>,
+{
+    match queue.first_unless(value, ended).await? {
+        Some(place) => hold(place).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Holds it. Gives what the actor is told last; nothing where it has ended itself.
+async fn keep<G, M>(
+    guard: G,
+    ended: oneshot::Receiver<()>,
     recipient: &Recipient<M>,
 ) -> Option<Told>
 where
     G: Hold,
     M: From<Told> + Message<Result = ()> + Send + 'static,
 {
-    let guard = tokio::select! {
-        biased;
-        _ = &mut ended => return Some(Told::Left),
-        () = gone(recipient) => return None,
-        got = wanted => match got {
-            Ok(guard) => guard,
-            Err(error) => return Some(Told::Failed(error)),
-        },
-    };
     recipient.do_send(Told::Held((*guard).clone()).into());
     tokio::select! {
         biased;
@@ -102,15 +122,5 @@ where
             }
             Some(Told::Left)
         }
-    }
-}
-
-/// Waits until the actor has ended.
-async fn gone<M>(recipient: &Recipient<M>)
-where
-    M: Message<Result = ()> + Send,
-{
-    while recipient.connected() {
-        tokio::time::sleep(LOOK).await;
     }
 }

@@ -122,11 +122,13 @@ impl Discover<Client> {
     /// the handle is dropped. A slow actor is told the sum of what it has missed. Fails as awaiting it does.
     pub async fn send_to(self, recipient: Recipient<DiscoveryEvent>) -> Result<Observation> {
         let client = self.client.clone();
-        Ok(deliver(&client, self.open().await?, recipient))
+        let last = DiscoveryEvent::Ended(shut_down());
+        let found = self.open().await?;
+        Ok(deliver(&client, found, recipient, Some(last)))
     }
 
     async fn open(self) -> Result<Discovery> {
-        let mut follow = Follow::new(self.client.clone(), naming::prefix(&self.target)?);
+        let mut follow = Follow::prefix(self.client.clone(), naming::prefix(&self.target)?);
         let mut roster = Roster::default();
         while roster.revision() == 0 {
             if let Some(seen) = follow.step().await? {

@@ -55,6 +55,7 @@ use crate::{
     },
     client::Client,
     error::{Error, Result},
+    runtime::shut_down,
 };
 
 /// An election, as a candidate sees it.
@@ -82,13 +83,14 @@ impl Client {
     }
 
     /// Sends every change of who leads the election of that name to an actor, the next one when the last was handled,
-    /// until that actor or the client ends, or the handle is dropped.
+    /// until that actor or the client ends, or the handle is dropped. Of a client that has ended, that is told.
     pub fn send_leaders_to(
         &self,
         name: impl IntoBytes,
         recipient: Recipient<LeaderEvent>,
     ) -> Observation {
-        deliver(self, self.leaders(name), recipient)
+        let last = LeaderEvent::Ended(shut_down());
+        deliver(self, self.leaders(name), recipient, Some(last))
     }
 }
 
@@ -130,13 +132,7 @@ impl Election {
         let value = value.into_bytes();
         let place = self.queue.join(value.clone()).await?;
         place.first().await?;
-        let adopted = place.adopted;
-        let leadership = Leadership { place };
-        // Of a key that was there already, the value may be another one.
-        if adopted {
-            leadership.proclaim(value).await?;
-        }
-        Ok(leadership)
+        Leadership::won(place, value).await
     }
 
     /// Campaigns on behalf of an actor, which is told by messages: that it leads, and how that ended. It resigns when
@@ -146,9 +142,10 @@ impl Election {
         value: impl IntoBytes,
         recipient: Recipient<CandidateEvent>,
     ) -> Claim {
-        let (election, value) = (self.clone(), value.into_bytes());
-        let campaign = async move { election.campaign(value).await };
-        claim(&self.queue.client, campaign, recipient)
+        let value = value.into_bytes();
+        let proclaimed = value.clone();
+        let hold = move |place| Leadership::won(place, proclaimed);
+        claim(self.queue.clone(), value, hold, recipient)
     }
 
     /// Takes over a leadership that was won before, by a session whose process was restarted: with the key and the
@@ -156,7 +153,9 @@ impl Election {
     ///
     /// Works while the lease of the former session has not expired. From then on the leadership is bound to this
     /// session, and the former one, should it still be there, has lost it. Where this fails or is dropped halfway, the
-    /// leadership may be bound to this session already: call it again, or close the session.
+    /// leadership may be bound to this session already: call it again, or close the session. Fails with
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) where the token is not above zero, or the key
+    /// is not one of this election.
     pub async fn resume(
         &self,
         key: impl IntoBytes,
@@ -164,6 +163,13 @@ impl Election {
         value: impl IntoBytes,
     ) -> Result<Option<Leadership>> {
         let (key, value) = (key.into_bytes(), value.into_bytes());
+        if !key.starts_with(&self.queue.prefix) {
+            return Err(Error::invalid("the key is not one of this election"));
+        }
+        // A create revision of zero is that of a key that does not exist: it would be created.
+        if token <= 0 {
+            return Err(Error::invalid("a token is above zero"));
+        }
         let tenure = self.queue.tenure()?;
         let turn = self.queue.turn(&tenure).await?;
         let rebind = self
@@ -258,6 +264,16 @@ pub struct Leadership {
 }
 
 impl Leadership {
+    async fn won(place: Place, value: Bytes) -> Result<Self> {
+        let adopted = place.adopted;
+        let leadership = Self { place };
+        // Of a key that was there already, the value may be another one.
+        if adopted {
+            leadership.proclaim(value).await?;
+        }
+        Ok(leadership)
+    }
+
     /// Tells everybody something new. Fails with [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) where this does
     /// not lead any more.
     pub async fn proclaim(&self, value: impl IntoBytes) -> Result<()> {

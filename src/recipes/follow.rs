@@ -1,5 +1,5 @@
-//! Follows all keys under a prefix: a read, then every revision after it, and a read again where history was compacted
-//! away in between.
+//! Follows a key, or all keys under a prefix: a read, then every revision after it, and a read again where history was compacted
+//! away in between, or is another one: the cluster was restored from an old backup.
 
 use bytes::Bytes;
 
@@ -15,8 +15,12 @@ use crate::{
 
 pub(super) struct Follow {
     client: Client,
-    prefix: Bytes,
+    key: Bytes,
+    /// All keys that begin with it.
+    all: bool,
     watch: Option<Watch>,
+    /// The revision it had seen when a member knew less.
+    doubt: Option<i64>,
 }
 
 /// What is seen next.
@@ -29,11 +33,20 @@ pub(super) enum Seen {
 }
 
 impl Follow {
-    pub(super) fn new(client: Client, prefix: Bytes) -> Self {
+    pub(super) fn prefix(client: Client, prefix: Bytes) -> Self {
+        Self {
+            all: true,
+            ..Self::key(client, prefix)
+        }
+    }
+
+    pub(super) fn key(client: Client, key: Bytes) -> Self {
         Self {
             client,
-            prefix,
+            key,
+            all: false,
             watch: None,
+            doubt: None,
         }
     }
 
@@ -52,17 +65,9 @@ impl Follow {
 
     /// One attempt: fails with whatever fails, and gives nothing where there is nothing to tell yet.
     pub(super) async fn step(&mut self) -> Result<Option<Seen>> {
-        let Some(watch) = &mut self.watch else {
-            let found = self.client.get(self.prefix.clone()).prefix().await?;
-            let watch = self.client.watch(self.prefix.clone()).prefix();
-            let from = found.header.revision + 1;
-            match watch.start_revision(from).await {
-                Ok(watch) => self.watch = Some(watch),
-                // Compacted between the two: read again.
-                Err(error) if error.kind() == ErrorKind::Compacted => return Ok(None),
-                Err(error) => return Err(error),
-            }
-            return Ok(Some(Seen::All(found)));
+        let watch = match &mut self.watch {
+            Some(watch) if self.doubt.is_none() => watch,
+            _ => return self.read().await,
         };
         match watch.next().await {
             Some(WatchItem::Events(events)) => Ok(Some(Seen::Events(events))),
@@ -71,7 +76,32 @@ impl Follow {
                 Ok(None)
             }
             Some(WatchItem::Ended(why)) => Err(why.to_error()),
+            Some(WatchItem::RevisionRegressed { seen, .. }) => {
+                self.doubt = Some(seen);
+                Ok(None)
+            }
             Some(_) => Ok(None),
         }
+    }
+
+    async fn read(&mut self) -> Result<Option<Seen>> {
+        let read = self.client.get(self.key.clone());
+        let found = if self.all { read.prefix() } else { read }.await?;
+        let revision = found.header.revision;
+        // The member only lagged: what it tells next is what comes next.
+        if self.watch.is_some() && self.doubt.is_some_and(|seen| revision >= seen) {
+            self.doubt = None;
+            return Ok(None);
+        }
+        let watch = self.client.watch(self.key.clone());
+        let watch = if self.all { watch.prefix() } else { watch };
+        match watch.start_revision(revision + 1).await {
+            Ok(watch) => self.watch = Some(watch),
+            // Compacted between the two: read again.
+            Err(error) if error.kind() == ErrorKind::Compacted => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        self.doubt = None;
+        Ok(Some(Seen::All(found)))
     }
 }

@@ -94,8 +94,11 @@ impl Held {
         let watch = self.client.watch(self.key.clone());
         let mut watch = watch.start_revision(found.header.revision + 1).await?;
         while let Some(item) = watch.next().await {
-            let WatchItem::Events(events) = item else {
-                continue;
+            let events = match item {
+                WatchItem::Events(events) => events,
+                // Perhaps restored from an old backup: it is read again whether the key is there.
+                WatchItem::RevisionRegressed { .. } => return Ok(false),
+                _ => continue,
             };
             let ours = |found: &KeyValue| self.is_ours(found);
             let last = events.last().filter(|event| event.is_put());

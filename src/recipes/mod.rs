@@ -17,6 +17,7 @@ mod observation;
 mod place;
 mod queue;
 mod race;
+mod registrar;
 pub mod registration;
 mod roster;
 mod running;

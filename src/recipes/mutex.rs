@@ -78,14 +78,15 @@ impl Mutex {
         Ok(LockGuard { place })
     }
 
-    /// The same, for at most that long; fails with [`ErrorKind::DeadlineExceeded`] after it.
+    /// The same, for at most that long; fails with [`ErrorKind::DeadlineExceeded`] after it, whether somebody else has
+    /// the lock or nobody could be asked.
     pub async fn lock_within(&self, patience: Duration) -> Result<LockGuard> {
         match tokio::time::timeout(patience, self.lock()).await {
             Ok(locked) => locked,
             Err(_) => Err(Error::new(
                 ErrorKind::DeadlineExceeded,
                 Outcome::Rejected,
-                "somebody else holds the lock",
+                "the lock could not be had in that time",
             )),
         }
     }
@@ -104,9 +105,8 @@ impl Mutex {
     ///
     /// A message may wait in the mailbox for a while: [`Held::remaining`] says how long the lock is certain still.
     pub fn lock_for(&self, recipient: Recipient<LockEvent>) -> Claim {
-        let mutex = self.clone();
-        let lock = async move { mutex.lock().await };
-        claim(&self.queue.client, lock, recipient)
+        let hold = async |place| Ok(LockGuard { place });
+        claim(self.queue.clone(), Bytes::new(), hold, recipient)
     }
 
     /// Does some work under the lock, and cancels it, by dropping its future, when the lock is lost.

@@ -1,10 +1,13 @@
-//! Delivers what happens to an actor, one message at a time.
+//! Delivers what happens to an actor for as long as a handle is held.
 
 use actix::{Message, Recipient};
 use tokio::sync::oneshot;
-use tokio_stream::{Stream, StreamExt};
+use tokio_stream::Stream;
 
-use crate::client::Client;
+use crate::{
+    client::Client,
+    delivery::{self, Unheard},
+};
 
 /// An actor is told while this is held.
 #[derive(Debug)]
@@ -21,35 +24,31 @@ impl Observation {
     }
 }
 
-/// Sends the next item when the last was handled, so that a slow actor is not buried. Ends with the items or the actor;
-/// an actor that a supervisor restarts after a panic gets the next item.
+/// On the client's thread, the next item when the last was handled. Where that thread has ended, the actor is told so
+/// with the last word given.
 pub(super) fn deliver<M>(
     client: &Client,
-    mut items: impl Stream<Item = M> + Send + Unpin + 'static,
+    items: impl Stream<Item = M> + Send + Unpin + 'static,
     recipient: Recipient<M>,
+    last: Option<M>,
 ) -> Observation
 where
     M: Message<Result = ()> + Send + 'static,
 {
     let (end, ended) = oneshot::channel();
-    let pump = async move {
-        while let Some(item) = items.next().await {
-            if recipient.send(item).await.is_err() && !recipient.connected() {
-                return;
-            }
-        }
-    };
     let dropped = async move {
         // Something was sent: it was detached.
         if ended.await.is_ok() {
             std::future::pending::<()>().await;
         }
     };
+    let unheard = Unheard::new(recipient.clone(), last);
     client.run(move || {
+        unheard.started();
         actix_rt::spawn(async move {
             tokio::select! {
                 () = dropped => {}
-                () = pump => {}
+                () = delivery::deliver(items, recipient) => {}
             }
         });
     });

@@ -12,15 +12,17 @@ use super::{
 };
 use crate::{
     api::{
-        kv::{OpResponse, TxnResponse, delete, get, lease},
+        kv::{OpResponse, TxnResponse, delete, get},
         watch::WatchItem,
     },
-    error::{Error, ErrorKind, Outcome, Result},
+    error::{ErrorKind, Outcome, Result},
     lease::LostReason,
 };
 
 /// A write without an answer can arrive at the server's log that late.
 const LATE: Duration = Duration::from_secs(10);
+/// The longest pause between two attempts of what is refused.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A key in the queue. Dropped, it is deleted in the background.
 pub(super) struct Place {
@@ -102,7 +104,8 @@ impl Place {
         let mut watch = watch.start_revision(from).await?;
         while let Some(item) = watch.next().await {
             match item {
-                WatchItem::Events(_) => return Ok(()),
+                // Of a cluster that was restored from an old backup, nothing is known.
+                WatchItem::Events(_) | WatchItem::RevisionRegressed { .. } => return Ok(()),
                 WatchItem::Ended(why) => {
                     let error = why.to_error();
                     // What was compacted away shows in the next read.
@@ -157,9 +160,8 @@ impl Drop for Place {
                 tokio::select! {
                     // The key goes with the lease.
                     _ = held.tenure.over() => {}
-                    () = remove_at_last(&held) => {}
+                    () = remove_at_last(&held, turn) => {}
                 }
-                drop(turn);
                 if let Some(turns) = unsure {
                     sweep(&held, turns);
                 }
@@ -187,21 +189,37 @@ async fn remove(held: &Held) -> Result<bool> {
     Ok(done.succeeded)
 }
 
-async fn remove_at_last(held: &Held) {
+/// Tries until the key is gone. The turn is kept while it is not known whether a delete will arrive: the next task of
+/// the session would find the key, take it for its own, and lose it to that delete. Where deletes are refused, others
+/// have their turn between two attempts, and hear of the refusal themselves.
+async fn remove_at_last(held: &Held, turn: Turn) {
+    let turns = Turn::mutex(&turn).clone();
+    let mut turn = Some(turn);
+    let mut pause = PAUSE;
+    let mut arrived = Instant::now();
     loop {
-        match remove(held).await {
+        let error = match remove(held).await {
             Ok(_) => return,
-            Err(error) if passes(&error) => tokio::time::sleep(PAUSE).await,
-            Err(error) => {
-                left_behind(held, &error);
-                return;
-            }
+            Err(error) if error.kind() == ErrorKind::Shutdown => return,
+            Err(error) => error,
+        };
+        if error.outcome() == Outcome::Unknown {
+            arrived = Instant::now() + LATE;
+        }
+        if passes(&error) {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        }
+        tracing::warn!(%error, key = ?held.key, "a key of a lock or an election is not deleted yet");
+        if Instant::now() >= arrived {
+            turn = None;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        if turn.is_none() {
+            turn = Some(turns.clone().lock_owned().await);
         }
     }
-}
-
-fn left_behind(held: &Held, error: &Error) {
-    tracing::warn!(%error, key = ?held.key, "a key of a lock or an election stays until its lease ends");
 }
 
 /// For as long as an attempt to create the key may still arrive, deletes it whenever none of the session's tasks
@@ -216,16 +234,29 @@ pub(super) fn sweep(held: &Held, turns: Waiting) {
                     _ = held.tenure.over() => return,
                     () = tokio::time::sleep(LATE / 10) => {}
                 }
-                let Ok(_turn) = turns.clone().try_lock_owned() else {
+                let Ok(turn) = turns.clone().try_lock_owned() else {
                     continue;
                 };
-                let ours = lease(held.key.clone()).eq(held.lease());
-                let gone = held.client.txn().when([ours]);
-                // Tried again in the next round.
-                let _ = gone.then([delete(held.key.clone())]).await;
+                // Where nobody can be asked, the next round asks again.
+                if let Ok(Some(late)) = late(&held).await {
+                    tokio::select! {
+                        _ = held.tenure.over() => return,
+                        () = remove_at_last(&late, turn) => {}
+                    }
+                }
             }
         });
     });
+}
+
+/// The key, if it was created by an attempt that came late.
+async fn late(held: &Held) -> Result<Option<Held>> {
+    let found = held.client.get(held.key.clone()).await?;
+    let ours = found.first().filter(|found| found.lease == held.lease());
+    Ok(ours.map(|found| Held {
+        token: found.create_revision,
+        ..held.clone()
+    }))
 }
 
 #[cfg(test)]

@@ -2,10 +2,10 @@
 //!
 //! The layout is that of the Go client's `concurrency` package: `<name>/<lease in hex>`.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::timeout};
 
 use super::{
     held::{Held, PAUSE},
@@ -84,6 +84,44 @@ impl Queue {
         place.ok_or_else(|| Loss::Taken.into())
     }
 
+    /// The same, and waits until it is the first; nothing where it is told to leave, when it has left. In an outage it
+    /// goes on leaving in the background.
+    pub(super) async fn first_unless(
+        &self,
+        value: Bytes,
+        leave: &mut oneshot::Receiver<()>,
+    ) -> Result<Option<Place>> {
+        let tenure = self.tenure()?;
+        let turn = tokio::select! {
+            biased;
+            _ = &mut *leave => return Ok(None),
+            turn = self.turn(&tenure) => turn?,
+        };
+        let mut joining = pin!(self.create(tenure, turn, value, Join::Behind));
+        let place = tokio::select! {
+            biased;
+            _ = &mut *leave => {
+                // Only when the put under way has arrived there is something to delete.
+                let joined = timeout(self.client.request_timeout(), joining).await;
+                if let Ok(Ok(Some(place))) = joined {
+                    left(place).await;
+                }
+                return Ok(None);
+            }
+            joined = &mut joining => joined?.ok_or(Loss::Taken)?,
+        };
+        let stays = tokio::select! {
+            biased;
+            _ = leave => false,
+            first = place.first() => first.map(|()| true)?,
+        };
+        if !stays {
+            left(place).await;
+            return Ok(None);
+        }
+        Ok(Some(place))
+    }
+
     /// Puts our key if there is no other; nothing is left behind where there is.
     pub(super) async fn join_if_empty(&self, value: Bytes) -> Result<Option<Place>> {
         let tenure = self.tenure()?;
@@ -136,6 +174,12 @@ impl Queue {
             loss = tenure.over() => Err(loss.into()),
             joined = told => joined.map_err(|_| shut_down())?,
         }
+    }
+}
+
+async fn left(place: Place) {
+    if let Err(error) = place.leave().await {
+        tracing::debug!(%error, "a queue was not left at once");
     }
 }
 

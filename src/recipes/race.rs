@@ -139,7 +139,7 @@ pub struct Leaders {
 impl Leaders {
     pub(super) fn new(client: Client, prefix: Bytes) -> Self {
         let observer = Observer {
-            follow: Follow::new(client, prefix),
+            follow: Follow::prefix(client, prefix),
             race: Race::default(),
         };
         Self {

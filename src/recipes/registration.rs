@@ -2,7 +2,8 @@
 //!
 //! It is written down [as the Go client does](super::discovery), bound to a session that heals: a lease that is lost in
 //! an outage is granted again, and the instance is listed again. Who dies is not listed any more when the time to live
-//! is over; who unregisters, at once.
+//! is over; who unregisters, at once. The key is the last one's who registers under it: the one before is told, and
+//! never overwrites it.
 //!
 //! ```no_run
 //! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
@@ -20,27 +21,30 @@
 //! ```
 //!
 //! As a message to the actor [`Etcd`](crate::Etcd): [`register`]`("services/web", "10.0.0.1:80")`. Sent with `do_send`,
-//! the instance is registered until the client is shut down.
+//! the instance is registered until the client is shut down or the arbiter of that actor ends.
 
 use std::{fmt, future::IntoFuture, time::Duration, time::Instant};
 
 use actix::{Message, Recipient};
+use actix_rt::Arbiter;
 use bytes::Bytes;
 use serde_json::Value;
-use tokio_stream::{Stream, StreamExt};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio_stream::{Stream, StreamExt, wrappers::BroadcastStream};
 
 pub use super::observation::Observation;
 use super::{
     naming,
     observation::deliver,
-    session::{Session, SessionEvent},
+    registrar::{Registrar, State, Unregister, Update},
 };
 use crate::{
     actor::FreeRequest,
     api::{IntoBytes, ResponseFuture},
     client::Client,
-    error::{Error, Result},
+    error::{Error, ErrorKind, Outcome, Result},
     lease::LostReason,
+    runtime::shut_down,
 };
 
 /// Default time to live.
@@ -63,7 +67,7 @@ pub enum RegistrationEvent {
         /// The lease it is bound to now.
         lease: i64,
     },
-    /// While it was not listed, somebody else has registered under its key, and keeps it. Nothing follows.
+    /// Somebody else has registered under its key, or deleted it: it is over. Nothing follows.
     Taken,
     /// Nothing follows, and this is why.
     Ended(LostReason),
@@ -146,16 +150,37 @@ impl Register<Client> {
             return Err(Error::invalid("the id is empty"));
         }
         let key = Bytes::from([naming::prefix(&self.target)?, id].concat());
+        let value = Bytes::from(naming::write(&self.addr, &self.metadata));
         let session = self.client.session(self.ttl).heal().await?;
-        let registration = Registration { session, key };
+        let news = session.events();
+        let lease = session.lease().ok_or_else(over)?;
         // Where this fails, dropping the session leaves nothing behind.
-        registration.update(&self.addr, self.metadata).await?;
+        let first = self.client.put(key.clone(), value.clone());
+        first.lease(lease).await?;
+        let registrar = Registrar::new(session, key.clone(), value, lease);
+        let (update, updates) = mpsc::channel(1);
+        let (end, ended) = oneshot::channel();
+        let registration = Registration {
+            key,
+            events: registrar.events(),
+            state: registrar.state(),
+            update,
+            end,
+            client: self.client.clone(),
+        };
+        let started = self.client.run(move || {
+            actix_rt::spawn(registrar.run(news, updates, ended));
+        });
+        if !started {
+            return Err(shut_down());
+        }
         Ok(registration)
     }
 }
 
 /// Fails with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) where the name, the address or the id
-/// is empty, where the cluster can't be asked, and where the user may not write the key.
+/// is empty, where the cluster can't be asked, and where the user may not write the key. To be listed again, and told
+/// who takes the key, the user must be allowed to read it, too.
 impl IntoFuture for Register<Client> {
     type Output = Result<Registration>;
     type IntoFuture = ResponseFuture<Registration>;
@@ -180,7 +205,7 @@ impl FreeRequest for Register {
         self.on(client).into_future()
     }
 
-    fn unwanted(registration: Registration) {
+    fn unwanted(self, registration: Registration) {
         registration.detach();
     }
 }
@@ -188,8 +213,13 @@ impl FreeRequest for Register {
 /// An instance that is registered. Dropped, it is unregistered in the background.
 #[must_use = "an instance whose registration is dropped is unregistered"]
 pub struct Registration {
-    session: Session,
     key: Bytes,
+    /// Never read, only followed by others.
+    events: broadcast::Receiver<RegistrationEvent>,
+    state: watch::Receiver<State>,
+    update: mpsc::Sender<Update>,
+    end: oneshot::Sender<Unregister>,
+    client: Client,
 }
 
 impl Registration {
@@ -200,49 +230,73 @@ impl Registration {
 
     /// The lease its key is bound to; another one after it was restored. `None` once it has ended.
     pub fn lease(&self) -> Option<i64> {
-        self.session.lease()
+        self.state.borrow().lease
     }
 
-    /// Says something else of itself, under the same key. While it is being registered again, this waits.
+    /// Says something else of itself, under the same key. While it is being registered again, this waits. Fails with
+    /// [`ErrorKind::SessionLost`] once it is over: somebody else's key is never overwritten.
     pub async fn update(&self, addr: &str, metadata: impl Into<Value>) -> Result<()> {
         if addr.is_empty() {
             return Err(Error::invalid("the address is empty"));
         }
-        let value = naming::write(addr, &metadata.into());
-        self.session.put(self.key.clone(), value).await.map(drop)
+        let value = naming::write(addr, &metadata.into()).into();
+        let (done, told) = oneshot::channel();
+        let sent = self.update.send(Update { value, done }).await;
+        sent.map_err(|_| over())?;
+        told.await.map_err(|_| over())?
     }
 
-    /// What happens to it from now on. A reader that is far behind misses the oldest events.
+    /// What happens to it from now on; of one that is over, that it is. Ends with the last event. A reader that is far
+    /// behind misses the oldest ones.
     pub fn events(&self) -> impl Stream<Item = RegistrationEvent> + Send + Unpin + use<> {
-        let key = self.key.clone();
-        self.session.events().map(move |event| match event {
-            SessionEvent::AtRisk { deadline } => RegistrationEvent::AtRisk { deadline },
-            SessionEvent::Healing(reason) => RegistrationEvent::Lapsed(reason),
-            SessionEvent::Healed { taken, .. } if taken.contains(&key) => RegistrationEvent::Taken,
-            SessionEvent::Healed { lease, .. } => RegistrationEvent::Restored { lease },
-            SessionEvent::Lost(reason) => RegistrationEvent::Ended(reason),
-        })
+        let events = BroadcastStream::new(self.events.resubscribe()).filter_map(Result::ok);
+        // Looked at after that: what ended before is told here, what ends later is told there.
+        let over = self.state.borrow().ended.clone();
+        let follow = if over.is_some() { 0 } else { usize::MAX };
+        tokio_stream::iter(over).chain(events.take(follow))
     }
 
-    /// Sends what happens to it to an actor, until that actor or the registration ends, or the handle is dropped.
+    /// Sends what happens to it to an actor, the next event when the last was handled, until that actor or the
+    /// registration ends, or the handle is dropped.
     pub fn send_to(&self, recipient: Recipient<RegistrationEvent>) -> Observation {
-        deliver(self.session.client(), self.events(), recipient)
+        let last = RegistrationEvent::Ended(LostReason::Shutdown);
+        deliver(&self.client, self.events(), recipient, Some(last))
     }
 
     /// Takes it off the list, and waits for it.
     pub async fn unregister(self) -> Result<()> {
-        self.session.close().await
+        let (done, told) = oneshot::channel();
+        // Where nobody is asked any more, it is over.
+        if self.end.send(done).is_err() {
+            return Ok(());
+        }
+        told.await.map_err(|_| shut_down())?
     }
 
-    /// Lets it be registered until the client is shut down.
+    /// Lets it be registered until the client is shut down or the actix arbiter this is called on ends; where there is
+    /// none, as on plain tokio, until the client is shut down.
     pub fn detach(self) {
-        let client = self.session.client().clone();
-        client.run(move || {
-            actix_rt::spawn(async move {
-                self.session.lost().await;
-            });
-        });
+        let client = self.client.clone();
+        let kept = async move {
+            let mut state = self.state.clone();
+            // An error: the client has ended.
+            let _ = state.wait_for(|state| state.ended.is_some()).await;
+            drop(self);
+        };
+        // A task on the client's thread would keep the client, and the lease, when the application's system has stopped.
+        match Arbiter::try_current() {
+            Some(arbiter) => drop(arbiter.spawn(kept)),
+            None => drop(client.run(move || drop(actix_rt::spawn(kept)))),
+        }
     }
+}
+
+fn over() -> Error {
+    Error::new(
+        ErrorKind::SessionLost,
+        Outcome::NotSent,
+        "the instance is not registered any more",
+    )
 }
 
 impl fmt::Debug for Registration {

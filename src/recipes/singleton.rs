@@ -186,7 +186,7 @@ impl<A: Actor> Singleton<A> {
         let running = WatchStream::new(self.running.clone());
         let events = running
             .map(|addr| addr.map_or(SingletonEvent::RunsElsewhere, SingletonEvent::RunsHere));
-        deliver(&self.client, events, recipient)
+        deliver(&self.client, events, recipient, None)
     }
 
     /// Stops it on this node, waits for its end, and lets another node have it.

@@ -82,6 +82,15 @@ impl Term {
         let risk = (self.standing == Standing::AtRisk).then_some(Loss::AtRisk);
         self.over(lease).or(risk)
     }
+
+    /// Whether that lease is certain, or over. By the clock, too: news of its deadline may be late.
+    fn certainty(&self, lease: i64, remaining: Duration) -> Option<Result<(), Loss>> {
+        match self.doubtful(lease) {
+            None => (remaining > MARGIN).then_some(Ok(())),
+            Some(Loss::AtRisk) => None,
+            Some(loss) => Some(Err(loss)),
+        }
+    }
 }
 
 /// Told by the session, followed by whoever holds something by its lease.
@@ -115,8 +124,13 @@ impl TermCell {
         self.change(|term| term.standing = Standing::AtRisk);
     }
 
+    /// The lease is lost; of several reasons the first counts.
     pub(super) fn lost(&self, reason: LostReason) {
-        self.change(|term| term.standing = Standing::Lost(reason));
+        self.change(|term| {
+            if !matches!(term.standing, Standing::Lost(_)) {
+                term.standing = Standing::Lost(reason);
+            }
+        });
     }
 
     pub(super) fn close(&self) {
@@ -198,12 +212,15 @@ impl Tenure {
 
     /// Waits until the server has the lease for certain; fails when it is over.
     pub(super) async fn certain(&self) -> Result<(), Loss> {
-        let standing = |term: &Term| match term.doubtful(self.lease) {
-            None => Some(Ok(())),
-            Some(Loss::AtRisk) => None,
-            Some(loss) => Some(Err(loss)),
-        };
-        self.until(standing).await
+        let certainty = |term: &Term| term.certainty(self.lease, self.remaining());
+        loop {
+            // A renewal moves the deadline, and may be no news otherwise.
+            tokio::select! {
+                biased;
+                certain = self.until(certainty) => return certain,
+                () = tokio::time::sleep(MARGIN / 10) => {}
+            }
+        }
     }
 
     async fn until<T>(&self, holds: impl Fn(&Term) -> Option<T>) -> T {
@@ -237,6 +254,21 @@ mod tests {
         assert_eq!(term(&cell).over(7), None);
         cell.certain();
         assert_eq!(term(&cell).doubtful(7), None);
+    }
+
+    #[test]
+    fn a_lease_is_certain_only_while_its_holder_has_time_to_hear_of_its_loss() {
+        let cell = TermCell::new(7);
+        let certainty = |lease, remaining| term(&cell).certainty(lease, remaining);
+        assert_eq!(certainty(7, 2 * MARGIN), Some(Ok(())));
+        // The news that its deadline has passed is late.
+        assert_eq!(certainty(7, Duration::ZERO), None);
+        assert_eq!(certainty(7, MARGIN), None);
+        cell.at_risk();
+        assert_eq!(certainty(7, 2 * MARGIN), None);
+        cell.lost(LostReason::Expired);
+        let lost = Err(Loss::Session(LostReason::Expired));
+        assert_eq!(certainty(7, 2 * MARGIN), Some(lost));
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod tls_options;
 pub(crate) mod wire;
 
 pub use endpoint::Endpoint;
+pub(crate) use endpoint::{Written, shown};
 pub use service::{AnswerBody, GrpcService};
 #[cfg(feature = "tls")]
 pub use tls_options::TlsOptions;

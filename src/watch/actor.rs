@@ -166,10 +166,13 @@ impl WatchActor {
         self.cursor.broken();
         self.attachment += 1;
         self.phase = Phase::Attaching;
-        self.token = match self.caller.upgrade() {
-            Some(caller) => caller.shared.token.generation(),
-            None => return self.end(WatchEnd::Shutdown, ctx),
+        let Some(caller) = self.caller.upgrade() else {
+            return self.end(WatchEnd::Shutdown, ctx);
         };
+        if caller.tokens.are_awaited() {
+            return self.await_token(ctx);
+        }
+        self.token = caller.shared.token.generation();
         let told = self.tell_hub(Attach {
             watch: self.id,
             attachment: self.attachment,
@@ -203,8 +206,9 @@ impl WatchActor {
         if let Some(opened) = self.opened.take() {
             let _ = opened.send(Err(end.to_error()));
         }
-        self.asking.clear();
+        // Those who ask look there for the reason.
         self.feed.end(end);
+        self.asking.clear();
         ctx.stop();
     }
 

@@ -1,8 +1,24 @@
 //! Decides on which member, and on which of its shared streams, a watch lives.
+//!
+//! It is told [`Start`](super::Start) and [`Pump`](super::pump::Pump) by who opens a watch; [`Attach`],
+//! [`Detach`](super::Detach) and [`AskProgress`](super::AskProgress) by watches; [`StreamAnswered`] and [`StreamEnded`]
+//! by streams; [`Shutdown`](super::Shutdown) by the client. It tells streams [`Open`], [`Leave`],
+//! [`Ask`](super::stream::Ask) and [`Close`], and watches [`HubRestarted`] and [`ShutDown`](super::actor::ShutDown);
+//! where nobody is ready it asks the balancer [`AwaitReady`].
+//!
+//! Every watch has one place: none, in the queue for one, or on a stream. A watch that asks for a place gives up the one
+//! it had. A stream that ends says so before any of its watches asks for a new place.
+//!
+//! [`StreamAnswered`]: super::stream::StreamAnswered
+//! [`StreamEnded`]: super::stream::StreamEnded
 
 mod handlers;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use actix::{Actor, Addr, AsyncContext, Context, Message, Supervised};
 use tokio::{sync::oneshot, time::Instant};
@@ -14,7 +30,6 @@ use super::{
     stream::{Close, Leave, Load, Open, StreamActor},
 };
 use crate::{
-    auth::Token,
     balancer::{AwaitReady, Candidates},
     call::Caller,
     connection::{Connection, EndpointId},
@@ -35,6 +50,8 @@ pub(crate) struct HubActor {
     streams: Vec<Stream>,
     waiting: Vec<Attach>,
     pacing: Pacing,
+    /// Members that choose the ids of watches themselves, as proxies do: there each watch has a stream of its own.
+    own_ids: HashSet<EndpointId>,
     /// A task will say when to look at the members again.
     looking: bool,
     looks: u32,
@@ -88,6 +105,7 @@ impl HubActor {
                 streams: Vec::new(),
                 waiting: Vec::new(),
                 pacing: Pacing::default(),
+                own_ids: HashSet::new(),
                 looking: false,
                 looks: 0,
                 restarted: false,
@@ -128,11 +146,16 @@ impl HubActor {
         // Each round either finds a stream or takes a dead connection out of the choice.
         while let Some(connection) = self.pick(attach) {
             let token = self.caller.shared.token.generation();
+            let together = if self.own_ids.contains(&connection.id) {
+                1
+            } else {
+                self.watches_per_stream
+            };
             let shared = self.streams.iter().rev().find(|stream| {
                 (stream.endpoint, stream.generation) == (connection.id, connection.generation)
                     && stream.require_leader == attach.spec.require_leader
                     && stream.token == token
-                    && stream.load.take(self.watches_per_stream)
+                    && stream.load.take(together)
             });
             if let Some(stream) = shared {
                 return Some((stream.number, stream.address.clone()));
@@ -187,7 +210,7 @@ impl HubActor {
         let number = self.last_stream;
         let load = Load::default();
         // A stream keeps the token it was opened with, for every watch that is ever created on it.
-        let token = Token::clone(&self.caller.shared.token.load());
+        let token = self.caller.shared.token.at_hand();
         let metadata = Metadata {
             require_leader,
             token: token.value,

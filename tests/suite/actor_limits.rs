@@ -92,7 +92,7 @@ async fn a_full_front_refuses_if_told_so() {
 }
 
 #[actix::test]
-async fn a_full_front_lets_requests_wait_in_its_mailbox() {
+async fn a_full_front_lets_requests_wait_in_their_order() {
     let (server, client) = hanging().await;
     let etcd = Etcd::new(client).at_most(2).start();
     let mut under_way = vec![etcd.send(put("a", "v")), etcd.send(put("b", "v"))];
@@ -119,4 +119,74 @@ async fn a_full_front_lets_requests_wait_in_its_mailbox() {
         })
         .collect();
     assert_eq!(keys[2..], ["waiting", "unasked"]);
+}
+
+#[actix::test]
+async fn no_more_than_so_many_requests_wait() {
+    let (server, client) = hanging().await;
+    let (failures, subscriber) = ear::<RequestFailed>();
+    let etcd = Etcd::new(client)
+        .at_most(1)
+        .waiting_at_most(2)
+        .failures_to(subscriber)
+        .start();
+    let under_way = etcd.send(put("a", "v"));
+    until("a call is under way", || server.count(PUT) == 1).await;
+    let waiting = [etcd.send(put("b", "v")), etcd.send(put("c", "v"))];
+    let error = etcd.send(put("d", "v")).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");
+    assert_eq!(error.outcome(), Outcome::NotSent);
+    for _ in 0..1000 {
+        etcd.do_send(put("e", "v"));
+    }
+    until("those nobody waits for are told", || {
+        failures.lock().unwrap().len() == 1000
+    })
+    .await;
+    // Who waits, is served; who waits no more, makes room.
+    drop(under_way);
+    until("the next one is under way", || server.count(PUT) == 2).await;
+    let [second, third] = waiting;
+    drop(third);
+    until_async("there is room to wait", async || {
+        let one_more = etcd.send(put("f", "v"));
+        let asked = tokio::time::timeout(SECOND / 20, one_more).await;
+        asked.is_err()
+    })
+    .await;
+    drop(second);
+}
+
+#[actix::test]
+async fn a_request_that_panics_costs_its_own_call() {
+    /// A request of an application.
+    #[derive(Clone)]
+    struct Faulty;
+
+    impl actix::Message for Faulty {
+        type Result = actix_etcd::Result<()>;
+    }
+
+    impl actix_etcd::FreeRequest for Faulty {
+        type Response = ();
+
+        fn name(&self) -> &'static str {
+            "Faulty"
+        }
+
+        fn send_by(
+            self,
+            _: &Client,
+        ) -> std::pin::Pin<Box<dyn Future<Output = actix_etcd::Result<()>> + Send>> {
+            panic!("it is faulty");
+        }
+    }
+
+    let (server, client) = hanging().await;
+    let etcd = Etcd::new(client).at_most(1).start();
+    for _ in 0..3 {
+        assert!(etcd.send(Faulty).await.is_err());
+    }
+    etcd.do_send(put("k", "v"));
+    until("the next call is under way", || server.count(PUT) == 1).await;
 }

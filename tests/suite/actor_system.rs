@@ -2,18 +2,32 @@
 
 use std::time::Duration;
 
-use actix::{Actor, Context, MailboxError};
+use actix::{Actor, ActorContext, Context, Handler, MailboxError};
 use actix_etcd::{
-    Client, ErrorKind, Etcd,
+    Client, ConnectivityChange, DeliverConnectivity, ErrorKind, Etcd, WatchItem,
     kv::{get, put},
-    lease::grant,
+    lease::{LeaseNews, grant},
+    recipes::{
+        discovery::{DiscoveryEvent, discover},
+        election::{LeaderEvent, leaders},
+        registration::register,
+    },
+    testing::live_actors,
+    watch,
 };
 use testbed::{Cluster, Reply, ScriptedServer};
 
-use crate::wait::{until, until_async};
+use crate::{
+    actor::ear,
+    shutdown::client_threads,
+    wait::{until, until_async},
+};
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 const SECOND: Duration = Duration::from_secs(1);
+/// A lease that does not end by itself in a test.
+const LONG: Duration = Duration::from_secs(60);
+const ALONE: &str = "actor_system::a_system_that_stops_ends_all_that_was_asked_for_by_message";
 
 #[test]
 fn a_system_that_stops_ends_the_calls_in_flight_and_the_client() {
@@ -84,6 +98,114 @@ fn a_system_that_stops_leaves_no_lease_renewed() {
         })
         .await;
     });
+}
+
+/// Other tests have threads and actors of their own: it runs in a process of its own.
+#[test]
+fn a_system_that_stops_ends_all_that_was_asked_for_by_message() {
+    if std::env::var_os("ALONE").is_none() {
+        let alone = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", ALONE, "--nocapture"])
+            .env("ALONE", "1")
+            .status();
+        assert!(alone.unwrap().success());
+        return;
+    }
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let cluster = runtime.block_on(Cluster::start(1));
+    let endpoints = cluster.endpoints();
+    let application = std::thread::spawn(move || {
+        let system = actix::System::new();
+        system.block_on(async {
+            let etcd = Etcd::new(Client::connect(endpoints).await.unwrap()).start();
+            let (found, ear_of_found) = ear::<DiscoveryEvent>();
+            let (led, ear_of_led) = ear::<LeaderEvent>();
+            etcd.do_send(discover("web").to(ear_of_found));
+            etcd.do_send(leaders("e").to(ear_of_led));
+            etcd.do_send(watch("web/").prefix().to(ear::<WatchItem>().1));
+            etcd.do_send(DeliverConnectivity(ear::<ConnectivityChange>().1));
+            etcd.do_send(register("web", "here").ttl(LONG));
+            let kept = grant(LONG).keep_alive().revoke_on_drop();
+            etcd.do_send(kept.to(ear::<LeaseNews>().1));
+            until("all of it goes on", || {
+                !found.lock().unwrap().is_empty() && !led.lock().unwrap().is_empty()
+            })
+            .await;
+            until_async("both leases are there, and the key", async || {
+                let leases = etcd.send(actix_etcd::lease::leases()).await.unwrap();
+                let found = etcd.send(get("web/here")).await.unwrap().unwrap();
+                leases.unwrap().leases.len() == 2 && found.count == 1
+            })
+            .await;
+        });
+        actix::System::current().stop();
+        system.run().unwrap();
+    });
+    application.join().unwrap();
+    runtime.block_on(async {
+        until("the client's thread has ended", || client_threads() == 0).await;
+        until("its actors have ended", || live_actors() == 0).await;
+        let client = Client::connect(cluster.endpoints()).await.unwrap();
+        until_async("its leases are revoked", async || {
+            client.leases().await.unwrap().leases.is_empty()
+        })
+        .await;
+    });
+}
+
+#[actix::test]
+async fn a_lease_that_was_asked_for_by_message_is_kept_while_its_actor_lives() {
+    let cluster = Cluster::start(1).await;
+    let client = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = Etcd::new(client.clone()).start();
+    let (news, recipient) = ear::<LeaseNews>();
+    let kept = grant(2 * SECOND).keep_alive().revoke_on_drop();
+    etcd.do_send(kept.to(recipient.clone()));
+    until("it is renewed a few times", || {
+        news.lock().unwrap().len() >= 4
+    })
+    .await;
+    drop(recipient);
+    // Nobody has the ear's address but who tells it.
+    assert_eq!(client.leases().await.unwrap().leases.len(), 1);
+
+    let mortal = Mortal.start();
+    let kept = grant(LONG).keep_alive().revoke_on_drop();
+    etcd.do_send(kept.to(mortal.clone().recipient()));
+    until_async("there is another lease", async || {
+        client.leases().await.unwrap().leases.len() == 2
+    })
+    .await;
+    mortal.do_send(End);
+    until_async("it ends with its actor", async || {
+        client.leases().await.unwrap().leases.len() == 1
+    })
+    .await;
+}
+
+/// Ends when it is told to.
+struct Mortal;
+
+impl Actor for Mortal {
+    type Context = Context<Self>;
+}
+
+impl Handler<LeaseNews> for Mortal {
+    type Result = ();
+
+    fn handle(&mut self, _: LeaseNews, _: &mut Context<Self>) {}
+}
+
+#[derive(actix::Message)]
+#[rtype(result = "()")]
+struct End;
+
+impl Handler<End> for Mortal {
+    type Result = ();
+
+    fn handle(&mut self, _: End, ctx: &mut Context<Self>) {
+        ctx.stop();
+    }
 }
 
 #[actix::test]

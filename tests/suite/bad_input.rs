@@ -75,6 +75,30 @@ async fn requests_that_cannot_work_are_never_sent() {
             .await
             .map(drop),
         etcd.get("a").count_only().keys_only().await.map(drop),
+        etcd.get("a")
+            .prefix()
+            .limit(5)
+            .first_by_key()
+            .await
+            .map(drop),
+        etcd.get("a")
+            .prefix()
+            .last_by_key()
+            .limit(5)
+            .await
+            .map(drop),
+        etcd.get("a")
+            .prefix()
+            .sort_by_key()
+            .sort_by_value()
+            .await
+            .map(drop),
+        etcd.get("a")
+            .prefix()
+            .ascending()
+            .descending()
+            .await
+            .map(drop),
         etcd.put("a", "v").ignore_value().await.map(drop),
         etcd.put("a", "v").lease(1).ignore_lease().await.map(drop),
         etcd.compact(0).await.map(drop),

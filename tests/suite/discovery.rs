@@ -15,14 +15,13 @@ use actix_etcd::{
 use serde_json::{Value, json};
 use testbed::Cluster;
 use tokio::time::timeout;
-use tokio_stream::StreamExt;
+use tokio_stream::{Stream, StreamExt};
 
 use crate::{
     actor::ear,
     wait::{until, until_async},
 };
 
-const SECOND: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(60);
 
 async fn cluster_and_client() -> (Cluster, Client) {
@@ -33,6 +32,14 @@ async fn cluster_and_client() -> (Cluster, Client) {
 
 fn addrs(instances: &Instances) -> Vec<&str> {
     instances.iter().map(|found| found.addr.as_str()).collect()
+}
+
+/// What an instance is told next.
+async fn heard(
+    events: &mut (impl Stream<Item = RegistrationEvent> + Unpin),
+) -> Option<RegistrationEvent> {
+    let event = timeout(LONG, events.next()).await;
+    event.expect("something is told")
 }
 
 /// Who joined, changed, left, and who is there then.
@@ -150,37 +157,86 @@ async fn instances_are_shared_with_go_programs() {
 #[tokio::test]
 async fn an_instance_whose_lease_is_lost_is_listed_again_and_told_so() {
     let (_cluster, etcd) = cluster_and_client().await;
-    let mut web = etcd.discover("web").await.unwrap();
-    told(&mut web).await;
-    let a = etcd.register("web", "a").ttl(2 * SECOND).await.unwrap();
-    told(&mut web).await;
+    let web = etcd.discover("web").await.unwrap();
+    let a = etcd.register("web", "a").ttl(LONG).await.unwrap();
     let mut events = a.events();
-    let before = a.lease().unwrap();
-    etcd.revoke(before).await.unwrap();
-    assert_eq!(told(&mut web).await, ["", "", "a", ""]);
-    assert_eq!(told(&mut web).await, ["a", "", "", "a"]);
-    assert_eq!(
-        events.next().await,
-        Some(RegistrationEvent::Lapsed(LostReason::Revoked))
-    );
-    let Some(RegistrationEvent::Restored { lease }) = events.next().await else {
-        panic!("it is not restored");
-    };
-    assert!(lease != before && a.lease() == Some(lease));
+    for round in 0..3 {
+        let before = a.lease().unwrap();
+        etcd.revoke(before).await.unwrap();
+        // Said while it is not listed, or not known to be.
+        let addr = format!("a-{round}");
+        a.update(&addr, Value::Null).await.unwrap();
+        assert_eq!(
+            heard(&mut events).await,
+            Some(RegistrationEvent::Lapsed(LostReason::Revoked))
+        );
+        let Some(RegistrationEvent::Restored { lease }) = heard(&mut events).await else {
+            panic!("it is not restored");
+        };
+        assert!(lease != before && a.lease() == Some(lease));
+        let found = etcd.get("web/a").await.unwrap();
+        assert_eq!(found.first().unwrap().lease, lease);
+        until("it is found again", || addrs(&web.instances()) == [&addr]).await;
+    }
+    a.unregister().await.unwrap();
+    assert_eq!(heard(&mut events).await, None);
+    until("it is not found any more", || web.instances().is_empty()).await;
+    until_async("no lease is left", async || {
+        etcd.leases().await.unwrap().leases.is_empty()
+    })
+    .await;
+}
 
-    // A newer instance at the same address has the key; the former one leaves it alone.
+#[tokio::test]
+async fn a_newer_instance_has_the_key_and_the_former_is_told_and_never_takes_it_back() {
+    let (_cluster, etcd) = cluster_and_client().await;
+    let former = etcd.register("web", "a").ttl(LONG).await.unwrap();
+    let mut events = former.events();
     let newer = etcd.register("web", "a").metadata(2).ttl(LONG);
     let newer = newer.await.unwrap();
-    assert_eq!(told(&mut web).await, ["", "a", "", "a"]);
-    etcd.revoke(lease).await.unwrap();
-    assert_eq!(
-        events.next().await,
-        Some(RegistrationEvent::Lapsed(LostReason::Revoked))
-    );
-    assert_eq!(events.next().await, Some(RegistrationEvent::Taken));
-    a.unregister().await.unwrap();
+    assert_eq!(heard(&mut events).await, Some(RegistrationEvent::Taken));
+    assert_eq!(heard(&mut events).await, None, "nothing follows");
+    assert_eq!(former.lease(), None);
+    let late = former.update("a", 1).await.unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::SessionLost);
+    // Who listens only now is told the same.
+    let told: Vec<_> = former.events().collect().await;
+    assert_eq!(told, [RegistrationEvent::Taken]);
     let found = etcd.get("web/a").await.unwrap();
     assert_eq!(found.first().unwrap().lease, newer.lease().unwrap());
+    until_async("the former one's lease is revoked", async || {
+        etcd.leases().await.unwrap().leases == [newer.lease().unwrap()]
+    })
+    .await;
+    newer.unregister().await.unwrap();
+    former.unregister().await.unwrap();
+    assert_eq!(etcd.get("web/").prefix().await.unwrap().count, 0);
+}
+
+#[tokio::test]
+async fn an_update_never_overwrites_a_newer_instance_it_has_not_heard_of() {
+    let (cluster, etcd) = cluster_and_client().await;
+    let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
+    for _ in 0..5 {
+        let former = etcd.register("web", "a").ttl(LONG).await.unwrap();
+        let newer = direct.register("web", "a").metadata(2).ttl(LONG);
+        let newer = newer.await.unwrap();
+        let late = former.update("a", 1).await.unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::SessionLost);
+        let found = etcd.get("web/a").await.unwrap();
+        assert_eq!(found.first().unwrap().lease, newer.lease().unwrap());
+    }
+}
+
+#[tokio::test]
+async fn an_instance_whose_key_is_deleted_by_hand_is_told_and_over() {
+    let (_cluster, etcd) = cluster_and_client().await;
+    let a = etcd.register("web", "a").ttl(LONG).await.unwrap();
+    let mut events = a.events();
+    etcd.delete("web/a").await.unwrap();
+    assert_eq!(heard(&mut events).await, Some(RegistrationEvent::Taken));
+    assert_eq!(etcd.get("web/a").await.unwrap().count, 0);
+    a.unregister().await.unwrap();
 }
 
 #[actix::test]

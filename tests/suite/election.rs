@@ -210,6 +210,21 @@ async fn a_leadership_is_resumed_by_the_next_process_and_lost_to_the_former() {
     assert_eq!(candidates(&etcd).await, 0);
 }
 
+#[tokio::test]
+async fn what_was_never_won_is_not_resumed_and_nothing_is_written() {
+    let (_cluster, etcd) = cluster_and_client(1).await;
+    let session = session(&etcd).await;
+    let election = session.election("e");
+    let before = etcd.put("other/1", "v").await.unwrap().header.revision;
+    for (key, token) in [("e/1", 0), ("e/1", -1), ("other/1", before)] {
+        let refused = election.resume(key, token, "v").await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{key}, {token}");
+    }
+    assert!(election.resume("e/1", 1, "v").await.unwrap().is_none());
+    let after = etcd.get("e/").prefix().await.unwrap();
+    assert_eq!((after.count, after.header.revision), (0, before));
+}
+
 struct Listener(mpsc::UnboundedSender<String>);
 
 impl Actor for Listener {

@@ -48,6 +48,8 @@ async fn a_lease_is_granted_asked_for_listed_renewed_and_revoked() {
     assert_eq!(etcd.leases().await.unwrap().leases, [lease.id()]);
     let renewed = etcd.keep_alive_once(&lease).await.unwrap();
     assert_eq!((renewed.lease, renewed.ttl), (lease.id(), 10 * SECOND));
+    let for_ever = etcd.keep_alive_once(&lease).timeout(Duration::MAX);
+    assert_eq!(for_ever.await.unwrap().ttl, 10 * SECOND);
     let id = lease.id();
     lease.revoke().await.unwrap();
     assert_eq!(etcd.get("a").await.unwrap().count, 0);
@@ -69,8 +71,10 @@ async fn an_id_of_the_user_is_taken_once() {
         let error = etcd.lease(SECOND).id(bad).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     }
-    let error = etcd.lease(Duration::ZERO).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    for bad in [Duration::ZERO, Duration::MAX] {
+        let error = etcd.lease(bad).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    }
 }
 
 #[tokio::test]
@@ -176,6 +180,44 @@ async fn shutdown_revokes_what_was_asked_to_be_and_tells_all() {
     assert_eq!(other.leases().await.unwrap().leases, [spared.id()]);
     assert_eq!(spared.lost().await, LostReason::Shutdown);
     assert_eq!(doomed[99].lost().await, LostReason::Shutdown);
+}
+
+#[tokio::test]
+async fn shutdown_revokes_what_is_not_kept_but_was_asked_to_be_revoked() {
+    let (cluster, etcd) = cluster_and_client(1).await;
+    let other = Client::connect(cluster.endpoints()).await.unwrap();
+    let _asked_for_at_first = etcd.lease(60 * SECOND).revoke_on_drop().await.unwrap();
+    let later = etcd.lease(60 * SECOND).await.unwrap();
+    let _asked_for_later = later.revoke_on_drop();
+    let detached = etcd.lease(60 * SECOND).revoke_on_drop().await.unwrap();
+    let detached = detached.detach();
+    etcd.shutdown().await;
+    assert_eq!(other.leases().await.unwrap().leases, [detached]);
+}
+
+#[tokio::test]
+async fn a_lease_whose_id_was_granted_again_is_lost_and_does_not_end_the_new_one() {
+    let (cluster, etcd) = cluster_and_client(1).await;
+    let other = Client::connect(cluster.endpoints()).await.unwrap();
+    let mut new = Vec::new();
+    for (id, kept) in [(4711, true), (4712, false)] {
+        let grant = etcd.lease(60 * SECOND).id(id).revoke_on_drop();
+        let old = if kept { grant.keep_alive() } else { grant };
+        let old = old.await.unwrap();
+        other.revoke(id).await.unwrap();
+        new.push(etcd.lease(60 * SECOND).id(id).await.unwrap());
+        if kept {
+            // Long before its next keepalive would find out.
+            let lost = tokio::time::timeout(5 * SECOND, old.lost()).await;
+            assert_eq!(lost, Ok(LostReason::Revoked));
+        }
+        drop(old);
+    }
+    // Whatever it was going to do is done.
+    etcd.shutdown().await;
+    let mut left = other.leases().await.unwrap().leases;
+    left.sort_unstable();
+    assert_eq!(left, [4711, 4712]);
 }
 
 #[tokio::test]

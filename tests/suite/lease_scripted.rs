@@ -135,6 +135,27 @@ async fn a_keepalive_that_is_swallowed_goes_by_another_member_at_once() {
 }
 
 #[tokio::test]
+async fn the_next_member_gets_its_time_to_answer_too() {
+    let (leader, follower, etcd) = two().await;
+    let lateness = Lateness::watch();
+    let lease = etcd.lease(3 * TTL).keep_alive().await.unwrap();
+    leader.answer(lease.id(), Answer::Nothing);
+    follower.answer(lease.id(), Answer::Nothing);
+    until("both were asked, and one again", || {
+        follower.count(lease.id()) > 0 && leader.count(lease.id()) + follower.count(lease.id()) > 2
+    })
+    .await;
+    let mut times = leader.times(lease.id());
+    times.extend(follower.times(lease.id()));
+    times.sort();
+    let patience = 3 * TTL / 6;
+    for pair in times.windows(2) {
+        let (gap, late) = (pair[1] - pair[0], lateness.worst());
+        assert!(gap + 2 * late >= patience * 3 / 4, "{gap:?}, late {late:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_stream_that_says_nothing_is_left_by_all_its_leases() {
     let (leader, follower, etcd) = two().await;
     let mut leases = Vec::new();
@@ -186,4 +207,20 @@ async fn silence_makes_no_storm() {
         (4..=18).contains(&count),
         "{count} keepalives in six seconds"
     );
+}
+
+#[actix::test]
+async fn a_stream_without_leases_is_closed_after_a_while() {
+    let lessor = Lessor::start().await;
+    let builder = Client::builder([lessor.server.endpoint()]).on_current_arbiter();
+    let etcd = builder.connect().await.unwrap();
+    let lease = kept(&etcd).await;
+    renewed(&lease, 1).await;
+    assert_eq!(lessor.streams(), 1);
+    drop(lease);
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(31)).await;
+    tokio::time::resume();
+    until("the stream is closed", || lessor.streams() == 0).await;
+    assert_eq!(lessor.server.accepted(), 1, "and its connection is not");
 }

@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -11,7 +14,7 @@ use actix_etcd::proto::{
     LeaseRevokeResponse,
 };
 use prost::Message;
-use testbed::{Call, Reply, STATUS, ScriptedServer, StatusResponse};
+use testbed::{Call, Greeting, Reply, STATUS, ScriptedServer, StatusResponse};
 
 pub const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 /// What it answers to a keepalive unless told otherwise.
@@ -35,6 +38,7 @@ pub struct Lessor {
 #[derive(Clone, Default)]
 struct Book {
     keepalives: Arc<Mutex<Vec<(i64, Instant)>>>,
+    open: Arc<AtomicUsize>,
     answers: Arc<Mutex<HashMap<i64, Answer>>>,
 }
 
@@ -81,12 +85,27 @@ impl Lessor {
             .on(KEEP_ALIVE, move |call| script(&call, book.serve()));
     }
 
+    /// Ends its connections, and takes no new ones.
+    pub fn go_away(&self) {
+        self.server.set_greeting(Greeting::Close);
+        self.server.close_connections();
+    }
+
+    pub fn come_back(&self) {
+        self.server.set_greeting(Greeting::Http2);
+    }
+
     pub fn answer(&self, lease: i64, answer: Answer) {
         self.book.answers.lock().unwrap().insert(lease, answer);
     }
 
     pub fn count(&self, lease: i64) -> usize {
         self.times(lease).len()
+    }
+
+    /// Keepalive streams that are open now.
+    pub fn streams(&self) -> usize {
+        self.book.open.load(Ordering::SeqCst)
     }
 
     /// When keepalives of a lease arrived.
@@ -101,6 +120,7 @@ impl Book {
     fn serve(&self) -> Reply {
         let book = self.clone();
         Reply::streaming(async move |mut sender, mut receiver| {
+            let _open = Open::count(&book.open);
             while let Some(asked) = receiver.recv_message::<LeaseKeepAliveRequest>().await {
                 let id = asked.id;
                 let now = Instant::now();
@@ -124,5 +144,21 @@ impl Book {
                 }
             }
         })
+    }
+}
+
+/// Counts a stream for as long as it is served.
+struct Open(Arc<AtomicUsize>);
+
+impl Open {
+    fn count(open: &Arc<AtomicUsize>) -> Self {
+        open.fetch_add(1, Ordering::SeqCst);
+        Self(open.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }

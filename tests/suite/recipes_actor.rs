@@ -125,6 +125,64 @@ async fn an_actor_hears_how_it_lost_its_lock() {
     hears(&cut_off, "acquired, lost AtRisk").await;
 }
 
+#[actix::test]
+async fn who_gives_up_waiting_for_a_lock_has_left_the_queue() {
+    let (_cluster, etcd) = cluster_and_client().await;
+    let session = etcd.session(LONG).await.unwrap();
+    let guard = session.mutex("l").lock().await.unwrap();
+    let other = etcd.session(LONG).await.unwrap();
+    let keys = async || etcd.get("l/").prefix().await.unwrap().count;
+    let (heard, ear_of_waiter) = ear();
+    let waiting = other.mutex("l").lock_for(ear_of_waiter);
+    until_async("it waits", async || keys().await == 2).await;
+    waiting.release().await;
+    assert_eq!(keys().await, 1);
+    hears(&heard, "released").await;
+    // Whether its key is there already or on its way.
+    for _ in 0..10 {
+        let (heard, ear_of_waiter) = ear();
+        other.mutex("l").lock_for(ear_of_waiter).release().await;
+        assert_eq!(keys().await, 1);
+        hears(&heard, "released").await;
+    }
+    // Another task of the same session waits before the queue, where there is nothing to leave.
+    let (heard, ear_of_second) = ear();
+    let second = session.mutex("l").lock_for(ear_of_second);
+    second.release().await;
+    hears(&heard, "released").await;
+    guard.unlock().await.unwrap();
+}
+
+#[actix::test]
+async fn who_asks_a_client_that_was_shut_down_is_told_so() {
+    let (_cluster, etcd) = cluster_and_client().await;
+    let session = etcd.session(LONG).await.unwrap();
+    let (mutex, election) = (session.mutex("l"), session.election("e"));
+    etcd.clone().shutdown().await;
+    let (lock, ear_of_lock) = ear();
+    let claim = mutex.lock_for(ear_of_lock);
+    until("the end is told of the lock", || {
+        let heard = lock.lock().unwrap();
+        matches!(heard[..], [LockEvent::Failed(_)])
+    })
+    .await;
+    claim.release().await;
+    let (candidate, ear_of_candidate) = ear();
+    let _claim = election.campaign_for("me", ear_of_candidate);
+    until("the end is told of the candidacy", || {
+        let heard = candidate.lock().unwrap();
+        matches!(heard[..], [CandidateEvent::Failed(_)])
+    })
+    .await;
+    let (seen, observer) = ear();
+    let _told = etcd.send_leaders_to("e", observer);
+    until("the end is told of the leaders", || {
+        let seen = seen.lock().unwrap();
+        matches!(&seen[..], [LeaderEvent::Ended(error)] if error.kind() == ErrorKind::Shutdown)
+    })
+    .await;
+}
+
 /// Stops when it has what it wants.
 struct Content(Arc<Mutex<Vec<i64>>>);
 

@@ -84,6 +84,27 @@ fn logging_in_and_renewing_a_token_shows_neither_password_nor_token() {
     assert_silent(&text, &["swordfish", "sesame"]);
 }
 
+#[tokio::test]
+async fn a_password_in_an_endpoint_is_refused_and_shown_nowhere() {
+    let server = ScriptedServer::start().await;
+    let mistaken = server.endpoint().replace("//", "//ann:swordfish@");
+    let builder = Client::builder([&mistaken]);
+    let shown = format!("{builder:?}");
+    let refused = builder.connect_lazy().await.unwrap_err();
+    let etcd = Client::connect([server.endpoint()]).await.unwrap();
+    let changed = etcd.set_endpoints([&mistaken]).await.unwrap_err();
+    let status = etcd.maintenance().status().at(&mistaken);
+    let shown = format!("{shown} {refused:?} {changed} {status:?} {status:#?}");
+    let added = etcd.cluster().add(["ann:swordfish@10.0.0.4:2380"]).await;
+    let shown = format!(
+        "{shown} {} {:?}",
+        status.await.unwrap_err(),
+        added.unwrap_err()
+    );
+    assert_silent(&shown, &["swordfish"]);
+    assert!(shown.contains("<hidden>@"), "{shown}");
+}
+
 #[test]
 fn administration_shows_no_password_not_even_as_a_message_to_the_actor() {
     let text = logged(|| async {

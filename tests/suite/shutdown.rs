@@ -27,7 +27,7 @@ fn threads() -> Vec<String> {
 }
 
 /// Those named after the client.
-fn client_threads() -> usize {
+pub fn client_threads() -> usize {
     let threads = threads();
     threads.iter().filter(|name| *name == "actix-etcd").count()
 }

@@ -8,7 +8,7 @@ use std::{
 
 use actix_etcd::{Client, ErrorKind, Outcome, TlsOptions};
 use serde_json::json;
-use testbed::{Authority, Certificate, Cluster, Tls, encode};
+use testbed::{Authority, Certificate, Cluster, ScriptedServer, Tls, encode};
 
 use crate::wait::until_async;
 
@@ -276,6 +276,25 @@ async fn plain_endpoints_beside_encrypted_ones_must_be_wanted() {
     let allowed = trusting(&authority).allow_plain_endpoints();
     let builder = Client::builder(both).tls(allowed);
     builder.connect_lazy().await.unwrap();
+}
+
+#[tokio::test]
+async fn members_that_advertise_plain_text_lead_nobody_there() {
+    let authority = Authority::new();
+    let plain = ScriptedServer::start().await;
+    let cluster = Cluster::builder()
+        .tls(Tls::server(&authority))
+        .arg(format!("--advertise-client-urls={}", plain.endpoint()))
+        .start()
+        .await;
+    let builder = || Client::builder(cluster.endpoints());
+    let etcd = builder().tls(trusting(&authority)).connect().await.unwrap();
+    assert_eq!(etcd.sync().await.unwrap(), cluster.endpoints());
+    assert_eq!(plain.accepted(), 0, "it was dialled");
+    let allowing = trusting(&authority).allow_plain_endpoints();
+    let etcd = builder().tls(allowing).connect().await.unwrap();
+    etcd.sync().await.unwrap();
+    assert!(plain.accepted() > 0, "who allows it gets it");
 }
 
 #[tokio::test]

@@ -29,6 +29,7 @@ impl Handler<Heard> for WatchActor {
                 compact_revision,
                 reason,
             } => self.cancelled(endpoint, compact_revision, &reason, ctx),
+            News::TooLarge(error) => self.end(WatchEnd::Refused(error), ctx),
             News::Broken { endpoint, error } => self.lost(endpoint, error, ctx),
         }
     }

@@ -101,6 +101,8 @@ impl Handler<StreamEnded> for HubActor {
     fn handle(&mut self, ended: StreamEnded, _: &mut Context<Self>) {
         if ended.connection_dead {
             self.pacing.dead(ended.endpoint, ended.generation);
+        } else if ended.own_ids {
+            self.own_ids.insert(ended.endpoint);
         } else if ended.fruitless {
             self.pacing
                 .strike(ended.endpoint, Instant::now(), fastrand::f64());
