@@ -1,6 +1,12 @@
 //! What is sent again, after which answer, and who has a say in it.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use actix_etcd::{
     Client, ErrorKind, Outcome, proto,
@@ -8,7 +14,11 @@ use actix_etcd::{
 };
 use testbed::{Call, Reason, Reply, ScriptedServer};
 
-use crate::told::{PUT, RANGE, done, told};
+use crate::{
+    calm::ready,
+    told::{PUT, RANGE, done, told},
+    wait::until,
+};
 
 #[tokio::test]
 async fn a_write_refused_for_a_passing_reason_is_sent_again() {
@@ -77,17 +87,29 @@ async fn a_read_is_sent_again_for_all_of_these() {
         |_| Reply::hang(),
     ];
     for script in scripts {
-        let server = ScriptedServer::start().await;
-        server.on(RANGE, move |call| match call.nth {
-            0 | 1 => script(call),
-            _ => Reply::message(&proto::RangeResponse {
-                header: Some(proto::ResponseHeader::default()),
-                ..Default::default()
-            }),
-        });
-        let client = Client::connect([server.endpoint()]).await.unwrap();
+        // What one member keeps waiting is asked of another, so there is one.
+        let servers = [ScriptedServer::start().await, ScriptedServer::start().await];
+        let asked = Arc::new(AtomicUsize::new(0));
+        for server in &servers {
+            let asked = asked.clone();
+            server.on(RANGE, move |call| {
+                if asked.fetch_add(1, Ordering::Relaxed) < 2 {
+                    return script(call);
+                }
+                Reply::message(&proto::RangeResponse {
+                    header: Some(proto::ResponseHeader::default()),
+                    ..Default::default()
+                })
+            });
+        }
+        let client = Client::builder(servers.iter().map(ScriptedServer::endpoint))
+            .request_timeout(Duration::from_secs(20))
+            .connect()
+            .await
+            .unwrap();
+        until("both are there", || ready(&client) == 2).await;
         client.get("k").await.unwrap();
-        assert_eq!(server.count(RANGE), 3);
+        assert_eq!(asked.load(Ordering::Relaxed), 3);
     }
 }
 
