@@ -5,6 +5,7 @@
 //! try again.
 
 mod attempt;
+mod first;
 mod member;
 mod trouble;
 

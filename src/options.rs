@@ -2,6 +2,7 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 #[cfg(feature = "tls")]
@@ -224,13 +225,15 @@ impl ClientBuilder {
     /// Starts the client, waits until a member is ready and logs in.
     ///
     /// Fails with [`ErrorKind::Unavailable`], naming each endpoint and what is wrong with it, if none is within the
-    /// request time-out; with [`ErrorKind::InvalidEndpoint`] or [`ErrorKind::NoEndpoints`] at once.
+    /// request time-out; with [`ErrorKind::TlsFailed`] as soon as every endpoint was dialled and certificates are what is
+    /// wrong with all of them; with [`ErrorKind::InvalidEndpoint`] or [`ErrorKind::NoEndpoints`] at once.
     pub async fn connect(self) -> Result<Client, Error> {
         let patience = self.request_timeout;
         let oldest = self.oldest_version()?;
         let client = self.connect_lazy().await?;
         let started = async {
-            client.wait_ready(patience).await?;
+            let deadline = Instant::now() + patience;
+            client.caller().first_ready(deadline).await?;
             client.log_in(patience).await?;
             match oldest {
                 Some(oldest) => client.require_version(oldest, patience).await,

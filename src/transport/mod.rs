@@ -16,6 +16,8 @@ pub(crate) mod tls;
 #[path = "tls_absent.rs"]
 pub(crate) mod tls;
 #[cfg(feature = "tls")]
+mod tls_errors;
+#[cfg(feature = "tls")]
 mod tls_options;
 pub(crate) mod wire;
 
