@@ -11,6 +11,7 @@
 )]
 
 mod actor;
+mod actor_bad;
 mod actor_limits;
 mod actor_system;
 mod auth;
