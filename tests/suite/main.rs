@@ -49,6 +49,7 @@ mod lost_answers;
 mod maintenance;
 mod mutex;
 mod mutex_chaos;
+mod own_links;
 mod recipes_actor;
 mod recipes_dropped;
 mod recipes_etcdctl;

@@ -10,7 +10,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::wait::until_async;
+use crate::{etcdctl::not_installed, wait::until_async};
 
 const SECOND: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(60);
@@ -33,7 +33,7 @@ impl Etcdctl {
             .kill_on_drop(true)
             .spawn();
         let Ok(mut process) = process else {
-            println!("NOT CHECKED: etcdctl is not installed (Debian: etcd-client)");
+            not_installed();
             return None;
         };
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
