@@ -12,10 +12,6 @@
 //! # }
 //! ```
 
-use std::time::Duration;
-
-use tokio::time::{Instant, sleep};
-
 use super::{
     MemberRequest, Request,
     admin::{Done, done},
@@ -24,16 +20,16 @@ use super::{
 use crate::{
     call::Rpc,
     client::Client,
-    error::{Error, ErrorKind, Result},
+    error::{Error, Result},
     proto::{
         self, AlarmRequest, DefragmentRequest, DowngradeRequest, HashKvRequest, HashRequest,
-        MoveLeaderRequest, ResponseHeader, StatusRequest, alarm_request::AlarmAction,
+        ResponseHeader, StatusRequest, alarm_request::AlarmAction,
         downgrade_request::DowngradeAction,
     },
     retry::RpcClass,
-    transport::grpc,
 };
 
+pub use super::upkeep::{DisarmAll, MoveLeader};
 pub use crate::proto::AlarmType;
 
 answers!(
@@ -45,8 +41,6 @@ answers!(
 );
 done!(proto::DefragmentResponse, proto::MoveLeaderResponse);
 
-/// Between two rounds of asking who leads.
-const LEADER_SOUGHT: Duration = Duration::from_millis(50);
 const ALARM: &str = "/etcdserverpb.Maintenance/Alarm";
 const DOWNGRADE: &str = "/etcdserverpb.Maintenance/Downgrade";
 pub(super) const STATUS: Rpc = own("/etcdserverpb.Maintenance/Status", RpcClass::Read);
@@ -62,7 +56,7 @@ const fn own(path: &'static str, class: RpcClass) -> Rpc {
 }
 
 /// What the cluster has to agree on.
-const fn agreed(path: &'static str, class: RpcClass) -> Rpc {
+pub(super) const fn agreed(path: &'static str, class: RpcClass) -> Rpc {
     Rpc {
         path,
         class,
@@ -171,50 +165,6 @@ impl<C: Clone> Maintenance<C> {
             version: version.into(),
         };
         Request::new::<proto::DowngradeResponse>(&self.0, agreed(DOWNGRADE, class), &request)
-    }
-}
-
-impl Maintenance {
-    /// Takes all alarms back that are raised now, and tells them.
-    pub async fn disarm_all(&self) -> Result<Vec<Alarm>> {
-        let raised = self.alarms().await?.alarms;
-        for alarm in &raised {
-            self.disarm(*alarm).await?;
-        }
-        Ok(raised)
-    }
-
-    /// Makes this member the leader. Only the leader can do it: it is found among the client's endpoints.
-    pub async fn move_leader(&self, to: u64) -> Result<Done> {
-        let rpc = agreed("/etcdserverpb.Maintenance/MoveLeader", RpcClass::Mutation);
-        let body = grpc::encode(&MoveLeaderRequest { target_id: to })?;
-        let caller = self.0.caller();
-        let deadline = Instant::now() + self.0.request_timeout();
-        loop {
-            caller.wait_ready(deadline).await?;
-            let mut refused = None;
-            for member in caller.in_turn() {
-                // One that cannot be reached may be somebody else by the next round.
-                if caller.reach(member.clone(), deadline).await.is_err() {
-                    continue;
-                }
-                let left = deadline.saturating_duration_since(Instant::now());
-                let asked = caller.at(member)?;
-                match asked
-                    .unary::<proto::MoveLeaderResponse>(rpc, body.clone(), left)
-                    .await
-                {
-                    Ok(answer) => return answer.try_into(),
-                    Err(error) if error.kind() == ErrorKind::NotLeader => refused = Some(error),
-                    Err(error) => return Err(error),
-                }
-            }
-            // In the middle of an election nobody leads; or the leader is not ready, or not an endpoint.
-            match refused {
-                Some(error) if Instant::now() + LEADER_SOUGHT >= deadline => return Err(error),
-                _ => sleep(LEADER_SOUGHT).await,
-            }
-        }
     }
 }
 

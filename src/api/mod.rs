@@ -20,6 +20,7 @@ mod snapshot_check;
 mod snapshot_file;
 mod span;
 mod streaming;
+mod upkeep;
 pub mod users;
 pub(crate) mod versions;
 pub mod watch;

@@ -4,9 +4,11 @@ use actix::{Message, Recipient};
 use tokio::sync::oneshot;
 use tokio_stream::Stream;
 
+use super::session::{Session, SessionEvent};
 use crate::{
     client::Client,
     delivery::{self, Unheard},
+    lease::LostReason,
 };
 
 /// An actor is told while this is held.
@@ -21,6 +23,15 @@ impl Observation {
     pub fn detach(self) {
         // Where it has ended already, there is nothing to detach.
         let _ = self.end.send(());
+    }
+}
+
+impl Session {
+    /// Sends what happens to it from now on to an actor, the next event when the last was handled, until that actor or
+    /// the session ends, or the handle is dropped.
+    pub fn send_to(&self, recipient: Recipient<SessionEvent>) -> Observation {
+        let last = SessionEvent::Lost(LostReason::Shutdown);
+        deliver(self.client(), self.events(), recipient, Some(last))
     }
 }
 

@@ -8,6 +8,9 @@
 //! - A node that is cut off ends its actor before the server can let another node lead, as long as clocks run at the
 //!   same speed and the actor ends when it is stopped. One that refuses in `stopping`, or blocks its thread for longer
 //!   than the lease has, outlives it, and an error is logged.
+//! - What ends with the actor is what runs in its context: handlers, `ctx.spawn`, `run_interval`, `ResponseActFuture`.
+//!   A handler's `ResponseFuture`, `actix_rt::spawn` and `tokio::spawn` are tasks of their own, and outlive it: let
+//!   them end with [`Held::lost`], or write through [`Held::txn`].
 //! - A process that is paused (a debugger, `SIGSTOP`, a virtual machine that stands still) cannot end anything in
 //!   time, but neither does it do anything. When it goes on, its actor stops before it looks at its mail and its timers
 //!   again, however many have piled up. What is left is what it was paused in: one pass through its mail, as a rule one
@@ -39,7 +42,12 @@
 //! # }
 //! ```
 
-use std::{fmt, pin::pin, time::Duration};
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
+    time::Duration,
+};
 
 use actix::{Actor, Addr, Context, Message, Recipient};
 use bytes::Bytes;
@@ -55,7 +63,7 @@ use super::{
 use crate::{
     api::IntoBytes,
     client::Client,
-    error::{Error, ErrorKind, Result},
+    error::{Error, ErrorKind, Outcome, Result},
 };
 
 /// Default time to live.
@@ -112,8 +120,8 @@ impl SingletonBuilder {
     /// Campaigns from now on, and runs the actor on this arbiter whenever this node leads.
     ///
     /// The actor is made with a view of the leadership, for its token and its transactions. When it ends by itself,
-    /// the leadership is given up, and the node campaigns again. Fails where there is no actix arbiter on this thread,
-    /// or the margin is more than half of the time to live.
+    /// or the factory panics, the leadership is given up, and the node campaigns again. Fails where there is no actix
+    /// arbiter on this thread, or the margin is more than half of the time to live.
     pub fn start<A, F>(self, factory: F) -> Result<Singleton<A>>
     where
         A: Actor<Context = Context<A>>,
@@ -128,7 +136,7 @@ impl SingletonBuilder {
             return Err(Error::invalid(text));
         }
         let (end, ended) = watch::channel(());
-        let running = watch::Sender::new(None);
+        let running = watch::Sender::new(Whereabouts::Elsewhere);
         let (done, finished) = oneshot::channel();
         let singleton = Singleton {
             client: self.client.clone(),
@@ -154,38 +162,41 @@ impl SingletonBuilder {
 #[must_use = "a singleton that is dropped is stopped"]
 pub struct Singleton<A: Actor> {
     client: Client,
-    running: watch::Receiver<Option<Addr<A>>>,
+    running: watch::Receiver<Whereabouts<A>>,
     end: watch::Sender<()>,
     finished: oneshot::Receiver<()>,
 }
 
 impl<A: Actor> Singleton<A> {
-    /// The actor, while it runs on this node.
+    /// The actor, while it runs on this node and has not been told to stop.
     pub fn addr(&self) -> Option<Addr<A>> {
-        self.running.borrow().clone()
+        self.running.borrow().addr()
     }
 
     /// Waits until it runs on this node.
     pub async fn running(&self) -> Result<Addr<A>> {
         let mut running = self.running.clone();
-        let found = running.wait_for(Option::is_some).await;
-        let found = found.ok().and_then(|found| found.clone());
+        let found = running.wait_for(|found| found.addr().is_some()).await;
+        let found = found.ok().and_then(|found| found.addr());
         found.ok_or_else(crate::runtime::shut_down)
     }
 
-    /// Waits until it does not run on this node.
+    /// Waits until it does not run on this node: it has ended, and not only been told to.
     pub async fn not_running(&self) {
         let mut running = self.running.clone();
+        let elsewhere = |found: &Whereabouts<A>| matches!(found, Whereabouts::Elsewhere);
         // An error: it never will.
-        let _ = running.wait_for(Option::is_none).await;
+        let _ = running.wait_for(elsewhere).await;
     }
 
     /// Tells an actor whether it runs on this node: as it is now, and whenever that changes. A slow actor is told the
     /// newest. Ends with that actor or the singleton, or when the handle is dropped.
     pub fn send_to(&self, recipient: Recipient<SingletonEvent<A>>) -> Observation {
-        let running = WatchStream::new(self.running.clone());
-        let events = running
-            .map(|addr| addr.map_or(SingletonEvent::RunsElsewhere, SingletonEvent::RunsHere));
+        let events = WatchStream::new(self.running.clone()).filter_map(|found| match found {
+            Whereabouts::Here(addr) => Some(SingletonEvent::RunsHere(addr)),
+            Whereabouts::Ending => None,
+            Whereabouts::Elsewhere => Some(SingletonEvent::RunsElsewhere),
+        });
         deliver(&self.client, events, recipient, None)
     }
 
@@ -207,10 +218,37 @@ pub enum SingletonEvent<A: Actor> {
     RunsElsewhere,
 }
 
+/// Where it is, as this node knows.
+enum Whereabouts<A: Actor> {
+    Here(Addr<A>),
+    /// Here, until it has ended: it was told to stop.
+    Ending,
+    Elsewhere,
+}
+
+impl<A: Actor> Whereabouts<A> {
+    fn addr(&self) -> Option<Addr<A>> {
+        match self {
+            Self::Here(addr) => Some(addr.clone()),
+            Self::Ending | Self::Elsewhere => None,
+        }
+    }
+}
+
+impl<A: Actor> Clone for Whereabouts<A> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Here(addr) => Self::Here(addr.clone()),
+            Self::Ending => Self::Ending,
+            Self::Elsewhere => Self::Elsewhere,
+        }
+    }
+}
+
 impl<A: Actor> fmt::Debug for Singleton<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Singleton")
-            .field("runs_here", &self.running.borrow().is_some())
+            .field("runs_here", &self.addr().is_some())
             .finish_non_exhaustive()
     }
 }
@@ -219,7 +257,7 @@ struct Runner<A: Actor, F> {
     builder: SingletonBuilder,
     margin: Duration,
     factory: F,
-    running: watch::Sender<Option<Addr<A>>>,
+    running: watch::Sender<Whereabouts<A>>,
 }
 
 impl<A, F> Runner<A, F>
@@ -260,17 +298,28 @@ where
             led = campaign => led?,
         };
         let held = (*leadership).clone();
-        let actor = (self.factory)(held.clone());
+        let factory = AssertUnwindSafe(|| (self.factory)(held.clone()));
+        let Ok(actor) = catch_unwind(factory) else {
+            tracing::error!(key = ?held.key(), "the factory of a singleton panicked");
+            leadership.resign().await?;
+            return Err(Error::new(
+                ErrorKind::Other,
+                Outcome::Rejected,
+                "the actor could not be made",
+            ));
+        };
         let mut actor = Running::start(actor, self.margin, move || held.remaining());
-        self.running.send_replace(Some(actor.addr.clone()));
+        self.running
+            .send_replace(Whereabouts::Here(actor.addr.clone()));
         let end = tokio::select! {
             biased;
             () = endangered(&leadership, self.margin) => End::Endangered,
             _ = ended.changed() => End::Asked,
             () = actor.ended() => End::ByItself,
         };
-        self.running.send_replace(None);
+        self.running.send_replace(Whereabouts::Ending);
         stop(actor, &leadership).await;
+        self.running.send_replace(Whereabouts::Elsewhere);
         // Only now may somebody else lead. Where nobody can be told, dropping the two goes on trying.
         if end != End::Endangered {
             leadership.resign().await?;

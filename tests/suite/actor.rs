@@ -83,6 +83,10 @@ async fn requests_of_every_kind_go_by_message() {
     let status = maintenance::requests().status().at(&cluster.endpoints()[0]);
     let status = etcd.send(status).await.unwrap().unwrap();
     assert_eq!(status.leader, status.header.member_id);
+    let stay = maintenance::requests().move_leader(status.leader);
+    etcd.send(stay).await.unwrap().unwrap();
+    let alarms = etcd.send(maintenance::requests().disarm_all()).await;
+    assert_eq!(alarms.unwrap().unwrap(), []);
     let add = roles::requests().add("reader");
     etcd.send(add).await.unwrap().unwrap();
     let allow = roles::requests().grant("reader", Permission::read("config/").prefix());

@@ -7,6 +7,9 @@ use std::{
 };
 
 use actix_etcd::{Client, Outcome, kv::put, recipes::mutex::Held};
+use testbed::Fault;
+
+use crate::{own_links::OwnLinks, wait::until};
 
 pub type Shared = Arc<Mutex<Record>>;
 
@@ -15,17 +18,27 @@ pub type Shared = Arc<Mutex<Record>>;
 pub struct Record {
     /// From when to when somebody worked.
     intervals: Vec<(Instant, Instant)>,
+    /// Who does now.
+    at_work: Vec<usize>,
+    /// How often somebody lost what it held, or could have held.
+    pub losses: usize,
     /// The revision and the token of each write that was done.
     pub writes: Vec<(i64, i64)>,
     unknown: usize,
 }
 
 impl Record {
+    /// Who works now, of those with a number.
+    pub fn at_work(&self) -> Option<usize> {
+        self.at_work.last().copied()
+    }
+
     /// Fails where two worked at once, somebody wrote with an old token, or a count was lost.
     pub fn check(&mut self, counted: usize) {
         println!(
-            "{} holders, {} writes, {} unknown, counted {counted}",
+            "{} holders, {} losses, {} writes, {} unknown, counted {counted}",
             self.intervals.len(),
+            self.losses,
             self.writes.len(),
             self.unknown,
         );
@@ -47,13 +60,16 @@ impl Record {
 
 /// Notes the end of the work, however it ends.
 pub struct Working {
+    who: usize,
     since: Instant,
     record: Shared,
 }
 
 impl Working {
-    pub fn start(record: &Shared) -> Self {
+    pub fn start(who: usize, record: &Shared) -> Self {
+        record.lock().unwrap().at_work.push(who);
         Self {
+            who,
             since: Instant::now(),
             record: record.clone(),
         }
@@ -63,8 +79,26 @@ impl Working {
 impl Drop for Working {
     fn drop(&mut self) {
         let interval = (self.since, Instant::now());
-        self.record.lock().unwrap().intervals.push(interval);
+        let mut record = self.record.lock().unwrap();
+        record.intervals.push(interval);
+        record.at_work.retain(|who| *who != self.who);
     }
+}
+
+/// Cuts whoever works off until somebody else does: the others reach etcd, and it does not.
+pub async fn moves_when_cut_off(record: &Shared, links: &[OwnLinks]) {
+    until("somebody works", || {
+        record.lock().unwrap().at_work().is_some()
+    })
+    .await;
+    let alone = record.lock().unwrap().at_work().unwrap();
+    links[alone].set(Fault::Freeze);
+    until("somebody else works", || {
+        let at_work = record.lock().unwrap().at_work();
+        at_work.is_some_and(|who| who != alone)
+    })
+    .await;
+    links[alone].set(Fault::None);
 }
 
 /// A write that may have been done without an answer: it failed, or the work was cancelled under way.

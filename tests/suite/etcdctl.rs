@@ -1,6 +1,8 @@
 //! etcd's own tool, which must understand what this client wrote.
 
-use std::{io::Write, process::Command};
+use std::process::Command;
+
+use crate::unchecked::not_checked;
 
 /// What `etcdctl` prints; `None`, said loudly, where it is not installed.
 pub fn etcdctl(args: &[&str]) -> Option<String> {
@@ -8,13 +10,6 @@ pub fn etcdctl(args: &[&str]) -> Option<String> {
         not_checked("etcdctl is not installed (Debian: etcd-client)");
         None
     })
-}
-
-/// Says that a test could not do its work, where everybody sees it: what `println!` says in a test that passes is lost.
-pub fn not_checked(why: &str) {
-    let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    let line = format!("NOT CHECKED: {test}: {why}\n");
-    std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
 /// The same for work on files, which newer releases do with `etcdutl`.

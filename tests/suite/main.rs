@@ -11,6 +11,7 @@
 )]
 
 mod actor;
+mod actor_bad;
 mod actor_limits;
 mod actor_system;
 mod answers;
@@ -56,6 +57,7 @@ mod mutex;
 mod mutex_chaos;
 mod names;
 mod outcome;
+mod own_links;
 mod pages;
 mod patience;
 mod recipes_actor;

@@ -13,6 +13,7 @@ use actix_etcd::{
         discovery::DiscoveryEvent,
         election::{CandidateEvent, LeaderEvent, leaders},
         mutex::{LockEvent, Loss},
+        session::SessionEvent,
         singleton::SingletonEvent,
     },
 };
@@ -246,6 +247,33 @@ async fn an_actor_is_a_candidate_and_others_see_it_lead() {
     until("the end is told", || {
         let seen = seen.lock().unwrap();
         matches!(seen.last(), Some(LeaderEvent::Ended(error)) if error.kind() == ErrorKind::Shutdown)
+    })
+    .await;
+}
+
+#[actix::test]
+async fn an_actor_is_told_what_happens_to_a_session() {
+    let (_cluster, etcd) = cluster_and_client().await;
+    let session = etcd.session(LONG).heal().await.unwrap();
+    let (heard, recipient) = ear::<SessionEvent>();
+    let _told = session.send_to(recipient);
+    let before = session.lease().unwrap();
+    etcd.revoke(before).await.unwrap();
+    // Long before its next keepalive.
+    assert!(etcd.keep_alive_once(before).await.is_err());
+    until("it is told of the loss and the healing", || {
+        let heard = heard.lock().unwrap();
+        matches!(
+            &heard[..],
+            [SessionEvent::Healing(LostReason::Revoked), SessionEvent::Healed { lease, .. }]
+                if Some(*lease) == session.lease()
+        )
+    })
+    .await;
+    etcd.shutdown().await;
+    until("it is told of the end", || {
+        let heard = heard.lock().unwrap();
+        heard.last() == Some(&SessionEvent::Lost(LostReason::Shutdown))
     })
     .await;
 }

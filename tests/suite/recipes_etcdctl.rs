@@ -10,7 +10,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{etcdctl::not_checked, wait::until_async};
+use crate::{unchecked::not_checked, wait::until_async};
 
 const SECOND: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(60);

@@ -1,19 +1,28 @@
 //! An actor that runs on exactly one node, whatever happens to the others.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, Running};
 use actix_etcd::{
     Client, ErrorKind,
-    recipes::{election::Held, singleton::Singleton},
+    recipes::{
+        election::Held,
+        singleton::{Singleton, SingletonEvent},
+    },
 };
 use testbed::{Cluster, Fault};
 use tokio::time::timeout;
 
-use crate::wait::{until, until_async};
+use crate::{
+    actor::ear,
+    wait::{until, until_async},
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 const TTL: Duration = Duration::from_secs(3);
@@ -170,6 +179,85 @@ async fn an_actor_that_ends_by_itself_is_made_again() {
     a.running().await.unwrap();
     assert_eq!(one_at_a_time(&lives), ["a", "a"]);
     a.stop().await;
+}
+
+/// Ends when the test lets it.
+struct Reluctant {
+    may_end: Arc<AtomicBool>,
+    /// Has one owner more while it lives.
+    _alive: Arc<()>,
+}
+
+impl Actor for Reluctant {
+    type Context = Context<Self>;
+
+    fn stopping(&mut self, ctx: &mut Self::Context) -> Running {
+        if self.may_end.load(Ordering::SeqCst) {
+            return Running::Stop;
+        }
+        ctx.run_later(SECOND / 100, |_, ctx| ctx.stop());
+        Running::Continue
+    }
+}
+
+#[actix::test]
+async fn it_is_not_here_any_more_only_when_it_has_ended() {
+    let cluster = Cluster::start(1).await;
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let (may_end, alive) = (Arc::<AtomicBool>::default(), Arc::new(()));
+    let (gate, owner) = (may_end.clone(), alive.clone());
+    let make = move |_| Reluctant {
+        may_end: gate.clone(),
+        _alive: owner.clone(),
+    };
+    let singleton = etcd.singleton("only").ttl(TTL).start(make).unwrap();
+    singleton.running().await.unwrap();
+    let (heard, recipient) = ear::<SingletonEvent<Reluctant>>();
+    let _told = singleton.send_to(recipient);
+    until("it runs here", || {
+        matches!(heard.lock().unwrap()[..], [SingletonEvent::RunsHere(_)])
+    })
+    .await;
+    let owners = Arc::strong_count(&alive);
+    cluster.member(0).client_link().set(Fault::Freeze);
+    until("it is told to stop", || singleton.addr().is_none()).await;
+    let not_running = timeout(SECOND / 2, singleton.not_running()).await;
+    assert!(not_running.is_err(), "it is still here");
+    assert_eq!(heard.lock().unwrap().len(), 1);
+    may_end.store(true, Ordering::SeqCst);
+    singleton.not_running().await;
+    assert_eq!(Arc::strong_count(&alive), owners - 1);
+    until("that is told", || {
+        matches!(heard.lock().unwrap()[1..], [SingletonEvent::RunsElsewhere])
+    })
+    .await;
+}
+
+#[actix::test]
+async fn a_factory_that_panics_costs_the_leadership_and_no_more() {
+    let cluster = Cluster::start(1).await;
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let lives = Lives::default();
+    let noted = lives.clone();
+    let mut tokens = Vec::new();
+    let make = move |leadership: Held| {
+        tokens.push(leadership.token());
+        assert!(tokens.len() > 2, "it can't be made yet");
+        assert!(tokens.is_sorted_by(|a, b| a < b));
+        Only {
+            node: "a",
+            lives: noted.clone(),
+            number: 0,
+            token: leadership.token(),
+            dies_slowly: None,
+        }
+    };
+    let singleton = etcd.singleton("only").ttl(TTL).start(make).unwrap();
+    timeout(20 * SECOND, singleton.running())
+        .await
+        .unwrap()
+        .unwrap();
+    singleton.stop().await;
 }
 
 #[tokio::test]

@@ -15,7 +15,8 @@ use actix_etcd::{
 use testbed::{Chaos, ChaosKind, Cluster};
 
 use crate::{
-    counter::{Shared, Working, count_up, counted},
+    counter::{Shared, Working, count_up, counted, moves_when_cut_off},
+    own_links::{OwnLinks, cut_at_random},
     wait::until,
 };
 
@@ -54,13 +55,13 @@ impl Actor for Counting {
     }
 }
 
-fn node(etcd: &Client, record: &Shared) -> Singleton<Counting> {
+fn node(who: usize, etcd: &Client, record: &Shared) -> Singleton<Counting> {
     let (client, record) = (etcd.clone(), record.clone());
     let make = move |leadership| Counting {
         etcd: client.clone(),
         leadership,
         record: record.clone(),
-        _working: Working::start(&record),
+        _working: Working::start(who, &record),
         last_words: Some(SECOND / 5),
     };
     etcd.singleton("only").ttl(TTL).start(make).unwrap()
@@ -70,21 +71,26 @@ fn node(etcd: &Client, record: &Shared) -> Singleton<Counting> {
 async fn never_are_two_alive_while_members_and_links_fail_at_random() {
     let cluster = Cluster::start(3).await;
     let record = Shared::default();
+    let links: Vec<_> = (0..3).map(|_| OwnLinks::to(&cluster)).collect();
     let mut nodes = Vec::new();
-    for _ in 0..3 {
-        let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-        nodes.push(node(&etcd, &record));
+    for (who, own) in links.iter().enumerate() {
+        let etcd = Client::connect(own.endpoints()).await.unwrap();
+        nodes.push(node(who, &etcd, &record));
     }
-    // All members at once, for longer than a lease.
+    // All members at once, for longer than a lease. And one node at a time, while the others reach whoever is left.
     let chaos = Chaos::from_env("singleton").bad_at_once(3);
     let chaos = chaos.lasts(SECOND / 5, 5 * SECOND);
-    let faults = chaos.run(&cluster, &ChaosKind::ALL).await;
-    println!("{} faults", faults.len());
+    let (faults, cuts) = tokio::join!(
+        chaos.run(&cluster, &ChaosKind::ALL),
+        cut_at_random(&links, chaos.seed(), chaos.length(), TTL),
+    );
+    println!("{} faults, {cuts} cuts", faults.len());
     let before = record.lock().unwrap().writes.len();
     until("it works somewhere after the faults", || {
         record.lock().unwrap().writes.len() > before
     })
     .await;
+    moves_when_cut_off(&record, &links).await;
     for node in nodes {
         node.stop().await;
     }

@@ -60,7 +60,8 @@ impl Said {
     }
 }
 
-fn now() -> Duration {
+/// The time all nodes go by.
+pub fn now() -> Duration {
     SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap()

@@ -16,7 +16,10 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use testbed::{Cluster, Reply, ScriptedServer};
 
-use crate::etcdctl::{etcdctl, etcdutl, not_checked};
+use crate::{
+    etcdctl::{etcdctl, etcdutl},
+    unchecked::not_checked,
+};
 
 const SNAPSHOT: &str = "/etcdserverpb.Maintenance/Snapshot";
 

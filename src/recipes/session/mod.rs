@@ -26,6 +26,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use actix::Message;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
@@ -41,7 +42,8 @@ use crate::{
 use healing::SessionActor;
 
 /// What happened to a session.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
 #[non_exhaustive]
 pub enum SessionEvent {
     /// The deadline of its lease has passed without an answer; the server may still have it.
