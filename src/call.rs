@@ -52,7 +52,7 @@ pub(crate) struct Rpc {
 }
 
 /// A time-out that no clock can measure ends after this, which is as good as never.
-const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+pub(crate) const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
 /// When a time-out that begins now ends.
 pub(crate) fn deadline_in(timeout: Duration) -> Instant {

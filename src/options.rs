@@ -11,11 +11,17 @@ use crate::{
     api::versions::Version,
     auth::{Credentials, Login, Provider},
     balancer::{BalancePolicy, RoundRobin},
+    call::NEVER,
     client::Client,
     error::{Error, ErrorKind, Outcome},
     retry::{BudgetLimits, RetryPolicy, StandardRetry},
     transport::{Endpoint, Written, dial::DialOptions, tls::Tls},
 };
+
+/// What no clock can measure is as good as never.
+fn measurable(interval: impl Into<Option<Duration>>) -> Option<Duration> {
+    interval.into().map(|interval| interval.min(NEVER))
+}
 
 /// Makes a [`Client`]. Each option says its default.
 #[derive(Debug, Clone)]
@@ -70,13 +76,13 @@ impl ClientBuilder {
 
     /// How long a request may take in all, retries included; each request can have its own. Default: 5 s.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
-        self.request_timeout = timeout;
+        self.request_timeout = timeout.min(NEVER);
         self
     }
 
     /// How long one attempt to connect may take: name look-up, TCP, HTTP/2 and a first answer. Default: 2 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.dial.connect_timeout = timeout;
+        self.dial.connect_timeout = timeout.min(NEVER);
         self
     }
 
@@ -89,13 +95,13 @@ impl ClientBuilder {
     /// How often an HTTP/2 ping is sent on a connection with open requests, at least 10 s: etcd closes the
     /// connections of clients that ping more often than every 5 s. `None` sends none. Default: 10 s.
     pub fn ping_interval(mut self, interval: impl Into<Option<Duration>>) -> Self {
-        self.dial.ping_interval = interval.into();
+        self.dial.ping_interval = measurable(interval);
         self
     }
 
     /// How long a ping may stay unanswered before the connection counts as dead. Default: 3 s.
     pub fn ping_timeout(mut self, timeout: Duration) -> Self {
-        self.dial.ping_timeout = timeout;
+        self.dial.ping_timeout = timeout.min(NEVER);
         self
     }
 
@@ -170,7 +176,7 @@ impl ClientBuilder {
     /// is replaced when it is refused. That costs a call one more round trip, and only after that long
     /// without any, for a member keeps a simple token as long as it is used.
     pub fn token_lifetime(mut self, lifetime: impl Into<Option<Duration>>) -> Self {
-        self.token_lifetime = lifetime.into();
+        self.token_lifetime = measurable(lifetime);
         self
     }
 
@@ -197,7 +203,7 @@ impl ClientBuilder {
 
     /// How long `shutdown` waits for requests in flight before it closes connections. Default: 1 s.
     pub fn shutdown_grace(mut self, grace: Duration) -> Self {
-        self.shutdown_grace = grace;
+        self.shutdown_grace = grace.min(NEVER);
         self
     }
 
@@ -211,7 +217,7 @@ impl ClientBuilder {
 
     /// Takes the endpoints over from the cluster's member list that often; see [`Client::sync`]. Default: never.
     pub fn auto_sync(mut self, interval: impl Into<Option<Duration>>) -> Self {
-        self.auto_sync = interval.into();
+        self.auto_sync = measurable(interval);
         self
     }
 

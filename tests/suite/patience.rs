@@ -114,6 +114,8 @@ async fn time_outs_of_nothing_and_of_forever_are_what_they_say() {
     server.on(RANGE, |_| range());
     let etcd = Client::builder([server.endpoint()])
         .request_timeout(Duration::MAX)
+        .connect_timeout(Duration::MAX)
+        .auto_sync(Duration::MAX)
         .connect()
         .await
         .unwrap();

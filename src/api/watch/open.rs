@@ -16,6 +16,7 @@ use crate::{
         ResponseFuture,
         span::{Span, spans},
     },
+    call::NEVER,
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
     proto::watch_create_request::FilterType,
@@ -139,7 +140,7 @@ impl<C> OpenWatch<C> {
     /// How long the watch may be without a member before it ends with
     /// [`WatchEnd::OutageTooLong`](super::WatchEnd::OutageTooLong). Default: no limit.
     pub fn max_outage(mut self, longest: Duration) -> Self {
-        self.max_outage = Some(longest);
+        self.max_outage = Some(longest.min(NEVER));
         self
     }
 
