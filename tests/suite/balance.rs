@@ -107,7 +107,7 @@ async fn the_spread_is_even_at_the_proxies() {
     let client = all_ready(Client::builder(cluster.endpoints()), 3).await;
     let at_proxies = || -> Vec<u64> {
         let members = cluster.members();
-        let links = members.iter().map(|member| member.client_link());
+        let links = members.iter().map(Member::client_link);
         links.map(testbed::Link::streams_opened).collect()
     };
     let seen = in_calm(&cluster, &client, 3, async || {
