@@ -207,20 +207,22 @@ async fn what_cannot_be_watched_is_refused_before_anything_is_sent() {
     etcd.shutdown().await;
 }
 
+/// The watchers and the streams that the members have together.
+async fn figures(cluster: &Cluster) -> (f64, f64) {
+    let (mut watchers, mut streams) = (0.0, 0.0);
+    for member in cluster.members() {
+        let figure = async |name| member.metric(name).await.unwrap_or_default();
+        watchers += figure("etcd_debugging_mvcc_watcher_total").await;
+        streams += figure("etcd_debugging_mvcc_watch_stream_total").await;
+    }
+    (watchers, streams)
+}
+
 /// Waits until the members together have so many watchers, and without any no stream either.
 pub async fn watchers(cluster: &Cluster, wanted: f64) {
-    let figures = async || {
-        let (mut watchers, mut streams) = (0.0, 0.0);
-        for member in cluster.members() {
-            let figure = async |name| member.metric(name).await.unwrap_or_default();
-            watchers += figure("etcd_debugging_mvcc_watcher_total").await;
-            streams += figure("etcd_debugging_mvcc_watch_stream_total").await;
-        }
-        (watchers, streams)
-    };
     let wait = async {
         loop {
-            let (watchers, streams) = figures().await;
+            let (watchers, streams) = figures(cluster).await;
             if (watchers - wanted).abs() < 0.5 && (wanted > 0.0 || streams < 0.5) {
                 return;
             }
@@ -231,6 +233,20 @@ pub async fn watchers(cluster: &Cluster, wanted: f64) {
     assert!(
         reached,
         "wanted {wanted} watchers, there are {:?}",
-        figures().await
+        figures(cluster).await
     );
+}
+
+/// Writes until the only watch there is lags, with nobody reading it: it is not on the server then.
+pub async fn overfill(cluster: &Cluster, etcd: &Client, key: &str) {
+    let fill = async {
+        // What arrives together is taken together: it is not known how much is too much.
+        while figures(cluster).await.0 > 0.5 {
+            for n in 0..10 {
+                etcd.put(key, n.to_string()).await.unwrap();
+            }
+        }
+    };
+    let lags = timeout(SOON, fill).await.is_ok();
+    assert!(lags, "the watch never lags");
 }

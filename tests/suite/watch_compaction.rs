@@ -3,7 +3,7 @@
 use actix_etcd::{Client, WatchEnd, WatchItem};
 use testbed::{Cluster, Fault};
 
-use crate::watch::{item, last_item, next, watchers};
+use crate::watch::{item, last_item, next, overfill};
 
 /// No client gets through the proxies any more; the direct way stays.
 fn cut_off(cluster: &Cluster) {
@@ -66,10 +66,7 @@ async fn a_compaction_while_the_watch_lags_ends_it_after_all_that_has_arrived() 
     let cluster = Cluster::start(1).await;
     let (etcd, direct) = two_clients(&cluster).await;
     let mut watch = etcd.watch("k/").prefix().buffer(5).await.unwrap();
-    for n in 0..10 {
-        direct.put("k/changed", n.to_string()).await.unwrap();
-    }
-    watchers(&cluster, 0.0).await;
+    overfill(&cluster, &direct, "k/changed").await;
     let oldest = write_and_compact(&direct).await;
     let mut seen = watch.revision();
     let why = loop {

@@ -16,7 +16,7 @@ use prost::Message;
 use testbed::{Cluster, Reply};
 
 use crate::{
-    watch::{item, next, watchers},
+    watch::{item, next, overfill},
     watch_script::{create, created, event, events, header, server},
 };
 
@@ -104,10 +104,7 @@ async fn a_compaction_while_the_watch_lags_is_made_up_for_by_a_resync() {
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let open = etcd.watch("k/").prefix().buffer(5).notices().resync();
     let mut watch = open.await.unwrap();
-    for n in 0..10 {
-        etcd.put("k/changed", n.to_string()).await.unwrap();
-    }
-    watchers(&cluster, 0.0).await;
+    overfill(&cluster, &etcd, "k/changed").await;
     etcd.put("k/created", "1").await.unwrap();
     let last = etcd.delete("k/changed").await.unwrap().header.revision;
     etcd.compact(last).await.unwrap();
