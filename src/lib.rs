@@ -54,6 +54,9 @@
 //! - A watch does not talk to its connection: the hub places it, and the actor of a stream pairs answers with watches.
 //! - "Not sent" is said of a broken connection only once its socket is closed: what h2 has encoded can still be flushed
 //!   until then. Requests beyond a member's stream limit wait before h2, where it is known that they were not sent.
+//! - Endpoints that lead to another cluster all of a sudden are refused unless the client was told to follow them
+//!   ([`ClientBuilder::follow_cluster_change`]): revisions and leases of one cluster mean nothing in another. Who follows
+//!   recovers with one login.
 //! - A member that stands still is compared with when others were *first* seen ahead of it, and a member that comes
 //!   back is compared before it gets requests.
 

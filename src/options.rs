@@ -146,7 +146,8 @@ impl ClientBuilder {
     }
 
     /// Asks this function for credentials whenever the client logs in: for passwords that rotate, and for tokens that
-    /// are made elsewhere. Replaces `auth` and `token`. Default: none.
+    /// are made elsewhere. It runs on the client's own thread, so it must not block, and may take as long as a request.
+    /// Replaces `auth` and `token`. Default: none.
     ///
     /// ```no_run
     /// # async fn example() -> actix_etcd::Result<()> {
@@ -154,8 +155,10 @@ impl ClientBuilder {
     ///
     /// let etcd = Client::builder(["http://127.0.0.1:2379"])
     ///     .auth_provider(|| async {
-    ///         let password = std::fs::read_to_string("/run/secrets/etcd")?;
-    ///         Ok::<_, std::io::Error>(Credentials::password("app", password.trim_end()))
+    ///         let mut password = tokio::fs::read_to_string("/run/secrets/etcd").await?;
+    ///         // Cut, not copied: what is handed over is wiped from memory, a copy would not be.
+    ///         password.truncate(password.trim_end().len());
+    ///         Ok::<_, std::io::Error>(Credentials::password("app", password))
     ///     })
     ///     .connect()
     ///     .await?;

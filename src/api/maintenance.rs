@@ -144,12 +144,12 @@ impl<C: Clone> Maintenance<C> {
         self.downgrade(RpcClass::Read, DowngradeAction::Validate, version)
     }
 
-    /// Allows members of this older version (since etcd 3.5).
+    /// Allows members of this older version (since etcd 3.6; 3.5 knows it, but never answers).
     pub fn downgrade_enable(&self, version: impl Into<String>) -> Request<Downgrade, C> {
         self.downgrade(RpcClass::Mutation, DowngradeAction::Enable, version)
     }
 
-    /// Ends the downgrade that is under way (since etcd 3.5).
+    /// Ends the downgrade that is under way (since etcd 3.6; 3.5 knows it, but never answers).
     pub fn downgrade_cancel(&self) -> Request<Downgrade, C> {
         self.downgrade(RpcClass::Mutation, DowngradeAction::Cancel, "")
     }

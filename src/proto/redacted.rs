@@ -2,9 +2,12 @@
 
 use std::fmt;
 
-use super::authpb::User;
-use super::etcdserverpb::{
-    AuthUserAddRequest, AuthUserChangePasswordRequest, AuthenticateRequest, AuthenticateResponse,
+use super::{
+    authpb::User,
+    etcdserverpb::{
+        AuthUserAddRequest, AuthUserChangePasswordRequest, AuthenticateRequest,
+        AuthenticateResponse,
+    },
 };
 
 /// Says whether there is a secret, which is what a person debugging a login needs to know.
