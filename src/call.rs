@@ -5,6 +5,7 @@
 //! try again.
 
 mod attempt;
+mod first;
 mod member;
 mod trouble;
 
@@ -46,6 +47,16 @@ pub(crate) struct Rpc {
     pub(crate) class: RpcClass,
     /// Whether a member without leader can answer it.
     pub(crate) leaderless: bool,
+    /// Whether it is answered only when somebody else lets go: a lock, a campaign.
+    pub(crate) waits: bool,
+}
+
+/// A time-out that no clock can measure ends after this, which is as good as never.
+const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
+/// When a time-out that begins now ends.
+pub(crate) fn deadline_in(timeout: Duration) -> Instant {
+    Instant::now() + timeout.min(NEVER)
 }
 
 /// An answer's message. Its header tells cluster and term.
@@ -77,30 +88,38 @@ impl Caller {
         timeout: Duration,
     ) -> Result<A, Error> {
         let started = Instant::now();
-        let deadline = started + timeout;
+        let deadline = deadline_in(timeout);
+        if timeout.is_zero() {
+            let text = "no time was left to send it";
+            return Err(Error::new(
+                ErrorKind::DeadlineExceeded,
+                Outcome::NotSent,
+                text,
+            ));
+        }
+        let mut left = timeout;
         let mut trouble: Option<Trouble> = None;
         loop {
-            let token = self.tokens.current(deadline).await?;
+            let token = match self.tokens.current(deadline).await {
+                Ok(token) => token,
+                Err(error) => return Err(in_all(trouble.as_ref(), self.no_token(error))),
+            };
             let Some(connection) = self.pick(rpc.leaderless, trouble.as_ref()) else {
-                self.await_ready(rpc.leaderless, deadline, trouble.as_ref())
-                    .await?;
+                let ready = self.await_ready(rpc.leaderless, deadline).await;
+                ready.map_err(|error| in_all(trouble.as_ref(), error))?;
+                left = deadline.saturating_duration_since(Instant::now());
                 continue;
             };
             let metadata = Metadata {
                 require_leader: !rpc.leaderless,
                 token: token.value.clone(),
-                timeout: Some(match &trouble {
-                    None => timeout,
-                    Some(_) => deadline.saturating_duration_since(Instant::now()),
-                }),
+                timeout: Some(left),
             };
-            let made = trouble
-                .as_ref()
-                .map_or(0, |trouble| trouble.attempts.made());
             let attempt = AttemptUnderWay {
                 connection: &connection,
                 rpc,
-                number: made,
+                named: self.only.is_some(),
+                slow: trouble.as_ref().map_or(0, |trouble| trouble.slow),
                 deadline,
             };
             let failure = match attempt.run::<A>(&metadata, body.clone()).await {
@@ -112,7 +131,8 @@ impl Caller {
                 Err(failure) => failure,
             };
             if !self.balancer.connected() {
-                return Err(shut_down().with_outcome(failure.error.outcome()));
+                let ended = shut_down().with_outcome(failure.error.outcome());
+                return Err(in_all(trouble.as_ref(), ended));
             }
             if failure.error.kind() == ErrorKind::NoLeader {
                 connection.doubt();
@@ -131,6 +151,7 @@ impl Caller {
                 Next::Fail => return Err(trouble.verdict()),
                 Next::Done => return Ok(A::default()),
             }
+            left = deadline.saturating_duration_since(Instant::now());
         }
     }
 
@@ -154,6 +175,14 @@ impl Caller {
         }
     }
 
+    /// Why there is no token to send. Where nobody can be reached, that is the reason.
+    fn no_token(&self, error: Error) -> Error {
+        if error.kind() == ErrorKind::DeadlineExceeded && self.ready.load().ready.is_empty() {
+            return self.nobody_ready();
+        }
+        error
+    }
+
     /// A connection for a stream or another use that is not a call of ours.
     pub(crate) async fn ready_connection(
         &self,
@@ -163,14 +192,14 @@ impl Caller {
             if let Some(connection) = self.pick(false, None) {
                 return Ok(connection);
             }
-            self.await_ready(false, deadline, None).await?;
+            self.await_ready(false, deadline).await?;
         }
     }
 
     /// Waits until a member can take a request.
     pub(crate) async fn wait_ready(&self, deadline: Instant) -> Result<(), Error> {
         while self.ready.load().ready.is_empty() {
-            self.await_ready(false, deadline, None).await?;
+            self.await_ready(false, deadline).await?;
         }
         Ok(())
     }
@@ -212,12 +241,7 @@ impl Caller {
         Some(other.unwrap_or(chosen).clone())
     }
 
-    async fn await_ready(
-        &self,
-        leaderless: bool,
-        deadline: Instant,
-        trouble: Option<&Trouble>,
-    ) -> Result<(), Error> {
+    async fn await_ready(&self, leaderless: bool, deadline: Instant) -> Result<(), Error> {
         if self.ready.load().closed {
             return Err(shut_down());
         }
@@ -236,17 +260,13 @@ impl Caller {
                 tokio::task::yield_now().await;
                 Ok(())
             }
-            Err(_) => Err(self.nobody_ready(trouble)),
+            Err(_) => Err(self.nobody_ready()),
         }
     }
 
-    fn nobody_ready(&self, trouble: Option<&Trouble>) -> Error {
+    fn nobody_ready(&self) -> Error {
         let text = self.ready.load().complaints();
-        let outcome = trouble.map_or(Outcome::NotSent, |trouble| {
-            trouble.attempts.outcome(Outcome::NotSent)
-        });
-        let made = trouble.map_or(0, |trouble| trouble.attempts.made());
-        Error::new(ErrorKind::Unavailable, outcome, text).with_attempts(made)
+        Error::new(ErrorKind::Unavailable, Outcome::NotSent, text)
     }
 
     /// Waits for the next attempt: as long as the backoff says, or until a member becomes ready.
@@ -270,9 +290,14 @@ impl Caller {
         };
         let now = Instant::now();
         let not_before = now + budget;
-        let due = (now + wait).max(not_before);
+        // Whoever asks to wait for longer gets no ticket that outlives the call.
+        let due = not_before.max(deadline.min(now + wait.min(NEVER)));
         if due <= now {
-            return Ok(());
+            return if now < deadline {
+                Ok(())
+            } else {
+                Err(trouble.out_of_time())
+            };
         }
         let (pause, made) = (due - now, trouble.attempts.made());
         tracing::debug!(parent: &trouble.span, wait = ?pause, attempts = made, "next attempt later");
@@ -295,6 +320,7 @@ impl Caller {
     fn accept<A: Answer>(&self, answer: A, connection: &Connection) -> Result<A, Error> {
         if let Some(header) = answer.header() {
             if !self.shared.cluster.accepts(header.cluster_id) {
+                connection.disown(header.cluster_id);
                 return Err(crate::connection::shared::other_cluster(
                     self.shared.cluster.get(),
                     header.cluster_id,
@@ -305,5 +331,18 @@ impl Caller {
             connection.observe_term(header.raft_term);
         }
         Ok(answer)
+    }
+}
+
+/// An error that ends a call, with what its earlier attempts may have done.
+fn in_all(trouble: Option<&Trouble>, error: Error) -> Error {
+    match trouble {
+        None => error,
+        Some(trouble) => {
+            let outcome = trouble.attempts.outcome(error.outcome());
+            error
+                .with_outcome(outcome)
+                .with_attempts(trouble.attempts.made())
+        }
     }
 }

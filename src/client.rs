@@ -7,17 +7,16 @@ use std::{
 };
 
 use actix::{Addr, Recipient};
-use http::HeaderValue;
-use tokio::time::Instant;
+use tokio::sync::OnceCell;
 use tokio_stream::{Stream, StreamExt, wrappers::BroadcastStream};
 
 use crate::{
     auth::{Login, TokenCell, Tokens, actor::AuthActor, header_value},
     balancer::{
-        ConnectivityChange, EndpointStatus, ReadySetCell, Shutdown, Subscribe, SubscribeRecipient,
-        UpdateEndpoints, actor::BalancerActor,
+        By, ConnectivityChange, EndpointStatus, ReadySetCell, Shutdown, Subscribe,
+        SubscribeRecipient, UpdateEndpoints, actor::BalancerActor,
     },
-    call::Caller,
+    call::{Caller, deadline_in},
     connection::{
         Connection,
         shared::{ClusterId, Shared},
@@ -51,11 +50,11 @@ pub(crate) struct Inner {
     caller: Arc<Caller>,
     watches: Addr<HubActor>,
     leases: Addr<KeeperActor>,
-    /// The endpoints the client was made with.
-    seeds: Vec<Endpoint>,
     request_timeout: Duration,
     shutdown_grace: Duration,
+    /// Taken by who ends the client.
     runtime: Mutex<Option<Runtime>>,
+    ended: OnceCell<()>,
 }
 
 impl Client {
@@ -109,7 +108,6 @@ impl Client {
         });
         let budget = RetryBudget::new(options.budget, std::time::Instant::now());
         let (policy, retry_policy) = (options.policy, options.retry);
-        let seeds = endpoints.clone();
         let patience = options.request_timeout;
         let token_lifetime = options.token_lifetime;
         let caller = runtime
@@ -120,7 +118,10 @@ impl Client {
                     policy.clone(),
                     retries.clone().recipient(),
                 );
-                balancer.do_send(UpdateEndpoints(endpoints));
+                balancer.do_send(UpdateEndpoints {
+                    endpoints,
+                    by: By::User,
+                });
                 let caller = Caller {
                     ready,
                     shared,
@@ -164,10 +165,10 @@ impl Client {
             caller,
             watches,
             leases,
-            seeds,
             request_timeout: options.request_timeout,
             shutdown_grace: options.shutdown_grace,
             runtime: Mutex::new(None),
+            ended: OnceCell::new(),
         });
         if let Some(interval) = options.auto_sync {
             let client = Arc::downgrade(&inner);
@@ -179,10 +180,6 @@ impl Client {
 
     pub(crate) fn from_inner(inner: Arc<Inner>) -> Self {
         Self { inner }
-    }
-
-    pub(crate) fn seeds(&self) -> &[Endpoint] {
-        &self.inner.seeds
     }
 
     pub(crate) fn caller(&self) -> &Caller {
@@ -199,6 +196,11 @@ impl Client {
         runtime.as_ref().is_some_and(|runtime| runtime.run(job))
     }
 
+    /// Whether [`shutdown`](Self::shutdown) was called.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.inner.runtime().is_none()
+    }
+
     pub(crate) fn lease_keeper(&self) -> &Addr<KeeperActor> {
         &self.inner.leases
     }
@@ -209,12 +211,8 @@ impl Client {
 
     /// A connection that can take a request, by the client's policy; waits for one as long as a request may take.
     pub(crate) async fn ready_connection(&self) -> Result<Arc<Connection>, Error> {
-        let deadline = Instant::now() + self.request_timeout();
+        let deadline = deadline_in(self.request_timeout());
         self.caller().ready_connection(deadline).await
-    }
-
-    pub(crate) fn token(&self) -> Option<HeaderValue> {
-        self.caller().shared.token.value()
     }
 
     /// What is known of each endpoint now.
@@ -240,15 +238,15 @@ impl Client {
             .do_send(SubscribeRecipient(recipient));
     }
 
-    /// Waits until a member can take requests; fails with [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable), naming each endpoint and what is
-    /// wrong with it, if none can in time.
+    /// Waits until a member can take requests; if none can in time, fails with
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable), naming each endpoint and what is wrong with it.
     pub async fn wait_ready(&self, patience: Duration) -> Result<(), Error> {
-        self.caller().wait_ready(Instant::now() + patience).await
+        self.caller().wait_ready(deadline_in(patience)).await
     }
 
     /// Logs in, where the client has credentials and has not yet.
     pub(crate) async fn log_in(&self, patience: Duration) -> Result<(), Error> {
-        let deadline = Instant::now() + patience;
+        let deadline = deadline_in(patience);
         self.caller().tokens.current(deadline).await.map(drop)
     }
 
@@ -267,7 +265,7 @@ impl Client {
             .collect()
     }
 
-    /// Uses these endpoints from now on. Connections to others are closed when what is in flight on them has
+    /// Uses these endpoints from now on, in place of those the client was made with. Connections to others are closed when what is in flight on them has
     /// finished. Fails, and changes nothing, if one does not parse or there is none.
     pub async fn set_endpoints<E: Into<String>>(
         &self,
@@ -275,32 +273,38 @@ impl Client {
     ) -> Result<(), Error> {
         let texts: Vec<String> = endpoints.into_iter().map(Into::into).collect();
         let endpoints = parse_endpoints(&texts, &self.caller().shared.dial.tls)?;
-        let told = self
-            .caller()
-            .balancer
-            .send(UpdateEndpoints(endpoints))
-            .await;
+        let update = UpdateEndpoints {
+            endpoints,
+            by: By::User,
+        };
+        let told = self.caller().balancer.send(update).await;
         told.map_err(|_| shut_down())
     }
 
     /// Ends the client for all its clones: requests in flight may finish for a moment (`shutdown_grace`), connections
     /// are closed, actors and the thread end. Leases that are to be revoked when dropped are revoked first, for at most
     /// three seconds; the others end with their time. Later requests fail with [`ErrorKind::Shutdown`](crate::ErrorKind::Shutdown).
+    ///
+    /// Who asks for it again while it is under way waits for the same end.
     pub async fn shutdown(self) {
-        let runtime = self.inner.runtime().take();
-        let shutdown = self.inner.shutdown_message();
-        // An error means that the actor has ended already.
-        let _ = self.inner.watches.send(watch::Shutdown).await;
-        let _ = self.inner.leases.send(END_LEASES).await;
-        let _ = self.inner.caller.balancer.send(shutdown).await;
-        self.inner.caller.tokens.close();
-        if let Some(runtime) = runtime {
-            runtime.join().await;
-        }
+        self.inner.ended.get_or_init(|| self.inner.end()).await;
     }
 }
 
 impl Inner {
+    async fn end(&self) {
+        let runtime = self.runtime().take();
+        let shutdown = self.shutdown_message();
+        // An error means that the actor has ended already.
+        let _ = self.watches.send(watch::Shutdown).await;
+        let _ = self.leases.send(END_LEASES).await;
+        let _ = self.caller.balancer.send(shutdown).await;
+        self.caller.tokens.close();
+        if let Some(runtime) = runtime {
+            runtime.join().await;
+        }
+    }
+
     fn runtime(&self) -> MutexGuard<'_, Option<Runtime>> {
         self.runtime.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -317,11 +321,13 @@ impl Drop for Inner {
         if let Some(runtime) = self.runtime().take() {
             let balancer = self.caller.balancer.clone();
             let (watches, leases) = (self.watches.clone(), self.leases.clone());
+            let tokens = self.caller.tokens.clone();
             let shutdown = self.shutdown_message();
             runtime.finish(async move {
                 let _ = watches.send(watch::Shutdown).await;
                 let _ = leases.send(END_LEASES).await;
                 let _ = balancer.send(shutdown).await;
+                tokens.close();
             });
         }
     }

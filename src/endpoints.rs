@@ -2,7 +2,7 @@
 //!
 //! What a cluster advertises is not always reachable (behind a load balancer, say). So an address is adopted only once
 //! its member has answered with the right cluster id, an empty list is never adopted, and the endpoints the
-//! client was given stay as a fallback.
+//! client was given stay as a fallback. Nor does a member list lead to plain text whoever was told to encrypt.
 
 use std::{sync::Weak, time::Duration};
 
@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     api::answers,
-    balancer::{Connects, UpdateEndpoints},
-    call::Rpc,
+    balancer::{By, Connects, MemberView, NeedMember, UpdateEndpoints},
+    call::{Rpc, deadline_in},
     client::{Client, Inner},
     connection::ConnectivityState,
     error::{Error, ErrorKind},
@@ -29,32 +29,43 @@ const LOOK: Duration = Duration::from_millis(20);
 impl Client {
     /// Takes the endpoints over from the cluster's member list and gives the ones in use then.
     ///
-    /// Learners, members that have not started and addresses that do not answer with this cluster's id are left
-    /// out; if nothing is left, the endpoints stay as they are. When no member can be reached, the endpoints the client
-    /// was made with are tried as well.
+    /// Learners, members that have not started and new addresses that do not answer with this cluster's id are left out,
+    /// and so are plain ones next to encrypted ones unless `TlsOptions::allow_plain_endpoints` was said; if nothing is
+    /// left, the endpoints stay as they are. When no member can be reached, the endpoints the client was given are tried
+    /// as well. A [`set_endpoints`](Self::set_endpoints) meanwhile prevails.
     pub async fn sync(&self) -> Result<Vec<String>, Error> {
+        let choice = self.caller().ready.load().choice;
         let listed = match self.listed().await {
             Err(error) if error.kind() == ErrorKind::Unavailable => {
-                let mut with_seeds = self.current_endpoints();
-                extend(&mut with_seeds, self.seeds().to_vec());
-                self.update(with_seeds).await?;
+                let set = self.caller().ready.load_full();
+                let mut with_seeds = set.endpoints();
+                let seeds = self.without_downgrades(set.seeds.to_vec(), &with_seeds);
+                extend(&mut with_seeds, &seeds);
+                self.update(with_seeds, choice).await?;
                 self.listed().await?
             }
             listed => listed?,
         };
-        let advertised = advertised(&listed);
-        let before = self.current_endpoints();
+        let before = self.caller().ready.load().endpoints();
+        let advertised = self.without_downgrades(advertised(&listed), &before);
         let mut union = before.clone();
-        extend(&mut union, advertised.clone());
-        self.update(union).await?;
-        let answering = self.answering(&advertised).await;
-        let adopted = if answering.is_empty() {
-            before
-        } else {
-            answering
-        };
-        self.update(adopted).await?;
+        extend(&mut union, &advertised);
+        self.update(union, choice).await?;
+        let answers = self.answering(&advertised).await;
+        let adopted = adopted(before, &advertised, &answers);
+        self.update(adopted, choice).await?;
         Ok(self.endpoints())
+    }
+
+    fn without_downgrades(&self, more: Vec<Endpoint>, known: &[Endpoint]) -> Vec<Endpoint> {
+        if self.caller().shared.dial.tls.allows_plain() {
+            return more;
+        }
+        let (kept, plain) = without_downgrades(more, known);
+        for endpoint in plain {
+            tracing::warn!(%endpoint, "a member advertises an endpoint that is not encrypted; it is left out");
+        }
+        kept
     }
 
     async fn listed(&self) -> Result<Vec<Member>, Error> {
@@ -62,6 +73,7 @@ impl Client {
             path: "/etcdserverpb.Cluster/MemberList",
             class: RpcClass::Read,
             leaderless: false,
+            waits: false,
         };
         let request = MemberListRequest { linearizable: true };
         let body = grpc::encode(&request)?;
@@ -72,53 +84,86 @@ impl Client {
         Ok(answer.members)
     }
 
-    fn current_endpoints(&self) -> Vec<Endpoint> {
-        let set = self.caller().ready.load();
-        set.members
-            .iter()
-            .map(|member| member.endpoint.clone())
-            .collect()
-    }
-
-    async fn update(&self, endpoints: Vec<Endpoint>) -> Result<(), Error> {
-        let told = self
-            .caller()
-            .balancer
-            .send(UpdateEndpoints(endpoints))
-            .await;
+    async fn update(&self, endpoints: Vec<Endpoint>, choice: u64) -> Result<(), Error> {
+        let update = UpdateEndpoints {
+            endpoints,
+            by: By::Sync(choice),
+        };
+        let told = self.caller().balancer.send(update).await;
         told.map_err(|_| shut_down())
     }
 
-    /// Waits until each of these has answered or failed, and gives those that answered.
-    async fn answering(&self, endpoints: &[Endpoint]) -> Vec<Endpoint> {
-        // A policy that keeps one connection leaves the others idle: nothing speaks against them.
-        let rests = self.caller().policy.connects() == Connects::One;
-        let patience = Instant::now() + self.caller().shared.dial.connect_timeout + LOOK;
+    /// Waits until each of these has answered or failed, and tells how each stands.
+    async fn answering(&self, endpoints: &[Endpoint]) -> Vec<Standing> {
+        let caller = self.caller();
+        if caller.policy.connects() == Connects::One {
+            // A policy that keeps one connection would leave the others idle, and nobody would know of them.
+            for endpoint in endpoints {
+                caller.balancer.do_send(NeedMember(endpoint.clone()));
+            }
+        }
+        let patience = deadline_in(caller.shared.dial.connect_timeout) + LOOK;
         loop {
-            let set = self.caller().ready.load_full();
-            let state_of = |endpoint: &&Endpoint| {
-                let member = set
-                    .members
-                    .iter()
-                    .find(|member| member.endpoint == **endpoint);
-                member.map_or(ConnectivityState::Shutdown, |member| member.state)
+            let set = caller.ready.load_full();
+            let standing = |endpoint: &Endpoint| {
+                let member = set.members.iter().find(|view| view.endpoint == *endpoint);
+                member.map_or(Standing::Foreign, standing_of)
             };
-            let undecided = |endpoint: &Endpoint| match state_of(&endpoint) {
-                ConnectivityState::Connecting => true,
-                ConnectivityState::Idle => !rests,
-                _ => false,
-            };
-            if !endpoints.iter().any(undecided) || Instant::now() >= patience {
-                let answered = |endpoint: &&Endpoint| match state_of(endpoint) {
-                    ConnectivityState::Ready | ConnectivityState::NoLeader => true,
-                    ConnectivityState::Idle => rests,
-                    _ => false,
-                };
-                return endpoints.iter().filter(answered).cloned().collect();
+            let standings: Vec<Standing> = endpoints.iter().map(standing).collect();
+            if !standings.contains(&Standing::Undecided) || Instant::now() >= patience {
+                return standings;
             }
             sleep(LOOK).await;
         }
     }
+}
+
+/// How an advertised address stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// It has neither answered nor failed yet.
+    Undecided,
+    /// It answered, and for this cluster.
+    Answers,
+    /// It does not answer now.
+    Fails,
+    /// It belongs to another cluster, or nobody wants it any more.
+    Foreign,
+}
+
+fn standing_of(member: &MemberView) -> Standing {
+    match member.state {
+        ConnectivityState::Idle | ConnectivityState::Connecting if member.error.is_none() => {
+            Standing::Undecided
+        }
+        ConnectivityState::Ready | ConnectivityState::NoLeader => Standing::Answers,
+        ConnectivityState::Shutdown => Standing::Foreign,
+        ConnectivityState::Idle
+        | ConnectivityState::Connecting
+        | ConnectivityState::TransientFailure => match &member.error {
+            Some(error) if error.kind() == ErrorKind::ClusterChanged => Standing::Foreign,
+            Some(_) | None => Standing::Fails,
+        },
+    }
+}
+
+/// The endpoints after a sync: new ones that answer, and those in use that are still advertised, even if they are down
+/// for the moment. The ones before where none answers.
+fn adopted(
+    before: Vec<Endpoint>,
+    advertised: &[Endpoint],
+    standings: &[Standing],
+) -> Vec<Endpoint> {
+    if !standings.contains(&Standing::Answers) {
+        return before;
+    }
+    let wanted = |(endpoint, standing): &(&Endpoint, &Standing)| match standing {
+        Standing::Answers => true,
+        Standing::Fails | Standing::Undecided => before.contains(endpoint),
+        Standing::Foreign => false,
+    };
+    let wanted = advertised.iter().zip(standings).filter(wanted);
+    wanted.map(|(endpoint, _)| endpoint.clone()).collect()
 }
 
 /// Syncs again and again for as long as the client lives.
@@ -144,17 +189,28 @@ fn advertised(members: &[Member]) -> Vec<Endpoint> {
         .filter(|member| !member.name.is_empty() && !member.is_learner);
     for url in serving.flat_map(|member| &member.client_ur_ls) {
         match Endpoint::parse(url) {
-            Ok(endpoint) => extend(&mut endpoints, vec![endpoint]),
+            Ok(endpoint) => extend(&mut endpoints, &[endpoint]),
             Err(error) => tracing::warn!(%error, "a member advertises what is no endpoint"),
         }
     }
     endpoints
 }
 
-fn extend(endpoints: &mut Vec<Endpoint>, more: Vec<Endpoint>) {
+/// The endpoints that may be used beside those that are known, and the plain ones that may not: where one is encrypted,
+/// a plain one would get passwords and tokens in the clear.
+pub(crate) fn without_downgrades(
+    more: Vec<Endpoint>,
+    known: &[Endpoint],
+) -> (Vec<Endpoint>, Vec<Endpoint>) {
+    let encrypted = more.iter().chain(known).any(Endpoint::is_tls);
+    more.into_iter()
+        .partition(|endpoint| endpoint.is_tls() || !encrypted)
+}
+
+fn extend(endpoints: &mut Vec<Endpoint>, more: &[Endpoint]) {
     for endpoint in more {
-        if !endpoints.contains(&endpoint) {
-            endpoints.push(endpoint);
+        if !endpoints.contains(endpoint) {
+            endpoints.push(endpoint.clone());
         }
     }
 }
@@ -172,6 +228,23 @@ mod tests {
         }
     }
 
+    fn endpoints(names: &[&str]) -> Vec<Endpoint> {
+        let parsed = names.iter().map(|name| Endpoint::parse(name));
+        parsed.map(Result::unwrap).collect()
+    }
+
+    #[test]
+    fn a_member_in_use_stays_while_it_is_down_and_a_new_one_has_to_answer() {
+        use Standing::{Answers, Fails, Foreign, Undecided};
+        let advertised = endpoints(&["a:1", "b:1", "c:1", "d:1", "e:1"]);
+        let before = endpoints(&["seed:1", "b:1", "d:1"]);
+        let standings = [Answers, Fails, Fails, Foreign, Undecided];
+        let after = adopted(before.clone(), &advertised, &standings);
+        assert_eq!(after, endpoints(&["a:1", "b:1"]));
+        let none = [Fails, Fails, Undecided, Foreign, Fails];
+        assert_eq!(adopted(before.clone(), &advertised, &none), before);
+    }
+
     #[test]
     fn learners_unstarted_members_and_nonsense_are_left_out() {
         let members = [
@@ -185,5 +258,32 @@ mod tests {
             .map(|e| e.as_str().to_owned())
             .collect();
         assert_eq!(names, ["http://a:1", "http://b:1"]);
+    }
+
+    #[test]
+    fn no_plain_endpoint_comes_beside_an_encrypted_one() {
+        for (known, more, kept) in [
+            (
+                vec!["https://a:1"],
+                vec!["https://b:1", "http://c:1"],
+                vec!["https://b:1"],
+            ),
+            (vec!["https://a:1"], vec!["http://a:1", "unix:///s"], vec![]),
+            (vec!["unixs:///s"], vec!["http://a:1"], vec![]),
+            (
+                vec!["http://a:1"],
+                vec!["https://b:1", "http://c:1"],
+                vec!["https://b:1"],
+            ),
+            (
+                vec!["http://a:1"],
+                vec!["http://b:1", "unix:///s"],
+                vec!["http://b:1", "unix:///s"],
+            ),
+        ] {
+            let (found, plain) = without_downgrades(endpoints(&more), &endpoints(&known));
+            assert_eq!(found, endpoints(&kept), "{known:?} {more:?}");
+            assert_eq!(plain.len(), more.len() - kept.len());
+        }
     }
 }

@@ -40,7 +40,9 @@
 //! | `BalancerActor` | changes of state, new endpoints | who is ready, as a snapshot |
 //! | `RetryActor` | schedule a retry, a member is ready | a ticket when it is time |
 //! | `AuthActor` | a token was rejected | the new token, once for all |
-//! | `WatchActor`, one a watch | opened, responded, broken | events, into a bounded queue or to an actor |
+//! | `HubActor` of watches | start, attach, detach, a stream ended | which stream a watch is to open on |
+//! | `StreamActor`, one a shared watch stream | open, leave, ask, received, broken | what each watch is to have heard |
+//! | `WatchActor`, one a watch | heard, drained, request progress, cancel | events, into a bounded queue or to an actor |
 //! | `LeaseActor`, one a lease | due, acknowledged, broken | renewed, at risk, lost |
 //! | [`Etcd`], for your actors | any request | its answer; failures nobody waits for |
 //!
@@ -50,6 +52,7 @@
 //! # Where it differs from the plan
 //! - A unary call is encoded straight into h2, without tonic's client in between, which halves what it costs; tonic's
 //!   generated clients run over the same connections through [`Client::grpc`].
+//! - A watch does not talk to its connection: the hub places it, and the actor of a stream pairs answers with watches.
 //! - "Not sent" is said of a broken connection only once its socket is closed: what h2 has encoded can still be flushed
 //!   until then. Requests beyond a member's stream limit wait before h2, where it is known that they were not sent.
 //! - A member that stands still is compared with when others were *first* seen ahead of it, and a member that comes

@@ -2,6 +2,7 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 #[cfg(feature = "tls")]
@@ -13,14 +14,14 @@ use crate::{
     client::Client,
     error::{Error, ErrorKind, Outcome},
     retry::{BudgetLimits, RetryPolicy, StandardRetry},
-    transport::{Endpoint, dial::DialOptions, tls::Tls},
+    transport::{Endpoint, Written, dial::DialOptions, tls::Tls},
 };
 
 /// Makes a [`Client`]. Each option says its default.
 #[derive(Debug, Clone)]
 #[must_use = "a builder does nothing until `connect` or `connect_lazy`"]
 pub struct ClientBuilder {
-    pub(crate) endpoints: Vec<String>,
+    pub(crate) endpoints: Vec<Written>,
     pub(crate) request_timeout: Duration,
     pub(crate) shutdown_grace: Duration,
     pub(crate) dial: DialOptions,
@@ -40,7 +41,10 @@ pub struct ClientBuilder {
 impl ClientBuilder {
     pub(crate) fn new<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> Self {
         Self {
-            endpoints: endpoints.into_iter().map(Into::into).collect(),
+            endpoints: endpoints
+                .into_iter()
+                .map(|text| Written(text.into()))
+                .collect(),
             request_timeout: Duration::from_secs(5),
             shutdown_grace: Duration::from_secs(1),
             dial: DialOptions {
@@ -221,13 +225,15 @@ impl ClientBuilder {
     /// Starts the client, waits until a member is ready and logs in.
     ///
     /// Fails with [`ErrorKind::Unavailable`], naming each endpoint and what is wrong with it, if none is within the
-    /// request time-out; with [`ErrorKind::InvalidEndpoint`] or [`ErrorKind::NoEndpoints`] at once.
+    /// request time-out; with [`ErrorKind::TlsFailed`] as soon as every endpoint was dialled and certificates are what is
+    /// wrong with all of them; with [`ErrorKind::InvalidEndpoint`] or [`ErrorKind::NoEndpoints`] at once.
     pub async fn connect(self) -> Result<Client, Error> {
         let patience = self.request_timeout;
         let oldest = self.oldest_version()?;
         let client = self.connect_lazy().await?;
         let started = async {
-            client.wait_ready(patience).await?;
+            let deadline = Instant::now() + patience;
+            client.caller().first_ready(deadline).await?;
             client.log_in(patience).await?;
             match oldest {
                 Some(oldest) => client.require_version(oldest, patience).await,
@@ -307,10 +313,13 @@ impl ClientBuilder {
 }
 
 /// Parses endpoints; an empty list is an error, and one that is given twice counts once.
-pub(crate) fn parse_endpoints(texts: &[String], tls: &Tls) -> Result<Vec<Endpoint>, Error> {
+pub(crate) fn parse_endpoints(
+    texts: &[impl AsRef<str>],
+    tls: &Tls,
+) -> Result<Vec<Endpoint>, Error> {
     let mut endpoints = Vec::with_capacity(texts.len());
     for text in texts {
-        let endpoint = Endpoint::parse(text)?;
+        let endpoint = Endpoint::parse(text.as_ref())?;
         if !endpoints.contains(&endpoint) {
             endpoints.push(endpoint);
         }
@@ -336,3 +345,6 @@ pub(crate) fn parse_endpoints(texts: &[String], tls: &Tls) -> Result<Vec<Endpoin
     }
     Ok(endpoints)
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,11 +7,18 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Mutex,
     thread,
+    time::Duration,
 };
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
 
 use crate::error::{Error, ErrorKind, Outcome};
+
+/// How long the end of the thread is waited for.
+const LAST_WORK: Duration = Duration::from_secs(1);
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -106,9 +113,11 @@ impl Runtime {
             .take();
         drop(self.jobs);
         if let Some(OwnThread { handle, ended }) = own {
-            let _ = ended.await;
-            // The thread has left its closure: this returns at once.
-            let _ = handle.join();
+            // A name that is being looked up cannot be interrupted: its thread ends by itself, later.
+            if timeout(LAST_WORK, ended).await.is_ok() {
+                // The thread has left its closure: this returns at once.
+                let _ = handle.join();
+            }
         }
     }
 }
@@ -153,6 +162,16 @@ mod tests {
 
     thread_local! {
         static LAST_WORD: RefCell<Option<LastWord>> = const { RefCell::new(None) };
+    }
+
+    #[tokio::test]
+    async fn joining_does_not_wait_for_work_that_cannot_be_interrupted() {
+        let runtime = Runtime::own_thread().unwrap();
+        let (done, wait) = std::sync::mpsc::channel::<()>();
+        let stuck = move || drop(tokio::task::spawn_blocking(move || wait.recv()));
+        runtime.call(stuck).await.unwrap();
+        runtime.join().await;
+        drop(done);
     }
 
     #[tokio::test]

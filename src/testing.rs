@@ -39,6 +39,13 @@ pub fn crash_connection(client: &Client, endpoint: &str) -> Result<()> {
     Ok(())
 }
 
+/// The same; whether it did.
+pub async fn crash_connection_now(client: &Client, endpoint: &str) -> Result<bool> {
+    let endpoint = Endpoint::parse(endpoint)?;
+    let crashed = client.caller().balancer.send(CrashConnection(endpoint));
+    Ok(crashed.await.unwrap_or(false))
+}
+
 /// What makes the actor of a watch panic at the next thing its stream says, whenever it is called.
 pub fn crash_watch(watch: &Watch) -> impl Fn() + Send + use<> {
     let actor = watch.actor().clone();
@@ -50,9 +57,9 @@ pub fn crash_watch_streams(client: &Client) {
     client.watches().do_send(CrashStreams);
 }
 
-/// Makes the actor panic that gives watches their streams.
-pub fn crash_watch_hub(client: &Client) {
-    client.watches().do_send(supervisor::Crash);
+/// Makes the actor panic that gives watches their streams; whether it did.
+pub async fn crash_watch_hub(client: &Client) -> bool {
+    client.watches().send(supervisor::Crash).await.is_err()
 }
 
 /// Makes the actor of a kept lease panic.

@@ -72,6 +72,15 @@ impl Fault {
         }
     }
 
+    /// How many calls a caller may have that wait for longer than a client would that always knows who serves, where
+    /// that is promised: a member that is there and silent costs one call, not one in three for as long as it lasts.
+    pub fn slow_calls(self) -> Option<usize> {
+        match self {
+            Self::Stop | Self::Freeze => Some(1),
+            Self::Kill | Self::Isolate | Self::Reset | Self::Down => None,
+        }
+    }
+
     pub fn is_for_all(self) -> bool {
         self == Self::Down
     }

@@ -20,7 +20,7 @@ mod ideal;
 mod program;
 mod report;
 
-use std::{env, time::Duration};
+use std::{env, process::ExitCode, time::Duration};
 
 use calls::{Call, Running};
 use faults::Fault;
@@ -28,6 +28,8 @@ use ideal::Ideal;
 use program::Program;
 use testbed::Cluster;
 
+/// This client, among those that take part.
+const OURS: &str = "ours";
 const WRITERS: usize = 4;
 const READERS: usize = 2;
 
@@ -49,17 +51,16 @@ struct Run {
     truth: report::Truth,
 }
 
+/// Ends with an error where one of this client's own promises is broken, once everything is told.
 #[tokio::main]
-async fn main() {
+async fn main() -> ExitCode {
     let list = |name: &str, default: &str| -> Vec<String> {
         let text = env::var(name).unwrap_or_else(|_| default.to_owned());
         text.split(',').map(|word| word.trim().to_owned()).collect()
     };
     let mut clients = list("FAILOVER_CLIENTS", "all");
     if clients == ["all"] {
-        clients = ["ours", "etcdrs", "etcd-client"]
-            .map(str::to_owned)
-            .to_vec();
+        clients = [OURS, "etcdrs", "etcd-client"].map(str::to_owned).to_vec();
     }
     let faults: Vec<Fault> = list("FAILOVER_FAULTS", "kill,stop,freeze,isolate,reset,down")
         .iter()
@@ -81,6 +82,10 @@ async fn main() {
     let text = serde_json::Value::from(all).to_string();
     std::fs::write(&path, text).expect("the result can be written");
     println!("\n{}", path.display());
+    let broken = runs
+        .iter()
+        .any(|run| run.client == OURS && !report::holds(run));
+    ExitCode::from(u8::from(broken))
 }
 
 async fn run(program: &Program, client: &str, faults: &[Fault], members: &[usize]) -> Run {
@@ -97,7 +102,7 @@ async fn run(program: &Program, client: &str, faults: &[Fault], members: &[usize
             ("prefix", op.to_owned()),
             ("pause", pause.to_owned()),
         ];
-        if client != "ours" {
+        if client != OURS {
             // The others have no deadline of their own.
             arguments.push(("timeout", "5".to_owned()));
         }

@@ -88,7 +88,7 @@ impl Row {
             for (kind, _) in reads.iter().filter_map(|call| call.failure.as_ref()) {
                 *row.read_errors.entry(kind.clone()).or_default() += 1;
             }
-            row.slow = row.slow.max(slow_calls(&writes));
+            row.slow = row.slow.max(slow_calls(&writes, &run.ideal));
         }
         row
     }
@@ -100,9 +100,29 @@ impl Row {
             .fold(0.0, f64::max)
     }
 
-    fn holds(&self) -> bool {
-        self.excess() <= self.fault.excess() && self.not_excused == 0
+    /// What was promised and did not come true, for people.
+    fn broken(&self) -> Vec<&'static str> {
+        let limit = self.fault.slow_calls().unwrap_or(usize::MAX);
+        let promises = [
+            (self.excess() <= self.fault.excess(), "excess"),
+            (self.not_excused == 0, "errors of writes"),
+            (self.read_errors.is_empty(), "errors of reads"),
+            (self.slow <= limit, "slow calls"),
+        ];
+        let broken = promises.into_iter().filter(|(holds, _)| !holds);
+        broken.map(|(_, name)| name).collect()
     }
+}
+
+impl Truth {
+    fn holds(&self) -> bool {
+        self.twice == 0 && self.lost == 0 && self.denied == 0
+    }
+}
+
+/// Whether everything that is promised came true.
+pub fn holds(run: &Run) -> bool {
+    run.truth.holds() && rows(run).iter().all(|row| row.broken().is_empty())
 }
 
 fn successes(calls: &[Call]) -> impl Iterator<Item = u128> + '_ {
@@ -130,13 +150,31 @@ fn seconds(micros: u128) -> f64 {
     micros as f64 / 1e6
 }
 
-/// How many slow calls the caller had that had most of them.
-fn slow_calls(calls: &[Call]) -> usize {
+/// How many slow calls the caller had that had most of them. What nobody could have avoided, an election say, does not
+/// make a call slow.
+fn slow_calls(calls: &[Call], ideal: &[u128]) -> usize {
     let mut callers: HashMap<&str, usize> = HashMap::new();
-    for call in calls.iter().filter(|call| call.ended - call.sent > SLOW) {
+    let slow = |call: &&Call| {
+        let took = call.ended - call.sent;
+        took > SLOW && took - longest_within(ideal, call.sent, call.ended) > SLOW
+    };
+    for call in calls.iter().filter(slow) {
         *callers.entry(call.caller()).or_default() += 1;
     }
     callers.into_values().max().unwrap_or(0)
+}
+
+/// The longest part of a time in which not even the ideal succeeded, in microseconds.
+fn longest_within(ideal: &[u128], from: u128, until: u128) -> u128 {
+    let first = ideal.partition_point(|at| *at < from);
+    let inside = ideal[first..].iter().copied();
+    let inside = inside.take_while(|at| *at < until);
+    let (mut last, mut longest) = (from, 0);
+    for at in inside.chain([until]) {
+        longest = longest.max(at - last);
+        last = at;
+    }
+    longest
 }
 
 fn rows(run: &Run) -> Vec<Row> {
@@ -162,22 +200,30 @@ pub fn print(run: &Run) {
             row.gap.iter().copied().fold(0.0, f64::max),
             row.excess(),
             row.fault.excess(),
-            if row.holds() { "holds" } else { "BROKEN" },
+            verdict(row.broken().is_empty()),
             row.slow,
             counted(&row.errors),
             row.read_gap,
             counted(&row.read_errors),
         );
+        if !row.broken().is_empty() {
+            println!("  {:<20} broken: {}", "", row.broken().join(", "));
+        }
     }
     let truth = &run.truth;
     println!(
-        "  {} calls, {} keys written; twice: {}, acknowledged and lost: {}, denied and there: {}",
+        "  {} calls, {} keys written; twice: {}, acknowledged and lost: {}, denied and there: {}: {}",
         run.writes.len(),
         truth.written,
         truth.twice,
         truth.lost,
         truth.denied,
+        verdict(truth.holds()),
     );
+}
+
+fn verdict(holds: bool) -> &'static str {
+    if holds { "holds" } else { "BROKEN" }
 }
 
 fn counted(errors: &BTreeMap<String, usize>) -> String {
@@ -202,7 +248,8 @@ pub fn json(run: &Run) -> Value {
                 "gap_s": row.gap,
                 "excess_s": row.excess(),
                 "must_s": row.fault.excess(),
-                "holds": row.holds(),
+                "holds": row.broken().is_empty(),
+                "broken": row.broken(),
                 "errors": row.errors,
                 "slow_calls_a_caller": row.slow,
                 "read_gap_s": row.read_gap,
@@ -213,6 +260,7 @@ pub fn json(run: &Run) -> Value {
     let members: Vec<Value> = run.windows.iter().map(|one| window(run, one)).collect();
     json!({
         "client": run.client,
+        "holds": holds(run),
         "windows": members,
         "faults": rows,
         "calls": run.writes.len(),

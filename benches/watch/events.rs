@@ -59,11 +59,14 @@ fn measure(
         .stderr(Stdio::inherit())
         .output()
         .expect("it was built");
+    // A run that failed is no slow one.
     let text = String::from_utf8_lossy(&run.stdout).into_owned();
+    assert!(run.status.success(), "{client}: {}: {text}", run.status);
     let figure = |name: &str| -> f64 {
-        let after = text.split(&format!("\"{name}\":")).nth(1).unwrap_or("");
-        let figure = after.split([',', '}']).next().unwrap_or("");
-        figure.parse().unwrap_or(0.0)
+        let after = text.split(&format!("\"{name}\":")).nth(1);
+        let figure = after.and_then(|after| after.split([',', '}']).next());
+        let figure = figure.and_then(|figure| figure.parse().ok());
+        figure.unwrap_or_else(|| panic!("{client} tells no {name}: {text}"))
     };
     (figure("events_per_s"), figure("cpu_us"))
 }

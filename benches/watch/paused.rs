@@ -1,67 +1,141 @@
-//! A paused reader among a thousand that go on.
+//! A paused reader among a thousand that go on: how late they hear of a write, and what the paused one costs.
+//!
+//! Writes come at a pace of their own, so that a reader that is held up is seen to be late; a writer that waits for
+//! each answer would only be slower.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
 
-use actix_etcd::{Client, WatchItem};
+use actix_etcd::{Client, WatchItem, proto::Event};
 use testbed::Cluster;
 use tokio::task::JoinSet;
 
 use crate::process::Memory;
 
 const READERS: usize = 1_000;
-const LENGTH: Duration = Duration::from_secs(4);
+const ROUNDS: usize = 3;
+/// Between two writes: what one client, etcd and this bench can do on two cores with some to spare.
+const PACE: Duration = Duration::from_millis(25);
+const WRITES: usize = 200;
+/// The paused reader has no room for half of them.
+const BUFFER: usize = WRITES / 2;
+const VALUE: usize = 1_000;
 
 pub async fn run() {
     let cluster = Cluster::start(1).await;
-    for paused in [0, 1, 0, 1] {
-        let (rate, grown) = measure(&cluster, paused).await;
-        println!(
-            "{READERS} readers beside {paused} paused: {rate:.0} events a second in all, memory +{grown} KiB"
-        );
+    // In turn, so that what else the machine does hits both.
+    for _ in 0..ROUNDS {
+        for paused in [0, 1] {
+            let late = lateness(&cluster, paused).await;
+            let at = |part: f64| {
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_precision_loss,
+                    clippy::cast_sign_loss,
+                    reason = "an index of a list of thousands"
+                )]
+                let index = ((late.len() - 1) as f64 * part) as usize;
+                late[index]
+            };
+            println!(
+                "{READERS} readers beside {paused} paused: from put to event {:?} (p50), {:?} (p99), {:?} (worst)",
+                at(0.5),
+                at(0.99),
+                at(1.0)
+            );
+        }
     }
+    memory(&cluster).await;
 }
 
-async fn measure(cluster: &Cluster, paused: usize) -> (f64, u64) {
+async fn connect(cluster: &Cluster) -> Client {
     // Past the proxies, which are part of this process.
-    let etcd = Client::connect(cluster.direct_endpoints())
-        .await
-        .expect("connects");
-    let writer = Client::connect(cluster.direct_endpoints())
-        .await
-        .expect("connects");
+    let connected = Client::connect(cluster.direct_endpoints()).await;
+    connected.expect("connects")
+}
+
+/// How long after it was sent each write reached each reader, in order.
+async fn lateness(cluster: &Cluster, paused: usize) -> Vec<Duration> {
+    let (etcd, writer) = (connect(cluster).await, connect(cluster).await);
     let mut idle = Vec::new();
     for _ in 0..paused {
-        idle.push(etcd.watch("key").buffer(1_000).await.expect("opens"));
+        idle.push(etcd.watch("key").buffer(BUFFER).await.expect("opens"));
     }
+    let sent: Arc<[OnceLock<Instant>]> = (0..WRITES).map(|_| OnceLock::new()).collect();
     let mut readers = JoinSet::new();
     for _ in 0..READERS {
         let mut watch = etcd.watch("key").await.expect("opens");
+        let sent = sent.clone();
         readers.spawn(async move {
-            let mut seen = 0_u32;
-            while let Some(WatchItem::Events(events)) = watch.next().await {
-                seen += u32::try_from(events.len()).unwrap_or_default();
+            let mut late = Vec::with_capacity(WRITES);
+            while late.len() < WRITES {
+                match watch.next().await.expect("goes on") {
+                    WatchItem::Events(events) => {
+                        late.extend(events.iter().map(|event| since(event, &sent)));
+                    }
+                    other => panic!("{other:?}"),
+                }
             }
-            seen
+            late
         });
     }
-    let before = Memory::now().resident;
-    let began = Instant::now();
-    let value = "v".repeat(1_000);
-    let mut puts = 0;
-    while began.elapsed() < LENGTH {
-        writer.put("key", &value).await.expect("puts");
-        puts += 1;
+    let mut turns = tokio::time::interval(PACE);
+    let mut puts = JoinSet::new();
+    for nth in 0..WRITES {
+        turns.tick().await;
+        let value = format!("{nth:0>VALUE$}");
+        let _ = sent[nth].set(Instant::now());
+        puts.spawn(writer.put("key", value).into_future());
     }
-    let grown = Memory::now().resident.saturating_sub(before) / 1024;
-    let took = began.elapsed().as_secs_f64();
-    etcd.shutdown().await;
-    let mut seen = 0_u64;
+    while let Some(written) = puts.join_next().await {
+        written.expect("no panic").expect("puts");
+    }
+    let mut late = Vec::with_capacity(READERS * WRITES);
     while let Some(reader) = readers.join_next().await {
-        seen += u64::from(reader.expect("no panic"));
+        late.extend(reader.expect("no panic"));
     }
-    println!("{puts} puts, {seen} events");
     drop(idle);
-    #[expect(clippy::cast_precision_loss, reason = "a rate")]
-    let rate = seen as f64 / took;
-    (rate, grown)
+    etcd.shutdown().await;
+    writer.shutdown().await;
+    late.sort_unstable();
+    late
+}
+
+fn since(event: &Event, sent: &[OnceLock<Instant>]) -> Duration {
+    let text = std::str::from_utf8(event.value()).unwrap_or_default();
+    let nth: usize = text.parse().expect("a value is the number of its write");
+    sent[nth].get().expect("it was sent").elapsed()
+}
+
+/// What a paused reader alone keeps in memory, beside what its buffer allows.
+async fn memory(cluster: &Cluster) {
+    const EVENTS: usize = 10_000;
+    /// At a time: what their answers take is not the reader's.
+    const AT_ONCE: usize = 50;
+    let (etcd, writer) = (connect(cluster).await, connect(cluster).await);
+    let value = "v".repeat(VALUE);
+    let put = async |count: usize| {
+        for _ in 0..count / AT_ONCE {
+            let puts = (0..AT_ONCE).map(|_| writer.put("key", &value).into_future());
+            for put in puts.map(tokio::spawn).collect::<Vec<_>>() {
+                put.await.expect("no panic").expect("puts");
+            }
+        }
+    };
+    put(EVENTS).await;
+    let before = Memory::now().resident;
+    let paused = etcd.watch("key").buffer(EVENTS).await.expect("opens");
+    put(2 * EVENTS).await;
+    let grown = Memory::now().resident.saturating_sub(before) / 1024;
+    // The frames of the answer and the allocator take their share.
+    let each = size_of::<Event>() + VALUE + 256;
+    println!(
+        "a paused reader with room for {EVENTS} events of {VALUE} bytes: memory +{grown} KiB of {} it may take",
+        EVENTS * each / 1024
+    );
+    drop(paused);
+    etcd.shutdown().await;
+    writer.shutdown().await;
 }

@@ -24,6 +24,7 @@ pub(super) const fn rpc(path: &'static str, class: RpcClass) -> Rpc {
         path,
         class,
         leaderless: false,
+        waits: false,
     }
 }
 

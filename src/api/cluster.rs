@@ -20,7 +20,7 @@ use crate::{
         MemberUpdateRequest, ResponseHeader,
     },
     retry::RpcClass,
-    transport::{Endpoint, grpc},
+    transport::{Endpoint, grpc, shown},
 };
 
 answers!(
@@ -35,6 +35,7 @@ const fn rpc(path: &'static str, class: RpcClass) -> Rpc {
         path,
         class,
         leaderless: false,
+        waits: false,
     }
 }
 
@@ -68,6 +69,7 @@ impl<C: Clone> Cluster<C> {
             path: "/etcdserverpb.Cluster/MemberList",
             class: RpcClass::Read,
             leaderless: true,
+            waits: false,
         };
         let request = MemberListRequest {
             linearizable: false,
@@ -141,7 +143,8 @@ fn checked<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Result<Vec<Str
     for url in &urls {
         if !url.contains("://") {
             return Err(Error::invalid(format!(
-                "the peer URL `{url}` has no scheme; write it like http://10.0.0.4:2380"
+                "the peer URL `{}` has no scheme; write it like http://10.0.0.4:2380",
+                shown(url)
             )));
         }
         Endpoint::parse(url)?;

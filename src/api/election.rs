@@ -32,6 +32,7 @@ const fn rpc(path: &'static str, class: RpcClass) -> Rpc {
         path,
         class,
         leaderless: false,
+        waits: false,
     }
 }
 
@@ -65,7 +66,10 @@ impl<C: Clone> ServerElections<C> {
             lease: lease.into(),
             value: value.into_bytes(),
         };
-        let rpc = rpc("/v3electionpb.Election/Campaign", RpcClass::Mutation);
+        let rpc = Rpc {
+            waits: true,
+            ..rpc("/v3electionpb.Election/Campaign", RpcClass::Mutation)
+        };
         Request::new::<CampaignResponse>(&self.0, rpc, &request)
     }
 
@@ -75,7 +79,8 @@ impl<C: Clone> ServerElections<C> {
             leader: Some(leader.clone()),
             value: value.into_bytes(),
         };
-        let rpc = rpc("/v3electionpb.Election/Proclaim", RpcClass::Idempotent);
+        // A late one would bring an old value back.
+        let rpc = rpc("/v3electionpb.Election/Proclaim", RpcClass::Mutation);
         Request::new::<ProclaimResponse>(&self.0, rpc, &request)
     }
 
@@ -104,13 +109,8 @@ impl ServerElections {
         let request = LeaderRequest {
             name: name.into_bytes(),
         };
-        Answers::open::<_, LeaderResponse>(
-            &self.0,
-            "/v3electionpb.Election/Observe",
-            &request,
-            None,
-        )
-        .await
+        Answers::open::<_, LeaderResponse>(&self.0, "/v3electionpb.Election/Observe", request, None)
+            .await
     }
 }
 

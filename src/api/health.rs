@@ -44,6 +44,7 @@ impl<C: Clone> Health<C> {
             path: "/grpc.health.v1.Health/Check",
             class: RpcClass::Read,
             leaderless: true,
+            waits: false,
         };
         let request = HealthCheckRequest::default();
         MemberRequest::new::<HealthCheckResponse>(&self.0, rpc, &request)
@@ -58,7 +59,7 @@ impl Health {
         Answers::open::<_, HealthCheckResponse>(
             &self.0,
             "/grpc.health.v1.Health/Watch",
-            &request,
+            request,
             Some(endpoint),
         )
         .await

@@ -48,6 +48,7 @@ impl<C: Clone> ServerLocks<C> {
             path: "/v3lockpb.Lock/Lock",
             class: RpcClass::Mutation,
             leaderless: false,
+            waits: true,
         };
         let request = LockRequest {
             name: name.into_bytes(),
@@ -60,8 +61,10 @@ impl<C: Clone> ServerLocks<C> {
     pub fn unlock(&self, key: impl IntoBytes) -> Request<Done, C> {
         let rpc = Rpc {
             path: "/v3lockpb.Lock/Unlock",
-            class: RpcClass::Idempotent,
+            // A late one would take the key of the next holder, which has the same name.
+            class: RpcClass::Mutation,
             leaderless: false,
+            waits: false,
         };
         let request = UnlockRequest {
             key: key.into_bytes(),

@@ -51,6 +51,7 @@ const fn own(path: &'static str, class: RpcClass) -> Rpc {
         path,
         class,
         leaderless: true,
+        waits: false,
     }
 }
 
@@ -60,6 +61,7 @@ pub(super) const fn agreed(path: &'static str, class: RpcClass) -> Rpc {
         path,
         class,
         leaderless: false,
+        waits: false,
     }
 }
 
@@ -116,9 +118,11 @@ impl<C: Clone> Maintenance<C> {
     }
 
     /// Gives the space of deleted and compacted data back to the file system. The member serves nothing meanwhile, so
-    /// do one at a time, and allow as long as its database needs (`.timeout`).
+    /// do one at a time, and allow as long as its database needs (`.timeout`). Where its answer is lost, it may still be
+    /// at it ([`Outcome::Unknown`](crate::Outcome::Unknown)): no other member is asked then.
     pub fn defragment(&self) -> MemberRequest<Done, C> {
-        let rpc = own("/etcdserverpb.Maintenance/Defragment", RpcClass::Idempotent);
+        // Twice does no harm to one member, but would stop two of them.
+        let rpc = own("/etcdserverpb.Maintenance/Defragment", RpcClass::Mutation);
         MemberRequest::new::<proto::DefragmentResponse>(&self.0, rpc, &DefragmentRequest {})
     }
 

@@ -15,6 +15,7 @@
 use std::{
     fmt,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -23,16 +24,15 @@ use bytes::Bytes;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_stream::Stream;
 
-use super::{
-    maintenance::Maintenance,
-    snapshot_check::Check,
-    streaming::{self, Opened},
-};
+use super::{maintenance::Maintenance, snapshot_check::Check, streaming::Opened};
 use crate::{
+    auth::{Token, Tokens},
     client::Client,
+    connection::Connection,
     error::{Error, ErrorKind, Outcome, Result},
     proto::{SnapshotRequest, SnapshotResponse},
     retry::{RpcClass, table},
+    transport::Endpoint,
 };
 
 const SNAPSHOT: &str = "/etcdserverpb.Maintenance/Snapshot";
@@ -46,7 +46,7 @@ impl Maintenance {
     /// Until the first byte, a member that fails is replaced by another one; later, the stream ends with an error. It
     /// also does if the checksum is wrong, so what was read counts only when the stream has ended without one.
     pub async fn snapshot(&self) -> Result<Snapshot> {
-        Snapshot::begin(&self.0).await
+        Snapshot::begin(&self.0, &mut Vec::new()).await
     }
 }
 
@@ -63,6 +63,7 @@ pub struct Progress {
 /// A snapshot that is being read; see [`Maintenance::snapshot`].
 #[must_use = "a stream does nothing until it is read"]
 pub struct Snapshot {
+    member: Endpoint,
     version: Option<String>,
     progress: Progress,
     check: Check,
@@ -80,23 +81,30 @@ enum State {
 }
 
 impl Snapshot {
-    pub(super) async fn begin(client: &Client) -> Result<Self> {
+    /// Begins with one of the members; not with one of those that failed before, as long as there is another.
+    pub(super) async fn begin(client: &Client, failed: &mut Vec<Endpoint>) -> Result<Self> {
+        let caller = client.caller();
         let deadline = Instant::now() + client.request_timeout();
         let mut pause = PAUSE;
         loop {
-            let token = client.caller().tokens.current(deadline).await?;
-            let error = match first_answer(client, deadline).await {
-                Ok((answer, opened)) => return Ok(Self::new(answer, opened)),
+            let token = caller.tokens.current(deadline).await?;
+            let connection = caller.connection_besides(failed, deadline).await?;
+            let using = (caller.tokens.clone(), token.clone());
+            let error = match first_answer(&connection, using, deadline).await {
+                Ok((answer, opened)) => {
+                    return Ok(Self::new(answer, opened, connection.endpoint.clone()));
+                }
                 Err(error) => error,
             };
             match table::decide(RpcClass::Read, error.kind(), error.outcome()) {
                 table::Decision::Refresh => {
-                    let tokens = &client.caller().tokens;
+                    let tokens = &caller.tokens;
                     if !tokens.renewed(&token, error.kind(), deadline).await? {
                         return Err(error);
                     }
                 }
                 table::Decision::Retry(_) if Instant::now() + pause < deadline => {
+                    failed.push(connection.endpoint.clone());
                     sleep(pause).await;
                     pause *= 2;
                 }
@@ -105,17 +113,26 @@ impl Snapshot {
         }
     }
 
-    fn new(first: SnapshotResponse, opened: Opened<SnapshotResponse>) -> Self {
-        let announced = first.remaining_bytes + first.blob.len() as u64;
+    fn new(first: SnapshotResponse, opened: Opened<SnapshotResponse>, member: Endpoint) -> Self {
+        // A member can claim anything.
+        let announced = first
+            .remaining_bytes
+            .saturating_add(first.blob.len() as u64);
         Self {
+            member,
             version: Some(first.version).filter(|version| !version.is_empty()),
             progress: Progress {
                 received: 0,
-                total: announced + Check::LENGTH as u64,
+                total: announced.saturating_add(Check::LENGTH as u64),
             },
             check: Check::default(),
             state: State::First(first.blob, opened),
         }
+    }
+
+    /// Whose database it is.
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        &self.member
     }
 
     /// The version of etcd to restore it with, where the member tells (since etcd 3.6).
@@ -146,12 +163,12 @@ impl Snapshot {
 }
 
 async fn first_answer(
-    client: &Client,
+    connection: &Arc<Connection>,
+    using: (Tokens, Token),
     deadline: Instant,
 ) -> Result<(SnapshotResponse, Opened<SnapshotResponse>)> {
-    let request = SnapshotRequest {};
     let mut opened: Opened<SnapshotResponse> =
-        streaming::open(client, SNAPSHOT, &request, None).await?;
+        Opened::new(connection, using, SNAPSHOT, &SnapshotRequest {})?;
     match timeout_at(deadline, opened.next()).await {
         Ok(Ok(Some(answer))) => Ok((answer, opened)),
         Ok(Ok(None)) => Err(corrupt("it is empty")),

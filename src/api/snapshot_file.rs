@@ -4,6 +4,7 @@ use std::{
     fmt, fs,
     future::IntoFuture,
     io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -19,15 +20,16 @@ use crate::{
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
     retry::{RpcClass, table},
+    transport::Endpoint,
 };
 
-/// How often a snapshot that broke off is begun anew, on whichever member is ready then.
+/// How often a snapshot that broke off is begun anew, on another member if there is one.
 const ATTEMPTS: u32 = 5;
 /// Pieces between the network and the disk.
 const PIECES: usize = 16;
 
 impl Maintenance {
-    /// Saves a copy of a member's database. It is written beside, checked against its checksum, synced and then
+    /// Saves a copy of a member's database, in a file that only its owner may read. It is written beside, checked against its checksum, synced and then
     /// renamed: under this name there is never half a snapshot. If its member fails, it starts over with another one.
     pub fn snapshot_to(&self, path: impl Into<PathBuf>) -> SaveSnapshot {
         SaveSnapshot {
@@ -57,8 +59,9 @@ impl SaveSnapshot {
 
     async fn save(mut self) -> Result<Saved> {
         let mut attempt = 1;
+        let mut failed = Vec::new();
         loop {
-            match self.attempt().await {
+            match self.attempt(&mut failed).await {
                 Err(error) if attempt < ATTEMPTS && passes(&error) => {
                     tracing::warn!(%error, attempt, "the snapshot starts over");
                     attempt += 1;
@@ -68,14 +71,16 @@ impl SaveSnapshot {
         }
     }
 
-    async fn attempt(&mut self) -> Result<Saved> {
-        let mut snapshot = Snapshot::begin(&self.client).await?;
+    /// Adds the member to those that failed if the snapshot breaks off.
+    async fn attempt(&mut self, failed: &mut Vec<Endpoint>) -> Result<Saved> {
+        let mut snapshot = Snapshot::begin(&self.client, failed).await?;
         let mut file = PartFile::create(&self.path);
         while let Some(bytes) = snapshot.next().await {
             match bytes {
                 Ok(bytes) => file.write(bytes).await?,
                 Err(error) => {
                     file.discard().await;
+                    failed.push(snapshot.endpoint().clone());
                     return Err(error);
                 }
             }
@@ -201,7 +206,7 @@ fn file_failed(path: &Path, error: io::Error) -> Error {
 
 fn write(target: &Path, mut queue: mpsc::Receiver<Piece>) -> io::Result<()> {
     let part = Beside::new(target)?;
-    let mut file = fs::File::create_new(&part.0)?;
+    let mut file = private(&part.0)?;
     loop {
         match queue.blocking_recv() {
             Some(Piece::Bytes(bytes)) => file.write_all(&bytes)?,
@@ -212,10 +217,25 @@ fn write(target: &Path, mut queue: mpsc::Receiver<Piece>) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(&part.0, target)?;
     // The new name is safe only when the folder is.
-    if let Some(folder) = target.parent().filter(|folder| folder.is_dir()) {
-        fs::File::open(folder)?.sync_all()?;
+    sync_folder(folder_of(target))
+}
+
+/// A new file that only its owner reads: a snapshot has all keys in it, and the hashes of passwords.
+fn private(path: &Path) -> io::Result<fs::File> {
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// The folder of a file, which is the current one where the path has none.
+fn folder_of(target: &Path) -> &Path {
+    match target.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
     }
-    Ok(())
+}
+
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    fs::File::open(folder)?.sync_all()
 }
 
 /// A name beside the target, of a file that is removed unless it was renamed.
@@ -237,5 +257,19 @@ impl Drop for Beside {
     fn drop(&mut self) {
         // It is gone already where it was renamed.
         let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_name_is_in_the_current_folder() {
+        assert_eq!(folder_of(Path::new("backup.db")), Path::new("."));
+        assert_eq!(folder_of(Path::new("./backup.db")), Path::new("."));
+        assert_eq!(folder_of(Path::new("a/b.db")), Path::new("a"));
+        assert_eq!(folder_of(Path::new("/b.db")), Path::new("/"));
+        assert!(sync_folder(folder_of(Path::new("backup.db"))).is_ok());
     }
 }

@@ -10,6 +10,7 @@ use super::{
     request,
 };
 use crate::{
+    call::deadline_in,
     client::Client,
     error::{ErrorKind, Result},
     proto::{MoveLeaderRequest, MoveLeaderResponse},
@@ -62,7 +63,7 @@ impl<C: Clone> Maintenance<C> {
 
 impl DisarmAll {
     async fn perform(self, client: &Client, timeout: Duration) -> Result<Vec<Alarm>> {
-        let end = Instant::now() + timeout;
+        let end = deadline_in(timeout);
         let left = || end.saturating_duration_since(Instant::now());
         let maintenance = client.maintenance();
         let raised = maintenance.alarms().timeout(left()).await?.alarms;
@@ -78,14 +79,17 @@ impl MoveLeader {
         let rpc = agreed("/etcdserverpb.Maintenance/MoveLeader", RpcClass::Mutation);
         let body = grpc::encode(&MoveLeaderRequest { target_id: self.to })?;
         let caller = client.caller();
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline_in(timeout);
         loop {
             caller.wait_ready(deadline).await?;
-            let candidates = caller.ready.load().ready.clone();
             let mut refused = None;
-            for connection in candidates {
+            for member in caller.in_turn() {
+                // One that cannot be reached may be somebody else by the next round.
+                if caller.reach(member.clone(), deadline).await.is_err() {
+                    continue;
+                }
                 let left = deadline.saturating_duration_since(Instant::now());
-                let asked = caller.at(connection.endpoint.clone())?;
+                let asked = caller.at(member)?;
                 match asked
                     .unary::<MoveLeaderResponse>(rpc, body.clone(), left)
                     .await

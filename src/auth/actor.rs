@@ -1,6 +1,7 @@
 //! The actor that logs in.
 
 use std::{
+    borrow::Cow,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -8,12 +9,13 @@ use std::{
 use actix::{Actor, ActorContext, Addr, AsyncContext, Context, Handler, SpawnHandle, Supervised};
 use tokio::{
     sync::oneshot,
+    task::AbortHandle,
     time::{Instant, timeout},
 };
 use zeroize::Zeroize;
 
 use super::{
-    Close, LoggedIn, NewToken, Provider, RenewToken, TokenCell, TokenEnds,
+    Close, LoggedIn, Need, NewToken, Provider, RenewToken, RenewalDue, TokenCell,
     credentials::{Secret, secret_body},
     flight::{Boarding, Flight},
     header_value,
@@ -32,6 +34,7 @@ const AUTHENTICATE: Rpc = Rpc {
     path: "/etcdserverpb.Auth/Authenticate",
     class: RpcClass::Idempotent,
     leaderless: false,
+    waits: false,
 };
 
 answers!(AuthenticateResponse);
@@ -50,6 +53,9 @@ pub(crate) struct AuthActor {
     /// When the token in use ends, where that is known.
     end: Option<Instant>,
     flight: Flight<Waiter>,
+    login: Option<Login>,
+    /// The newest generation that a member has refused.
+    refused: u64,
     timer: Option<SpawnHandle>,
     restarted: bool,
 }
@@ -73,27 +79,37 @@ impl AuthActor {
                 told_lifetime,
                 end: None,
                 flight: Flight::new(),
+                login: None,
+                refused: 0,
                 timer: None,
                 restarted: false,
             },
         )
     }
 
-    fn take_off(&self, flight: u64, ctx: &Context<Self>) {
+    fn take_off(&mut self, flight: u64, ctx: &Context<Self>) {
         let actor = ctx.address().downgrade();
-        let (provider, caller, patience) =
-            (self.provider.clone(), self.caller.clone(), self.patience);
-        let told_lifetime = self.told_lifetime;
+        let (provider, caller) = (self.provider.clone(), self.caller.clone());
         tracing::debug!(flight, "logging in");
+        let login = actix_rt::spawn(log_in(provider, caller, self.patience, self.told_lifetime));
+        self.login = Some(Login(login.abort_handle()));
         actix_rt::spawn(async move {
-            let login = log_in(&provider, &caller, patience, told_lifetime);
-            let result = timeout(patience, login)
-                .await
-                .unwrap_or_else(|_| Err(too_slow()));
+            let result = match login.await {
+                Ok(result) => result,
+                Err(join) if join.is_cancelled() => return,
+                // A provider is the user's own code.
+                Err(_) => Err(unavailable("what gives them panicked")),
+            };
             if let Some(actor) = actor.upgrade() {
                 actor.do_send(LoggedIn { flight, result });
             }
         });
+    }
+
+    /// Whether the token in use went out of use though no member refused it: then it may be given again.
+    fn may_come_again(&self) -> bool {
+        let current = self.cell.generation();
+        self.cell.is_useless(current) && self.refused < current
     }
 
     /// Has itself told of the end of the token in use, some time before it.
@@ -102,7 +118,7 @@ impl AuthActor {
             ctx.cancel_future(earlier);
         }
         let generation = self.cell.generation();
-        self.timer = wait.map(|wait| ctx.notify_later(TokenEnds { generation }, wait));
+        self.timer = wait.map(|wait| ctx.notify_later(RenewalDue { generation }, wait));
     }
 
     fn left(&self) -> Option<Duration> {
@@ -111,21 +127,28 @@ impl AuthActor {
     }
 }
 
-/// The token to use from now on.
+/// The task of a login, which ends with whoever wants to know of it.
+struct Login(AbortHandle);
+
+impl Drop for Login {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The token to use from now on. The credentials may take as long as a request, and so may the cluster.
 async fn log_in(
-    provider: &Provider,
-    caller: &Caller,
+    provider: Provider,
+    caller: Caller,
     patience: Duration,
     told_lifetime: Option<Duration>,
 ) -> Result<NewToken, Error> {
     let asked = Instant::now();
-    let credentials = provider.give().await.map_err(|error| {
-        Error::new(
-            ErrorKind::CredentialsUnavailable,
-            Outcome::NotSent,
-            error.to_string(),
-        )
-    })?;
+    let credentials = match timeout(patience, async { provider.give().await }).await {
+        Ok(Ok(credentials)) => credentials,
+        Ok(Err(error)) => return Err(unavailable(error.to_string())),
+        Err(_) => return Err(unavailable("they were not given in time")),
+    };
     let (user, password) = match &credentials.0 {
         Secret::Token(token) => return new_token(token, asked, told_lifetime),
         Secret::Password { user, password } => (user, password),
@@ -167,12 +190,8 @@ fn new_token(token: &str, asked: Instant, told: Option<Duration>) -> Result<NewT
     })
 }
 
-fn too_slow() -> Error {
-    Error::new(
-        ErrorKind::CredentialsUnavailable,
-        Outcome::NotSent,
-        "they were not given in time",
-    )
+fn unavailable(why: impl Into<Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::CredentialsUnavailable, Outcome::NotSent, why)
 }
 
 fn same_again() -> Error {
@@ -190,8 +209,9 @@ impl Actor for AuthActor {
         if !std::mem::take(&mut self.restarted) {
             return;
         }
-        // Timers died with the crash.
+        // Timers died with the crash, and a login that goes on would be one beside the next.
         self.timer = None;
+        self.login = None;
         match self.flight.restart() {
             Some(flight) => self.take_off(flight, ctx),
             None => self.watch_the_end(self.left().map(|left| renewal(left, fastrand::f64())), ctx),
@@ -211,11 +231,14 @@ impl Handler<RenewToken> for AuthActor {
     type Result = ();
 
     fn handle(&mut self, asked: RenewToken, ctx: &mut Context<Self>) {
+        if asked.need == Need::Refused {
+            self.refused = self.refused.max(asked.generation);
+        }
         let current = self.cell.generation();
         // A caller that has given up meanwhile needs no answer.
         match self
             .flight
-            .board(asked.renewed, asked.refused, current, Instant::now())
+            .board(asked.renewed, asked.generation, current, Instant::now())
         {
             Boarding::Renewed(waiter) => drop(waiter.send(Ok(()))),
             Boarding::Refused(waiter, error) => drop(waiter.send(Err(error))),
@@ -225,10 +248,10 @@ impl Handler<RenewToken> for AuthActor {
     }
 }
 
-impl Handler<TokenEnds> for AuthActor {
+impl Handler<RenewalDue> for AuthActor {
     type Result = ();
 
-    fn handle(&mut self, TokenEnds { generation }: TokenEnds, ctx: &mut Context<Self>) {
+    fn handle(&mut self, RenewalDue { generation }: RenewalDue, ctx: &mut Context<Self>) {
         self.timer = None;
         if generation != self.cell.generation() || self.cell.lapse(generation) {
             return;
@@ -246,7 +269,7 @@ impl Handler<LoggedIn> for AuthActor {
         let result = match result {
             Ok(NewToken {
                 value: Some(value), ..
-            }) if self.cell.holds(&value) => Err(same_again()),
+            }) if self.cell.holds(&value) && !self.may_come_again() => Err(same_again()),
             other => other,
         };
         let Some(waiting) = self
@@ -255,6 +278,7 @@ impl Handler<LoggedIn> for AuthActor {
         else {
             return;
         };
+        self.login = None;
         let told = match result {
             Ok(token) => {
                 tracing::debug!(

@@ -110,6 +110,8 @@ pub(crate) fn secret_body(message: &impl Message) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use zeroize::ZeroizeOnDrop;
+
     use super::*;
     use crate::{proto::AuthenticateRequest, transport::grpc};
 
@@ -126,6 +128,23 @@ mod tests {
         }
         let login = Login::Token(Zeroizing::new("correct horse".to_owned()));
         assert!(!format!("{login:?}").contains("horse"));
+    }
+
+    #[test]
+    fn what_holds_a_secret_wipes_it() {
+        fn wiped(_: &impl ZeroizeOnDrop) {}
+        for credentials in [
+            Credentials::password("ann", "correct horse"),
+            Credentials::token("correct horse"),
+        ] {
+            match &credentials.0 {
+                Secret::Password { password, .. } => wiped(password),
+                Secret::Token(token) => wiped(token),
+            }
+        }
+        if let Login::Token(token) = Login::Token(Zeroizing::default()) {
+            wiped(&token);
+        }
     }
 
     #[test]

@@ -13,237 +13,38 @@
 //!
 //! What the actor decides is pure code: [`flight`] and [`lifetime`].
 
-use std::{
-    fmt,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-};
-
-use actix::{Addr, Message, WeakAddr};
-use arc_swap::ArcSwap;
-use bytes::Bytes;
+use actix::Message;
 use http::HeaderValue;
-use tokio::{
-    sync::oneshot,
-    time::{Instant, timeout_at},
-};
-use zeroize::Zeroizing;
+use tokio::{sync::oneshot, time::Instant};
 
-use crate::{
-    error::{Error, ErrorKind, Outcome},
-    runtime::shut_down,
-    supervisor::Crash,
-};
+use crate::error::Error;
 
 pub(crate) mod actor;
 mod credentials;
 mod flight;
 mod lifetime;
+mod token;
 
 pub use credentials::Credentials;
 pub(crate) use credentials::{Login, Provider, secret_body};
-
-use actor::AuthActor;
-
-/// A token and which one it is. Generation 0 says that nobody has asked for one yet.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Token {
-    /// `None` where the cluster wants none.
-    pub(crate) value: Option<HeaderValue>,
-    pub(crate) generation: u64,
-}
-
-/// The token in use, read by every call without a lock.
-#[derive(Default)]
-pub(crate) struct TokenCell {
-    token: ArcSwap<Token>,
-    /// Whether any request took the token along.
-    used: AtomicBool,
-    /// Up to this generation, tokens are of no use: calls wait for the next one.
-    useless: AtomicU64,
-    renewer: OnceLock<WeakAddr<AuthActor>>,
-}
-
-impl TokenCell {
-    /// The token, for a request.
-    pub(crate) fn load(&self) -> arc_swap::Guard<Arc<Token>> {
-        // Looked at before it is written: many calls share this line of memory.
-        if !self.used.load(Ordering::Relaxed) {
-            self.used.store(true, Ordering::Relaxed);
-        }
-        self.token.load()
-    }
-
-    pub(crate) fn value(&self) -> Option<HeaderValue> {
-        self.load().value.clone()
-    }
-
-    pub(crate) fn generation(&self) -> u64 {
-        self.token.load().generation
-    }
-
-    fn holds(&self, value: &HeaderValue) -> bool {
-        self.token.load().value.as_ref() == Some(value)
-    }
-
-    /// Puts the next token in the place of the last. Only one may do so at a time.
-    pub(crate) fn replace(&self, value: Option<HeaderValue>) {
-        let generation = self.generation() + 1;
-        self.token.store(Arc::new(Token { value, generation }));
-        self.used.store(false, Ordering::Relaxed);
-    }
-
-    /// Lets a token end that no request took along: whoever needs the next one waits for it. `false` if one did.
-    fn lapse(&self, generation: u64) -> bool {
-        if self.used.load(Ordering::Relaxed) {
-            return false;
-        }
-        self.useless.store(generation, Ordering::Release);
-        true
-    }
-
-    /// Takes a token out of use that a member leaves without an answer, where another one can be had. etcd's simple
-    /// tokens name an index, and a member of another cluster waits until it has got there itself: it would never
-    /// refuse the token, nor answer. Called on the actors' thread only.
-    pub(crate) fn give_up(&self, generation: u64) {
-        let Some(actor) = self.renewer.get().and_then(WeakAddr::upgrade) else {
-            return;
-        };
-        if generation == 0 || generation != self.generation() {
-            return;
-        }
-        tracing::warn!(
-            generation,
-            "a member does not answer to the token; another one is asked for"
-        );
-        self.replace(None);
-        let refused = self.generation();
-        self.useless.store(refused, Ordering::Release);
-        // Who waits for the new token asks by itself.
-        let (renewed, _) = oneshot::channel();
-        actor.do_send(RenewToken { refused, renewed });
-    }
-
-    fn is_useless(&self, generation: u64) -> bool {
-        generation <= self.useless.load(Ordering::Acquire)
-    }
-}
-
-impl fmt::Debug for TokenCell {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TokenCell(generation {})", self.generation())
-    }
-}
-
-/// A token as it may stand in metadata, never printed, and wiped from memory with its last user.
-pub(crate) fn header_value(token: &str) -> Result<HeaderValue, Error> {
-    let owned = Bytes::from_owner(Zeroizing::new(token.as_bytes().to_vec()));
-    let mut value = HeaderValue::from_maybe_shared(owned).map_err(|_| {
-        Error::new(
-            ErrorKind::CredentialsUnavailable,
-            Outcome::NotSent,
-            "the token has characters that cannot be sent",
-        )
-    })?;
-    value.set_sensitive(true);
-    Ok(value)
-}
-
-/// Where requests get their tokens from.
-#[derive(Debug, Clone)]
-pub(crate) struct Tokens {
-    cell: Arc<TokenCell>,
-    actor: Option<Addr<AuthActor>>,
-}
-
-impl Tokens {
-    /// The cell's token, whatever it is; nobody renews it.
-    pub(crate) fn fixed(cell: Arc<TokenCell>) -> Self {
-        Self { cell, actor: None }
-    }
-
-    pub(crate) fn renewed_by(cell: Arc<TokenCell>, actor: Addr<AuthActor>) -> Self {
-        // A cell has one renewer for its whole life.
-        let _ = cell.renewer.set(actor.downgrade());
-        Self {
-            cell,
-            actor: Some(actor),
-        }
-    }
-
-    /// The token to send; waits for the first one where the client has to log in.
-    pub(crate) async fn current(&self, deadline: Instant) -> Result<Token, Error> {
-        loop {
-            let token = Token::clone(&self.cell.load());
-            match &self.actor {
-                Some(actor) if self.cell.is_useless(token.generation) => {
-                    renew(actor, token.generation, deadline).await?;
-                }
-                _ => return Ok(token),
-            }
-        }
-    }
-
-    /// Gets a new token in place of the one that was refused, or waits for the one that is on its way. `false` where
-    /// another one would be the same.
-    pub(crate) async fn renewed(
-        &self,
-        refused: &Token,
-        why: ErrorKind,
-        deadline: Instant,
-    ) -> Result<bool, Error> {
-        match &self.actor {
-            Some(actor) => renew(actor, refused.generation, deadline)
-                .await
-                .map(|()| true),
-            // Who logs in by certificate has no token: the rights changed while the request was under way.
-            None => Ok(refused.value.is_none() && why == ErrorKind::AuthOldRevision),
-        }
-    }
-
-    /// Makes the actor panic, for tests of what that costs.
-    pub(crate) fn crash(&self) {
-        if let Some(actor) = &self.actor {
-            actor.do_send(Crash);
-        }
-    }
-
-    /// Ends the actor: there will be no more tokens.
-    pub(crate) fn close(&self) {
-        if let Some(actor) = &self.actor {
-            actor.do_send(Close);
-        }
-    }
-}
-
-async fn renew(actor: &Addr<AuthActor>, refused: u64, deadline: Instant) -> Result<(), Error> {
-    loop {
-        let (renewed, told) = oneshot::channel();
-        actor.do_send(RenewToken { refused, renewed });
-        match timeout_at(deadline, told).await {
-            Ok(Ok(result)) => return result,
-            Ok(Err(_)) if !actor.connected() => return Err(shut_down()),
-            // The actor crashed on the way: its next life is asked again.
-            Ok(Err(_)) => tokio::task::yield_now().await,
-            Err(_) => {
-                return Err(Error::new(
-                    ErrorKind::DeadlineExceeded,
-                    Outcome::NotSent,
-                    "the client could not log in in time",
-                ));
-            }
-        }
-    }
-}
+pub(crate) use token::{Token, TokenCell, Tokens, header_value};
 
 /// Get a token that is newer than this one, and tell when it is there.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct RenewToken {
-    pub(crate) refused: u64,
+    pub(crate) generation: u64,
+    pub(crate) need: Need,
     pub(crate) renewed: oneshot::Sender<Result<(), Error>>,
+}
+
+/// What is wrong with a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// A member refused it: the same one again is of no use.
+    Refused,
+    /// It was let go or given up, or there is none yet.
+    Useless,
 }
 
 /// An attempt to log in ended.
@@ -263,10 +64,10 @@ pub(crate) struct NewToken {
     pub(crate) end: Option<Instant>,
 }
 
-/// The token of this generation ends soon.
+/// The token of this generation ends soon: it is time for the next one.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-pub(crate) struct TokenEnds {
+pub(crate) struct RenewalDue {
     pub(crate) generation: u64,
 }
 
@@ -274,48 +75,3 @@ pub(crate) struct TokenEnds {
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct Close;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::transport::channel::Metadata;
-
-    #[test]
-    fn nothing_that_carries_a_token_prints_it() {
-        let value = Some(header_value("correct.horse").unwrap());
-        let token = Token {
-            value: value.clone(),
-            generation: 1,
-        };
-        let metadata = Metadata {
-            token: value.clone(),
-            ..Metadata::default()
-        };
-        let landed = LoggedIn {
-            flight: 1,
-            result: Ok(NewToken { value, end: None }),
-        };
-        let shown = format!("{token:?} {metadata:?} {landed:?}");
-        assert!(!shown.contains("horse"), "{shown}");
-        let refused = header_value("correct\nhorse").unwrap_err();
-        let shown = format!("{refused} {refused:?}");
-        assert!(!shown.contains("horse"), "{shown}");
-    }
-
-    #[test]
-    fn a_token_that_was_used_does_not_lapse() {
-        let cell = TokenCell::default();
-        cell.replace(Some(header_value("first").unwrap()));
-        cell.load();
-        assert!(!cell.lapse(1));
-        cell.replace(Some(header_value("second").unwrap()));
-        assert!(
-            cell.holds(&header_value("second").unwrap()),
-            "this is no use of it"
-        );
-        assert!(cell.lapse(2));
-        assert!(cell.is_useless(2));
-        cell.replace(None);
-        assert!(!cell.is_useless(3));
-    }
-}

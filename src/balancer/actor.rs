@@ -1,5 +1,6 @@
 //! The actor that owns the connections.
 
+mod endpoints;
 mod named;
 
 use std::{sync::Arc, time::Duration};
@@ -13,7 +14,7 @@ use tokio_stream::{StreamExt, wrappers::BroadcastStream};
 
 use super::{
     AwaitReady, BalancePolicy, ConnectivityChange, CrashConnection, MemberView, ReadySet, Shutdown,
-    Subscribe, SubscribeRecipient, UpdateEndpoints,
+    Subscribe, SubscribeRecipient,
     demand::{Demand, Known, demands},
 };
 use crate::{
@@ -40,7 +41,12 @@ pub(crate) struct BalancerActor {
     /// The one endpoint that is kept connected, where the policy wants one.
     kept: Option<EndpointId>,
     next_id: u64,
+    /// The endpoints the user gave, and how often.
+    seeds: Arc<[Endpoint]>,
+    choice: u64,
     waiters: Vec<AwaitReady>,
+    /// Since when calls wait without a pause.
+    waited_since: Option<Instant>,
     reminding: bool,
     forgetting: bool,
     changes: broadcast::Sender<ConnectivityChange>,
@@ -71,7 +77,10 @@ impl BalancerActor {
                 members: Vec::new(),
                 kept: None,
                 next_id: 0,
+                seeds: Arc::default(),
+                choice: 0,
                 waiters: Vec::new(),
+                waited_since: None,
                 reminding: false,
                 forgetting: false,
                 changes: broadcast::Sender::new(CHANGES_KEPT),
@@ -79,26 +88,6 @@ impl BalancerActor {
                 closed: false,
             },
         )
-    }
-
-    fn add(&mut self, endpoint: Endpoint, ctx: &mut Context<Self>) {
-        let id = EndpointId(self.next_id);
-        self.next_id += 1;
-        let parent = ctx.address().downgrade();
-        let actor = ConnectionActor::start(id, endpoint.clone(), self.shared.clone(), parent);
-        let view = MemberView {
-            id,
-            endpoint,
-            state: ConnectivityState::Idle,
-            since: Instant::now(),
-            error: None,
-            connection: None,
-        };
-        self.members.push(Member {
-            view,
-            actor,
-            named_until: None,
-        });
     }
 
     fn publish(&mut self) {
@@ -118,6 +107,8 @@ impl BalancerActor {
                 .iter()
                 .map(|member| member.view.clone())
                 .collect(),
+            seeds: self.seeds.clone(),
+            choice: self.choice,
             closed: self.closed,
         };
         let (ready, leaderless) = (!set.ready.is_empty(), !set.leaderless.is_empty());
@@ -170,12 +161,16 @@ impl BalancerActor {
     fn remind(&mut self, ctx: &mut Context<Self>) {
         self.waiters.retain(|waiter| !waiter.ready.is_closed());
         self.reminding = !self.waiters.is_empty();
-        if self.reminding {
-            for member in &self.members {
-                member.actor.do_send(Wanted);
-            }
-            ctx.notify_later(Remind, REMIND);
+        if !self.reminding {
+            self.waited_since = None;
+            return;
         }
+        let since = *self.waited_since.get_or_insert_with(Instant::now);
+        self.fall_back(since, ctx);
+        for member in &self.members {
+            member.actor.do_send(Wanted);
+        }
+        ctx.notify_later(Remind, REMIND);
     }
 }
 
@@ -270,48 +265,24 @@ impl Handler<ActorFailed> for BalancerActor {
 }
 
 impl Handler<CrashConnection> for BalancerActor {
-    type Result = ();
+    type Result = ResponseFuture<bool>;
 
-    fn handle(&mut self, CrashConnection(endpoint): CrashConnection, _: &mut Context<Self>) {
-        for member in self
+    fn handle(
+        &mut self,
+        CrashConnection(endpoint): CrashConnection,
+        _: &mut Context<Self>,
+    ) -> ResponseFuture<bool> {
+        let crash = self
             .members
             .iter()
-            .filter(|member| member.view.endpoint == endpoint)
-        {
-            member.actor.do_send(Crash);
-        }
-    }
-}
-
-impl Handler<UpdateEndpoints> for BalancerActor {
-    type Result = ();
-
-    fn handle(&mut self, UpdateEndpoints(endpoints): UpdateEndpoints, ctx: &mut Context<Self>) {
-        if self.closed {
-            return;
-        }
-        let mut kept = std::mem::take(&mut self.members);
-        for endpoint in endpoints {
-            if self
-                .members
-                .iter()
-                .any(|member| member.view.endpoint == endpoint)
-            {
-                continue;
+            .find(|member| member.view.endpoint == endpoint)
+            .map(|member| member.actor.send(Crash));
+        Box::pin(async move {
+            match crash {
+                Some(crash) => crash.await.is_err(),
+                None => false,
             }
-            match kept
-                .iter()
-                .position(|member| member.view.endpoint == endpoint)
-            {
-                Some(index) => self.members.push(kept.remove(index)),
-                None => self.add(endpoint, ctx),
-            }
-        }
-        self.publish();
-        for removed in kept {
-            removed.actor.do_send(Drain);
-        }
-        self.meet_demand();
+        })
     }
 }
 

@@ -3,7 +3,8 @@
 //! The [`BalancerActor`](actor::BalancerActor) owns the connections. It hears
 //! [`ConnectivityChanged`](crate::connection::ConnectivityChanged) from each of them and, after each change,
 //! publishes an immutable [`ReadySet`] that every caller reads without a lock. It can be told
-//! [`UpdateEndpoints`], [`AwaitReady`], [`NeedMember`], [`Subscribe`] and [`Shutdown`].
+//! [`UpdateEndpoints`], [`AwaitReady`], [`NeedMember`], [`Suspected`](crate::connection::Suspected), [`Subscribe`],
+//! [`SubscribeRecipient`] and [`Shutdown`].
 //!
 //! Which of the ready members is taken is a [`BalancePolicy`]'s decision, made on the caller's task.
 
@@ -41,6 +42,10 @@ pub(crate) struct ReadySet {
     pub(crate) leaderless: Vec<Arc<Connection>>,
     /// Every endpoint.
     pub(crate) members: Vec<MemberView>,
+    /// The endpoints the user gave: the fallback where the ones in use come from the member list.
+    pub(crate) seeds: Arc<[Endpoint]>,
+    /// How often the user has chosen the endpoints.
+    pub(crate) choice: u64,
     /// The client has been shut down.
     pub(crate) closed: bool,
 }
@@ -57,6 +62,11 @@ pub(crate) struct MemberView {
 }
 
 impl ReadySet {
+    pub(crate) fn endpoints(&self) -> Vec<Endpoint> {
+        let members = self.members.iter();
+        members.map(|member| member.endpoint.clone()).collect()
+    }
+
     /// What the members said of themselves, but for one.
     pub(crate) fn sightings(&self, except: EndpointId) -> Vec<Sighting> {
         self.ready
@@ -111,7 +121,19 @@ impl ReadySetCell {
 /// Use these endpoints from now on. New ones are connected, missing ones drained, the others left as they are.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-pub(crate) struct UpdateEndpoints(pub(crate) Vec<Endpoint>);
+pub(crate) struct UpdateEndpoints {
+    pub(crate) endpoints: Vec<Endpoint>,
+    pub(crate) by: By,
+}
+
+/// On whose behalf endpoints are replaced.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum By {
+    /// The user's: they are the fallback from now on, too.
+    User,
+    /// The member list's, as it was asked for after that choice of the user's; void after another one.
+    Sync(u64),
+}
 
 /// Tell when a member can take a request; dropped unanswered when the client ends.
 #[derive(Debug, Message)]
@@ -144,7 +166,7 @@ pub(crate) struct Shutdown {
     pub(crate) grace: Duration,
 }
 
-/// Pass a crash on to the connection of an endpoint. For tests.
+/// Pass a crash on to the connection of an endpoint; tells whether it panicked. For tests.
 #[derive(Debug, Message)]
-#[rtype(result = "()")]
+#[rtype(result = "bool")]
 pub(crate) struct CrashConnection(pub(crate) Endpoint);

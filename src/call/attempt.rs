@@ -1,13 +1,6 @@
 //! One request on one connection: quick while all is well, watchful when it is slow.
 
-use std::{
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::Duration,
-};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::{
@@ -17,22 +10,30 @@ use tokio::{
 
 use super::{Answer, Rpc, SUSPICION};
 use crate::{
-    connection::{Connection, Health, Verdict, verdict::leader_changed},
+    connection::{Connection, Health, Standing, Suspicion, Verdict, verdict::leader_changed},
     error::{Error, ErrorKind, Outcome},
     retry::RpcClass,
-    transport::{channel::Metadata, grpc::Failure},
+    transport::{
+        channel::{Metadata, Sent},
+        grpc::Failure,
+    },
 };
 
 /// A write under a leader that is gone is given up after this: its answer may still be under way.
 const LEADER_GRACE: Duration = Duration::from_millis(500);
-/// How long a read waits for a member that seems fine before it asks another; doubled with each attempt.
+/// How long a read waits for a member that seems fine before it asks again, elsewhere if it can.
 const READ_PATIENCE: Duration = Duration::from_secs(1);
+/// So often at the most: what takes long everywhere must not be begun again and again.
+const IMPATIENT: u32 = 2;
 
 /// One request on one connection.
 pub(super) struct AttemptUnderWay<'a> {
     pub(super) connection: &'a Arc<Connection>,
     pub(super) rpc: Rpc,
-    pub(super) number: u32,
+    /// Whether it has to be this member.
+    pub(super) named: bool,
+    /// How many attempts before this one took too long.
+    pub(super) slow: u32,
     pub(super) deadline: Instant,
 }
 
@@ -46,23 +47,27 @@ impl AttemptUnderWay<'_> {
             Some(room) => self.await_room(room).await?,
             None => None,
         };
-        let sent = Instant::now();
+        let began = Instant::now();
         let term = self.connection.term_mark();
-        let stream = AtomicU32::new(0);
+        let sent = Sent::default();
         let request = self
             .connection
             .channel
-            .unary::<A>(self.rpc.path, metadata, body, &stream);
+            .unary::<A>(self.rpc.path, metadata, body, &sent);
         let mut request = std::pin::pin!(request);
-        let mut timer = std::pin::pin!(sleep_until(self.deadline.min(sent + SUSPICION)));
+        let mut timer = std::pin::pin!(sleep_until(self.deadline.min(began + SUSPICION)));
         tokio::select! {
             biased;
             answer = &mut request => return answer,
             () = &mut timer => {}
         }
-        let term = term.at(sent);
+        let slow = Slow {
+            began,
+            term: term.at(began),
+            sent: &sent,
+        };
         // Rare, and large: it must not make every call's future large.
-        Box::pin(self.wait_under_suspicion(request, timer, sent, term, &stream)).await
+        Box::pin(self.wait_under_suspicion(request, timer, slow)).await
     }
 
     /// Waits for a place among the streams that the member allows; nothing is sent meanwhile.
@@ -70,46 +75,53 @@ impl AttemptUnderWay<'_> {
         &self,
         room: &'r Semaphore,
     ) -> Result<Option<SemaphorePermit<'r>>, Failure> {
-        let permit = timeout_at(self.deadline, room.acquire()).await;
-        match permit {
+        // Nothing was sent, so that even a write may go to another member.
+        let patience = self.impatience(Instant::now()).unwrap_or(self.deadline);
+        let permit = timeout_at(patience, room.acquire()).await;
+        let kind = match permit {
             // The semaphore is never closed: an error cannot happen, and would mean no limit.
-            Ok(permit) if Instant::now() < self.deadline => Ok(permit.ok()),
-            Ok(_) | Err(_) => {
-                let text = "the member takes no more requests at once";
-                let unsent = AtomicU32::new(0);
-                Err(self.given_up(ErrorKind::DeadlineExceeded, text, &unsent))
-            }
-        }
+            Ok(permit) if Instant::now() < self.deadline => return Ok(permit.ok()),
+            Err(_) if Instant::now() < self.deadline => ErrorKind::MemberUnresponsive,
+            Ok(_) | Err(_) => ErrorKind::DeadlineExceeded,
+        };
+        let text = "the member takes no more requests at once";
+        Err(self.given_up(kind, text, &Sent::default()))
     }
 
     async fn wait_under_suspicion<A: Answer>(
         &self,
         mut request: Pin<&mut impl Future<Output = Result<A, Failure>>>,
         mut timer: Pin<&mut Sleep>,
-        sent: Instant,
-        term: Option<u64>,
-        stream: &AtomicU32,
+        slow: Slow<'_>,
     ) -> Result<A, Failure> {
+        let Slow { began, term, sent } = slow;
         if Instant::now() >= self.deadline {
-            return Err(self.given_up(ErrorKind::DeadlineExceeded, "no answer in time", stream));
+            return Err(self.given_up(ErrorKind::DeadlineExceeded, "no answer in time", sent));
         }
-        let patience = self.patience(sent);
         let mut health = self.connection.watch_health();
-        let _suspicion = self.connection.suspect();
+        // Who waits for somebody else to let go is slow by nature: the member is looked at now and then.
+        let _watched = if self.rpc.waits {
+            Watched::Standing(self.connection.stand())
+        } else {
+            Watched::Suspected(self.connection.suspect())
+        };
         let mut first_look = None;
         let mut lost_since: Option<Instant> = None;
         loop {
             let seen = health.borrow_and_update().clone();
-            if let Some(failure) = self.condemned(&seen, stream) {
+            if let Some(failure) = self.condemned(&seen, sent) {
                 return Err(failure);
             }
-            if let Some(look) = seen.sighting.filter(|look| look.at >= sent) {
+            let look = seen.sighting.filter(|look| look.at >= began);
+            let changed = look.is_some_and(|look| {
                 let first = *first_look.get_or_insert(look);
-                if leader_changed(term, Some(&first), &look) {
-                    lost_since.get_or_insert_with(Instant::now);
-                }
+                leader_changed(term, Some(&first), &look)
+            });
+            if self.needs_this_leader() && (changed || self.connection.term_is_over(term)) {
+                lost_since.get_or_insert_with(Instant::now);
             }
             let grace = lost_since.map(|since| since + LEADER_GRACE);
+            let patience = self.patience(began, sent);
             let wake = [Some(self.deadline), patience, grace]
                 .into_iter()
                 .flatten()
@@ -119,38 +131,52 @@ impl AttemptUnderWay<'_> {
             tokio::select! {
                 biased;
                 answer = request.as_mut() => return answer.map_err(|failure| self.explained(failure)),
-                changed = health.changed() => if changed.is_err() {
-                    // The connection's actor let go of it; the request itself tells how it ends.
-                    return request.await.map_err(|failure| self.explained(failure));
-                },
+                // The sender lives as long as the connection, which this attempt holds: there is always a next change.
+                _ = health.changed() => {}
                 () = timer.as_mut() => {
                     let now = Instant::now();
-                    return Err(if now >= self.deadline {
-                        self.given_up(ErrorKind::DeadlineExceeded, "no answer in time", stream)
-                    } else if grace.is_some_and(|grace| now >= grace) {
-                        self.given_up(
-                            ErrorKind::LeaderLost,
-                            "the leader changed while the request was under way",
-                            stream,
-                        )
-                    } else {
-                        self.given_up(ErrorKind::MemberUnresponsive, "the attempt took too long", stream)
-                    });
+                    if now >= self.deadline {
+                        return Err(self.given_up(ErrorKind::DeadlineExceeded, "no answer in time", sent));
+                    }
+                    if grace.is_some_and(|grace| now >= grace) {
+                        let text = "the leader changed while the request was under way";
+                        return Err(self.given_up(ErrorKind::LeaderLost, text, sent));
+                    }
+                    // Its answer may have begun to arrive meanwhile, and then it is waited for.
+                    if self.patience(began, sent).is_some() {
+                        let text = "the attempt took too long";
+                        return Err(self.given_up(ErrorKind::MemberUnresponsive, text, sent));
+                    }
                 }
             }
         }
     }
 
-    /// A read asks another member when one takes too long. A write cannot: it may have been applied.
-    fn patience(&self, sent: Instant) -> Option<Instant> {
-        let patience = READ_PATIENCE.saturating_mul(2u32.saturating_pow(self.number));
-        (self.rpc.class == RpcClass::Read).then(|| sent + patience)
+    /// Whether a new leader means that this request's answer will not come.
+    fn needs_this_leader(&self) -> bool {
+        !self.rpc.leaderless && !self.rpc.waits
     }
 
-    fn condemned(&self, health: &Health, stream: &AtomicU32) -> Option<Failure> {
+    /// A read asks another member when one takes too long. A write cannot: it may have been applied. Nor does a read
+    /// whose answer is arriving: it is large, and would be elsewhere.
+    fn patience(&self, began: Instant, sent: &Sent) -> Option<Instant> {
+        if self.rpc.class != RpcClass::Read || self.rpc.waits || sent.is_answering() {
+            return None;
+        }
+        self.impatience(began)
+    }
+
+    /// When to ask again. The last attempt gets all the time that is left.
+    fn impatience(&self, began: Instant) -> Option<Instant> {
+        let left = self.deadline.saturating_duration_since(began);
+        let again = !self.named && self.slow < IMPATIENT && left >= READ_PATIENCE * 3;
+        again.then(|| began + READ_PATIENCE)
+    }
+
+    fn condemned(&self, health: &Health, sent: &Sent) -> Option<Failure> {
         let kind = match health.verdict {
             Verdict::NoLeader | Verdict::CutOff if !self.rpc.leaderless => ErrorKind::NoLeader,
-            Verdict::NotServing if self.rpc.class == RpcClass::Read => ErrorKind::Unhealthy,
+            Verdict::NotServing if self.rpc.class == RpcClass::Read => ErrorKind::NotServing,
             // A connection that ended fails the request by itself, and that failure knows more.
             Verdict::Unresponsive
             | Verdict::Closed
@@ -160,13 +186,12 @@ impl AttemptUnderWay<'_> {
             | Verdict::CutOff
             | Verdict::NotServing => return None,
         };
-        Some(self.given_up(kind, health.verdict.reason(), stream))
+        Some(self.given_up(kind, health.verdict.reason(), sent))
     }
 
-    fn given_up(&self, kind: ErrorKind, text: &'static str, stream: &AtomicU32) -> Failure {
+    fn given_up(&self, kind: ErrorKind, text: &'static str, sent: &Sent) -> Failure {
         // What h2 has taken may be written at any time, even after it was given up here.
-        let taken = stream.load(Ordering::Relaxed) != 0;
-        let outcome = if taken {
+        let outcome = if sent.is_taken() {
             Outcome::Unknown
         } else {
             Outcome::NotSent
@@ -191,4 +216,18 @@ impl AttemptUnderWay<'_> {
         .with_endpoint(self.connection.endpoint.name())
         .into()
     }
+}
+
+/// A request that has not been answered quickly.
+struct Slow<'a> {
+    began: Instant,
+    /// The term it was sent under, where that is known.
+    term: Option<u64>,
+    sent: &'a Sent,
+}
+
+/// How the member is watched while a request waits; only held.
+enum Watched {
+    Standing(#[expect(dead_code, reason = "a guard")] Standing),
+    Suspected(#[expect(dead_code, reason = "a guard")] Suspicion),
 }

@@ -22,6 +22,8 @@ pub(super) struct Trouble {
     pub(super) attempts: Attempts,
     pub(super) avoided: Vec<EndpointId>,
     pub(super) last: Option<Error>,
+    /// How many attempts took too long.
+    pub(super) slow: u32,
     started: Instant,
     pub(super) span: tracing::Span,
 }
@@ -32,6 +34,7 @@ impl Trouble {
             attempts: Attempts::new(rpc.path, rpc.class, members),
             avoided: Vec::new(),
             last: None,
+            slow: 0,
             started,
             span: tracing::debug_span!("call", rpc = rpc.path),
         }
@@ -55,6 +58,9 @@ impl Trouble {
             pushback: pushback.map(|value| Pushback::parse(value.as_bytes())),
             elapsed: self.started.elapsed(),
         };
+        if error.kind() == ErrorKind::MemberUnresponsive {
+            self.slow = self.slow.saturating_add(1);
+        }
         self.last = Some(error);
         self.attempts.set_members(members);
         let next = self.attempts.failed(policy, &failed, &mut fastrand::f64);

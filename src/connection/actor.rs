@@ -12,9 +12,9 @@ use actix::{
 use tokio::time::Instant;
 
 use super::{
-    Connect, ConnectionLost, ConnectivityChanged, ConnectivityState, Dialled, Drain, EndpointId,
-    Rest, Verdict, Wanted,
-    probe::{self, Answer},
+    ClusterLeft, Connect, ConnectionLost, ConnectivityChanged, ConnectivityState, Dialled, Drain,
+    EndpointId, RequestsRefused, Rest, Verdict, Wanted,
+    probe::{self, Answer, DriverNews},
     shared::{Shared, other_cluster},
     state::{Machine, Next},
 };
@@ -24,7 +24,7 @@ use crate::{
     supervisor::{crashes, supervise},
     transport::{Endpoint, channel::Metadata},
 };
-use live::Live;
+use live::{AbortOnDrop, Live};
 
 /// Dials, drives and watches over the connection to one endpoint.
 pub(crate) struct ConnectionActor {
@@ -36,6 +36,8 @@ pub(crate) struct ConnectionActor {
     live: Option<Live>,
     error: Option<Error>,
     retry: Option<SpawnHandle>,
+    /// The attempt under way, which ends when it is not wanted any more.
+    dialling: Option<AbortOnDrop>,
     restarted: bool,
 }
 
@@ -61,6 +63,7 @@ impl ConnectionActor {
             live: None,
             error: None,
             retry: None,
+            dialling: None,
             restarted: false,
         })
     }
@@ -118,7 +121,7 @@ impl ConnectionActor {
     fn metadata(&self) -> Metadata {
         Metadata {
             require_leader: true,
-            token: self.shared.token.value(),
+            token: self.shared.token.at_hand().value,
             timeout: None,
         }
     }
@@ -129,14 +132,18 @@ impl ConnectionActor {
         let token = self.shared.token.generation();
         let (endpoint, shared, metadata) =
             (self.endpoint.clone(), self.shared.clone(), self.metadata());
-        actix_rt::spawn(async move {
-            let ended = move |reason| tell(&actor, ConnectionLost { generation, reason });
-            let result = probe::first_contact(&endpoint, &shared.dial, &metadata, ended).await;
+        let dialling = actix_rt::spawn(async move {
+            let news = move |news| match news {
+                DriverNews::Refused => tell(&actor, RequestsRefused { generation }),
+                DriverNews::Ended(reason) => tell(&actor, ConnectionLost { generation, reason }),
+            };
+            let result = probe::first_contact(&endpoint, &shared.dial, &metadata, news).await;
             if result.as_ref().is_ok_and(|contact| contact.token_ignored) {
                 shared.token.give_up(token);
             }
             tell(&told, Dialled { generation, result });
         });
+        self.dialling = Some(AbortOnDrop(dialling));
     }
 }
 
@@ -203,6 +210,9 @@ impl Handler<Wanted> for ConnectionActor {
     fn handle(&mut self, _: Wanted, ctx: &mut Context<Self>) {
         let next = self.machine.wanted(Instant::now());
         self.apply(next, ctx);
+        if self.machine.state() == ConnectivityState::NoLeader {
+            self.probe_soon(ctx);
+        }
     }
 }
 
@@ -225,12 +235,14 @@ impl Handler<Dialled> for ConnectionActor {
         }
         let failure = match result {
             // Its end was told before there was anything to end, and will not be told again.
-            Ok(contact) if contact.driver.has_ended() => Error::new(
-                ErrorKind::ConnectionLost,
-                Outcome::NotSent,
-                "the connection ended as soon as it was made",
-            )
-            .with_endpoint(self.endpoint.name()),
+            Ok(contact) if contact.driver.has_ended() || !contact.channel.takes_requests() => {
+                Error::new(
+                    ErrorKind::ConnectionLost,
+                    Outcome::NotSent,
+                    "the connection ended as soon as it was made",
+                )
+                .with_endpoint(self.endpoint.name())
+            }
             Ok(contact) => {
                 let cluster = match &contact.answer {
                     Answer::Seen(seen) => seen.cluster,
@@ -270,12 +282,29 @@ impl Handler<ConnectionLost> for ConnectionActor {
     }
 }
 
+impl Handler<RequestsRefused> for ConnectionActor {
+    type Result = ();
+
+    fn handle(&mut self, refused: RequestsRefused, ctx: &mut Context<Self>) {
+        self.retire(refused.generation, ctx);
+    }
+}
+
+impl Handler<ClusterLeft> for ConnectionActor {
+    type Result = ();
+
+    fn handle(&mut self, left: ClusterLeft, ctx: &mut Context<Self>) {
+        self.leave_cluster(left.generation, left.cluster, ctx);
+    }
+}
+
 impl Handler<Rest> for ConnectionActor {
     type Result = ();
 
     fn handle(&mut self, _: Rest, ctx: &mut Context<Self>) {
         let next = self.machine.rest();
         if next == Next::Close {
+            self.dialling = None;
             if let Some(live) = self.live.take() {
                 drop(live.leave());
             }
@@ -290,6 +319,7 @@ impl Handler<Drain> for ConnectionActor {
 
     fn handle(&mut self, _: Drain, ctx: &mut Context<Self>) -> ResponseFuture<()> {
         let next = self.machine.shut_down();
+        self.dialling = None;
         let ended = self.live.take().map(Live::leave);
         self.apply(next, ctx);
         ctx.stop();

@@ -1,39 +1,32 @@
 //! One endpoint, one supervised connection.
 //!
 //! A [`ConnectionActor`](actor::ConnectionActor) dials, drives and watches over the connection to one endpoint. It can
-//! be told [`Connect`], [`Wanted`], [`Suspect`], [`Probe`], [`Drain`]; it hears [`Dialled`], [`Probed`] and
-//! [`ConnectionLost`] from its own tasks; and it tells the balancer [`ConnectivityChanged`].
+//! be told [`Connect`], [`Wanted`], [`Rest`], [`Suspect`], [`Probe`], [`ClusterLeft`] and [`Drain`]; it hears [`Dialled`],
+//! [`Probed`], [`RequestsRefused`] and [`ConnectionLost`] from its own tasks; and it tells the balancer
+//! [`ConnectivityChanged`] and [`Suspected`].
 //!
 //! Every connection has a generation. What is said of an older one is ignored, so a late message can never take a
 //! working connection away. A connection is ready only when an RPC has been answered on it: the kernel of a
 //! frozen process still accepts TCP.
 //!
 //! What it decides is pure code: [`state`] (the states and the reconnect delay), [`verdict`] (what a probe's answer
-//! means).
+//! means), [`pace`] (how often it is asked).
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, sync::Arc};
 
-use actix::{Message, WeakAddr};
-use tokio::{sync::watch, time::Instant};
+use actix::Message;
 
-use crate::{
-    error::Error,
-    transport::{Endpoint, channel::Channel},
-};
+use crate::error::Error;
 
 pub(crate) mod actor;
+mod handle;
+pub(crate) mod pace;
 pub(crate) mod probe;
 pub(crate) mod shared;
 pub(crate) mod state;
 pub(crate) mod verdict;
 
+pub(crate) use handle::{Connection, Standing, Suspicion};
 pub(crate) use verdict::{Health, Sighting, Verdict};
 
 /// Names an endpoint of a client for as long as the client has it.
@@ -68,178 +61,6 @@ impl fmt::Display for ConnectivityState {
             Self::TransientFailure => "failing",
             Self::Shutdown => "shut down",
         })
-    }
-}
-
-/// One generation of a connection, as callers use it.
-pub(crate) struct Connection {
-    pub(crate) id: EndpointId,
-    pub(crate) endpoint: Endpoint,
-    pub(crate) generation: u64,
-    pub(crate) channel: Channel,
-    actor: WeakAddr<actor::ConnectionActor>,
-    health: watch::Sender<Health>,
-    suspicions: AtomicUsize,
-    /// Streams that live on this connection: while there are any, it is probed now and then.
-    standing: AtomicUsize,
-    term: ObservedTerm,
-}
-
-impl Connection {
-    fn new(
-        id: EndpointId,
-        endpoint: Endpoint,
-        generation: u64,
-        channel: Channel,
-        actor: WeakAddr<actor::ConnectionActor>,
-        health: Health,
-    ) -> Self {
-        Self {
-            id,
-            endpoint,
-            generation,
-            channel,
-            actor,
-            health: watch::Sender::new(health),
-            suspicions: AtomicUsize::new(0),
-            standing: AtomicUsize::new(0),
-            term: ObservedTerm::new(),
-        }
-    }
-
-    pub(crate) fn health(&self) -> Health {
-        self.health.borrow().clone()
-    }
-
-    pub(crate) fn watch_health(&self) -> watch::Receiver<Health> {
-        self.health.subscribe()
-    }
-
-    /// Says that a call is slow. The member is probed for as long as the guard lives.
-    pub(crate) fn suspect(self: &Arc<Self>) -> Suspicion {
-        self.suspicions.fetch_add(1, Ordering::Relaxed);
-        self.tell(Suspect {
-            generation: self.generation,
-        });
-        Suspicion(self.clone())
-    }
-
-    /// Says that a member's own answer casts doubt on it ("no leader").
-    pub(crate) fn doubt(&self) {
-        self.tell(Suspect {
-            generation: self.generation,
-        });
-    }
-
-    fn is_suspected(&self) -> bool {
-        self.suspicions.load(Ordering::Relaxed) > 0
-    }
-
-    /// Counts a stream that lives on this connection.
-    pub(crate) fn stand(self: &Arc<Self>) -> Standing {
-        self.standing.fetch_add(1, Ordering::Relaxed);
-        Standing(self.clone())
-    }
-
-    fn has_standing(&self) -> bool {
-        self.standing.load(Ordering::Relaxed) > 0
-    }
-
-    /// The raft term in an answer's header.
-    pub(crate) fn observe_term(&self, term: u64) {
-        self.term.observe(term);
-    }
-
-    /// The term of the last answers. Taken when a request is sent, judged only if it gets slow.
-    pub(crate) fn term_mark(&self) -> TermMark {
-        self.term.mark()
-    }
-
-    fn tell<M>(&self, message: M)
-    where
-        M: Message + Send + 'static,
-        M::Result: Send,
-        actor::ConnectionActor: actix::Handler<M>,
-    {
-        if let Some(actor) = self.actor.upgrade() {
-            actor.do_send(message);
-        }
-    }
-}
-
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Connection({}, generation {})",
-            self.endpoint, self.generation
-        )
-    }
-}
-
-/// A call that has waited too long; see [`Connection::suspect`].
-pub(crate) struct Suspicion(Arc<Connection>);
-
-impl Drop for Suspicion {
-    fn drop(&mut self) {
-        self.0.suspicions.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// A stream that lives on a connection; see [`Connection::stand`].
-pub(crate) struct Standing(Arc<Connection>);
-
-impl Drop for Standing {
-    fn drop(&mut self) {
-        self.0.standing.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// The newest raft term seen in answers, and when: cheap enough to note at every answer.
-struct ObservedTerm {
-    origin: Instant,
-    term: AtomicU64,
-    at_millis: AtomicU64,
-}
-
-impl ObservedTerm {
-    fn new() -> Self {
-        Self {
-            origin: Instant::now(),
-            term: AtomicU64::new(0),
-            at_millis: AtomicU64::new(0),
-        }
-    }
-
-    fn observe(&self, term: u64) {
-        let at = u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.term.store(term, Ordering::Relaxed);
-        self.at_millis.store(at, Ordering::Relaxed);
-    }
-
-    fn mark(&self) -> TermMark {
-        TermMark {
-            term: self.term.load(Ordering::Relaxed),
-            observed: self.origin + Duration::from_millis(self.at_millis.load(Ordering::Relaxed)),
-        }
-    }
-}
-
-/// A raft term and when it was last seen.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TermMark {
-    term: u64,
-    observed: Instant,
-}
-
-impl TermMark {
-    /// An older term says nothing of a request that was sent later.
-    const RECENT: Duration = Duration::from_secs(2);
-
-    /// The term a request sent then went out under, where it is known.
-    pub(crate) fn at(self, sent: Instant) -> Option<u64> {
-        let known = self.term != 0 && sent.saturating_duration_since(self.observed) < Self::RECENT;
-        known.then_some(self.term)
     }
 }
 
@@ -289,6 +110,21 @@ pub(crate) struct Dialled {
 pub(crate) struct Probed {
     pub(crate) generation: u64,
     pub(crate) answer: probe::Answer,
+}
+
+/// The connection takes no more requests: the member is about to close it, or its stream ids are used up.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct RequestsRefused {
+    pub(crate) generation: u64,
+}
+
+/// The member behind this generation has answered for another cluster.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct ClusterLeft {
+    pub(crate) generation: u64,
+    pub(crate) cluster: u64,
 }
 
 /// The connection ended by itself.

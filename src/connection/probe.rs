@@ -3,7 +3,7 @@
 //! etcd answers HTTP/2 pings while it is cut off from its peers, and punishes frequent ones. So it is asked at the
 //! application: `Maintenance.Status` with `hasleader` tells dead, frozen and leaderless apart.
 
-use std::{future::Future, sync::atomic::AtomicU32, time::Duration};
+use std::{future::Future, time::Duration};
 
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -16,7 +16,7 @@ use crate::{
     },
     transport::{
         Endpoint,
-        channel::{Channel, Metadata},
+        channel::{Channel, Metadata, OpenStreams, Sent},
         dial::{DialOptions, Driver, dial},
         grpc,
     },
@@ -28,6 +28,8 @@ const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 const SILENCE: Duration = Duration::from_millis(400);
 /// A member that says something, if not what was asked, is slow rather than gone.
 const SLOWNESS: Duration = Duration::from_secs(2);
+/// A member whose bytes keep coming has the question waiting behind a large answer, but not for ever.
+const OCCUPIED: Duration = Duration::from_secs(10);
 /// A timer that fires later than this tells of a stall of our own thread, not of the member.
 const OWN_STALL: Duration = Duration::from_millis(100);
 
@@ -55,12 +57,31 @@ pub(crate) struct FirstContact {
     pub(crate) token_ignored: bool,
 }
 
+/// What a connection in use tells of itself.
+pub(crate) enum DriverNews {
+    /// It takes no more requests; those under way may still be answered.
+    Refused,
+    /// It ended, and why.
+    Ended(String),
+}
+
 /// The task that drives a connection; dropping it ends the connection at once.
 pub(crate) struct DriverTask(Option<tokio::task::JoinHandle<()>>);
 
 impl DriverTask {
-    fn spawn(driver: Driver, ended: impl FnOnce(String) + 'static) -> Self {
-        Self(Some(actix_rt::spawn(async move { ended(driver.await) })))
+    fn spawn(driver: Driver, streams: OpenStreams, told: impl Fn(DriverNews) + 'static) -> Self {
+        Self(Some(actix_rt::spawn(async move {
+            let mut driver = std::pin::pin!(driver);
+            let reason = tokio::select! {
+                biased;
+                reason = &mut driver => reason,
+                () = streams.refused() => {
+                    told(DriverNews::Refused);
+                    driver.await
+                }
+            };
+            told(DriverNews::Ended(reason));
+        })))
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -94,11 +115,11 @@ pub(crate) async fn first_contact(
     endpoint: &Endpoint,
     options: &DialOptions,
     metadata: &Metadata,
-    ended: impl FnOnce(String) + 'static,
+    told: impl Fn(DriverNews) + 'static,
 ) -> Result<FirstContact, Error> {
     let attempt = async {
         let dialled = dial(endpoint, options).await?;
-        let driver = DriverTask::spawn(dialled.driver, ended);
+        let driver = DriverTask::spawn(dialled.driver, dialled.channel.open_streams(), told);
         let (answer, token_ignored) = introduce(&dialled.channel, metadata).await;
         match answer {
             Answer::Broken(error) if endpoint.is_tls() => Err(options
@@ -212,6 +233,8 @@ pub(crate) async fn ask(
             && (channel.wire().last_heard() > asked || !others_answer(asked))
         {
             limit = (now + SILENCE).min(asked + SLOWNESS);
+        } else if now < asked + OCCUPIED && channel.wire().last_heard() + SILENCE > now {
+            limit = now + SILENCE;
         } else {
             return Answer::Silent;
         }
@@ -223,8 +246,11 @@ async fn status(channel: &Channel, metadata: &Metadata) -> Answer {
         Ok(body) => body,
         Err(error) => return Answer::Broken(error),
     };
-    let unused = AtomicU32::new(0);
-    answer_of(channel.unary(STATUS, metadata, body, &unused).await)
+    answer_of(
+        channel
+            .unary(STATUS, metadata, body, &Sent::default())
+            .await,
+    )
 }
 
 fn answer_of(result: Result<StatusResponse, grpc::Failure>) -> Answer {
@@ -265,4 +291,6 @@ pub(crate) async fn watch_serving(channel: Channel, metadata: Metadata, told: im
     while let Ok(Some(answer)) = answers.next().await {
         told(answer.status() != ServingStatus::NotServing);
     }
+    // Nobody would tell that it serves again: from here on only the probes do.
+    told(true);
 }

@@ -144,6 +144,11 @@ impl Machine {
         self.fail(now, chance)
     }
 
+    /// The connection in use was no good, however long it lived: the next one is made after a delay.
+    pub(crate) fn disappointed(&mut self) {
+        self.established = None;
+    }
+
     /// A probe told whether the member has a leader.
     pub(crate) fn leader_seen(&mut self, generation: u64, has_leader: bool) -> Next {
         if generation != self.generation {
@@ -271,6 +276,17 @@ mod tests {
         }
         assert!(waits.windows(2).all(|pair| pair[0] < pair[1]), "{waits:?}");
         assert!(waits[0] >= Duration::from_millis(40));
+    }
+
+    #[test]
+    fn a_connection_that_disappointed_is_made_again_after_a_delay() {
+        let now = Instant::now();
+        let mut machine = ready(now);
+        machine.disappointed();
+        let Next::Wait(wait) = machine.lost(1, now + Duration::from_secs(5), 0.5) else {
+            panic!("a lost connection waits")
+        };
+        assert!(wait >= Duration::from_millis(40), "{wait:?}");
     }
 
     #[test]

@@ -119,11 +119,12 @@ kinds! {
 
     // What the client finds out by itself.
     InvalidArgument: "the request or an option is not valid", "correct it; nothing was sent";
-    InvalidEndpoint: "the endpoint is not valid", "write it as http://host:port, https://host:port or unix:path";
+    InvalidEndpoint: "the endpoint is not valid", "write it as http://host:port, https://host:port or unix:///path";
     NoEndpoints: "there is no endpoint to connect to", "give at least one";
     Unavailable: "no member could be reached", "check the endpoints, the network and the TLS settings";
     ConnectionLost: "the connection broke", "see the outcome before trying again";
     MemberUnresponsive: "the member stopped answering while the call waited", "see the outcome before trying again";
+    NotServing: "the member says that it does not serve now", "try another member, or wait until it has done what it is at (a defragmentation, mostly)";
     LeaderLost: "the leader was lost while the call waited, so its answer will not come", "see the outcome before trying again";
     DeadlineExceeded: "the call's own deadline passed", "see the outcome before trying again, or allow more time";
     Overloaded: "the client has as many calls under way as it allows", "make fewer calls at once, or raise the limit";

@@ -224,6 +224,7 @@ impl ErrorKind {
             | Self::Unavailable
             | Self::ConnectionLost
             | Self::MemberUnresponsive
+            | Self::NotServing
             | Self::LeaderLost
             | Self::DeadlineExceeded
             | Self::Overloaded

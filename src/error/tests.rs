@@ -1,80 +1,12 @@
-use super::*;
-use ErrorKind as K;
+mod rows;
 
-/// Every error of etcd's own table, with the code and the words it comes with.
-#[rustfmt::skip]
-const ROWS: &[(Code, &str, ErrorKind)] = &[
-    (Code::InvalidArgument, "etcdserver: key is not provided", K::EmptyKey),
-    (Code::InvalidArgument, "etcdserver: key not found", K::KeyNotFound),
-    (Code::InvalidArgument, "etcdserver: value is provided", K::ValueProvided),
-    (Code::InvalidArgument, "etcdserver: lease is provided", K::LeaseProvided),
-    (Code::InvalidArgument, "etcdserver: too many operations in txn request", K::TooManyOps),
-    (Code::InvalidArgument, "etcdserver: duplicate key given in txn request", K::DuplicateKey),
-    (Code::InvalidArgument, "etcdserver: invalid client api version", K::InvalidClientApiVersion),
-    (Code::InvalidArgument, "etcdserver: invalid sort option", K::InvalidSortOption),
-    (Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted", K::Compacted),
-    (Code::OutOfRange, "etcdserver: mvcc: required revision is a future revision", K::FutureRevision),
-    (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded", K::NoSpace),
-    (Code::NotFound, "etcdserver: requested lease not found", K::LeaseNotFound),
-    (Code::FailedPrecondition, "etcdserver: lease already exists", K::LeaseExists),
-    (Code::OutOfRange, "etcdserver: too large lease TTL", K::LeaseTtlTooLarge),
-    (Code::Cancelled, "etcdserver: watch canceled", K::WatchCanceled),
-    (Code::FailedPrecondition, "etcdserver: member ID already exist", K::MemberExists),
-    (Code::FailedPrecondition, "etcdserver: Peer URLs already exists", K::PeerUrlExists),
-    (Code::FailedPrecondition, "etcdserver: re-configuration failed due to not enough started members", K::MemberNotEnoughStarted),
-    (Code::InvalidArgument, "etcdserver: given member URLs are invalid", K::MemberBadUrls),
-    (Code::NotFound, "etcdserver: member not found", K::MemberNotFound),
-    (Code::FailedPrecondition, "etcdserver: can only promote a learner member", K::MemberNotLearner),
-    (Code::FailedPrecondition, "etcdserver: can only promote a learner member which is in sync with leader", K::LearnerNotReady),
-    (Code::FailedPrecondition, "etcdserver: too many learner members in cluster", K::TooManyLearners),
-    (Code::FailedPrecondition, "etcdserver: cluster ID mismatch", K::ClusterIdMismatch),
-    (Code::InvalidArgument, "etcdserver: request is too large", K::RequestTooLarge),
-    (Code::ResourceExhausted, "etcdserver: too many requests", K::TooManyRequests),
-    (Code::FailedPrecondition, "etcdserver: root user does not exist", K::RootUserNotExist),
-    (Code::FailedPrecondition, "etcdserver: root user does not have root role", K::RootRoleNotExist),
-    (Code::FailedPrecondition, "etcdserver: user name already exists", K::UserAlreadyExists),
-    (Code::InvalidArgument, "etcdserver: user name is empty", K::UserEmpty),
-    (Code::FailedPrecondition, "etcdserver: user name not found", K::UserNotFound),
-    (Code::FailedPrecondition, "etcdserver: role name already exists", K::RoleAlreadyExists),
-    (Code::FailedPrecondition, "etcdserver: role name not found", K::RoleNotFound),
-    (Code::InvalidArgument, "etcdserver: role name is empty", K::RoleEmpty),
-    (Code::InvalidArgument, "etcdserver: authentication failed, invalid user ID or password", K::AuthFailed),
-    (Code::InvalidArgument, "etcdserver: permission not given", K::PermissionNotGiven),
-    (Code::PermissionDenied, "etcdserver: permission denied", K::PermissionDenied),
-    (Code::FailedPrecondition, "etcdserver: role is not granted to the user", K::RoleNotGranted),
-    (Code::FailedPrecondition, "etcdserver: permission is not granted to the role", K::PermissionNotGranted),
-    (Code::FailedPrecondition, "etcdserver: authentication is not enabled", K::AuthNotEnabled),
-    (Code::Unauthenticated, "etcdserver: invalid auth token", K::InvalidAuthToken),
-    (Code::InvalidArgument, "etcdserver: invalid auth management", K::InvalidAuthManagement),
-    (Code::InvalidArgument, "etcdserver: revision of auth store is old", K::AuthOldRevision),
-    (Code::Unavailable, "etcdserver: no leader", K::NoLeader),
-    (Code::FailedPrecondition, "etcdserver: not leader", K::NotLeader),
-    (Code::Unavailable, "etcdserver: leader changed", K::LeaderChanged),
-    (Code::FailedPrecondition, "etcdserver: not capable", K::NotCapable),
-    (Code::Unavailable, "etcdserver: server stopped", K::Stopped),
-    (Code::Unavailable, "etcdserver: request timed out", K::Timeout),
-    (Code::Unavailable, "etcdserver: request timed out, possibly due to previous leader failure", K::TimeoutDueToLeaderFailure),
-    (Code::Unavailable, "etcdserver: request timed out, possibly due to connection lost", K::TimeoutDueToConnectionLost),
-    (Code::Unavailable, "etcdserver: request timed out, waiting for the applied index took too long", K::TimeoutWaitingForApply),
-    (Code::Unavailable, "etcdserver: unhealthy cluster", K::Unhealthy),
-    (Code::DataLoss, "etcdserver: corrupt cluster", K::Corrupt),
-    (Code::FailedPrecondition, "etcdserver: rpc not supported for learner", K::NotSupportedForLearner),
-    (Code::FailedPrecondition, "etcdserver: bad leader transferee", K::BadLeaderTransferee),
-    (Code::InvalidArgument, "etcdserver: wrong downgrade target version format", K::WrongDowngradeVersionFormat),
-    (Code::InvalidArgument, "etcdserver: invalid downgrade target version", K::InvalidDowngradeTargetVersion),
-    (Code::FailedPrecondition, "etcdserver: cluster version not found during downgrade", K::ClusterVersionUnavailable),
-    (Code::FailedPrecondition, "etcdserver: cluster has a downgrade job in progress", K::DowngradeInProcess),
-    (Code::FailedPrecondition, "etcdserver: no inflight downgrade job", K::NoInflightDowngrade),
-    (Code::Cancelled, "etcdserver: request canceled", K::ServerCanceled),
-    (Code::DeadlineExceeded, "etcdserver: context deadline exceeded", K::ServerDeadlineExceeded),
-    // What etcd lets through unmapped, as it was seen on the wire.
-    (Code::Unknown, "etcdserver: too many requests", K::TooManyRequests),
-    (Code::Unknown, "raft proposal dropped", K::ProposalDropped),
-    (Code::Unknown, "not a primary lessor", K::NotPrimaryLessor),
-    (Code::Unknown, "context deadline exceeded", K::ServerDeadlineExceeded),
-    (Code::Unknown, "mvcc: required revision has been compacted", K::Compacted),
-    (Code::Unknown, "raft: stopped", K::Stopped),
-];
+use super::*;
+use crate::retry::{
+    RpcClass,
+    table::{Decision, decide},
+};
+use ErrorKind as K;
+use rows::{Again, NAMED, ROWS};
 
 const CODES: [Code; 17] = [
     Code::Ok,
@@ -98,16 +30,38 @@ const CODES: [Code; 17] = [
 
 #[test]
 fn every_answer_of_etcd_has_its_own_kind() {
-    for &(code, message, kind) in ROWS {
+    for &(code, message, kind, ..) in ROWS {
         let error = Error::from_status(code, message);
         assert_eq!(error.kind(), kind, "{message}");
         assert_eq!(error.code(), Some(code), "{message}");
         assert_eq!(error.server_message(), Some(message));
     }
-    let mut kinds: Vec<_> = ROWS[..63].iter().map(|row| row.2).collect();
+    let mut kinds: Vec<_> = ROWS[..NAMED].iter().map(|row| row.2).collect();
     kinds.sort_by_key(|kind| *kind as usize);
     kinds.dedup();
-    assert_eq!(kinds.len(), 63, "two rows share a kind");
+    assert_eq!(kinds.len(), NAMED, "two rows share a kind");
+}
+
+#[test]
+fn every_answer_of_etcd_proves_what_it_proves_and_is_followed_by_the_right_attempt() {
+    for &(code, message, kind, outcome, again) in ROWS {
+        // The code differs between releases, and must not matter.
+        for code in CODES.into_iter().chain([code]) {
+            let error = Error::from_status(code, message);
+            assert_eq!(error.outcome(), outcome, "{code:?} {message}");
+        }
+        let after = |class| match decide(class, kind, outcome) {
+            Decision::Retry(_) => Again::Always,
+            Decision::Refresh => Again::WithToken,
+            Decision::Fail => Again::Never,
+        };
+        let wanted = match again {
+            Again::Reads => (Again::Always, Again::Never),
+            same => (same, same),
+        };
+        let found = (after(RpcClass::Read), after(RpcClass::Mutation));
+        assert_eq!(found, wanted, "a read and a write after {message:?}");
+    }
 }
 
 #[test]

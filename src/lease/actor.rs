@@ -118,9 +118,9 @@ impl Handler<Acked> for LeaseActor {
 impl Handler<StreamBroken> for LeaseActor {
     type Result = ();
 
-    fn handle(&mut self, _: StreamBroken, ctx: &mut Context<Self>) {
+    fn handle(&mut self, broken: StreamBroken, ctx: &mut Context<Self>) {
         self.lane.deadline(self.place, |deadline| {
-            deadline.unsent(now(), fastrand::f64());
+            deadline.unsent(broken.sent_at, now(), fastrand::f64());
         });
         self.proceed(ctx);
     }

@@ -121,3 +121,25 @@ impl LeaseCell {
         self.audience.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// A lease on its way to the keeper. If it does not arrive, the client is shut down, and the lease lost.
+pub(crate) struct OnTheWay(Option<Arc<LeaseCell>>);
+
+impl OnTheWay {
+    pub(crate) fn new(cell: Arc<LeaseCell>) -> Self {
+        Self(Some(cell))
+    }
+
+    /// It has arrived.
+    pub(crate) fn take(&mut self) -> Option<Arc<LeaseCell>> {
+        self.0.take()
+    }
+}
+
+impl Drop for OnTheWay {
+    fn drop(&mut self) {
+        if let Some(cell) = self.0.take() {
+            cell.tell(LeaseEvent::Lost(LostReason::Shutdown));
+        }
+    }
+}

@@ -38,6 +38,17 @@ pub enum LostReason {
     Shutdown,
 }
 
+impl LostReason {
+    /// Why the server does not have it: before its deadline only someone can have ended it.
+    pub(crate) fn gone(before_its_deadline: bool) -> Self {
+        if before_its_deadline {
+            Self::Revoked
+        } else {
+            Self::Expired
+        }
+    }
+}
+
 /// What to do now. After anything but [`Step::Wait`] and [`Step::Ended`], ask again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -171,13 +182,19 @@ impl Deadline {
             Keepalive::Due { at } => at,
             Keepalive::InFlight { sent_at } => later(sent_at, self.patience()),
         };
-        let until = next.min(if self.at_risk {
+        Step::Wait {
+            until: self.expect(next),
+        }
+    }
+
+    /// When it has to be looked at, if there is something to do about its keepalive then.
+    fn expect(&mut self, next: Instant) -> Instant {
+        self.expected = next.min(if self.at_risk {
             self.gives_up_at()
         } else {
             self.held_until
         });
-        self.expected = until;
-        Step::Wait { until }
+        self.expected
     }
 
     /// A keepalive sent at `sent_at` was answered. Answers carry no number: where one stream owes
@@ -193,11 +210,7 @@ impl Deadline {
             return None;
         }
         if ttl <= 0 {
-            let reason = if now < self.held_until {
-                LostReason::Revoked
-            } else {
-                LostReason::Expired
-            };
+            let reason = LostReason::gone(now < self.held_until);
             return self.end(reason).map(Told::Lost);
         }
         let ttl = seconds(ttl);
@@ -260,6 +273,16 @@ impl Deadline {
         Some(self.expected)
     }
 
+    /// The keepalive that had to wait for a member goes out only now: its answer is waited for from now on, whatever was
+    /// thought of it meanwhile. Tells when to look at it again.
+    pub(crate) fn sent(&mut self, now: Instant) -> Instant {
+        self.notice_sleep(now);
+        self.keepalive = Keepalive::InFlight { sent_at: now };
+        // A deadline that has passed is not told yet: that is due now, not a sleep.
+        self.expected = self.expect(later(now, self.patience())).max(now);
+        self.expected
+    }
+
     /// When the keepalive in flight was sent.
     pub(crate) fn in_flight_since(&self) -> Option<Instant> {
         match self.keepalive {
@@ -294,10 +317,10 @@ impl Deadline {
         at
     }
 
-    /// The keepalive in flight will not be answered: its stream broke, or there was none to send it
-    /// on. The first time it goes out again at once.
-    pub(crate) fn unsent(&mut self, now: Instant, jitter: f64) {
-        if let Keepalive::InFlight { .. } = self.keepalive {
+    /// The keepalive sent at `sent_at` will not be answered: its stream broke. The first time it goes out again at once.
+    /// One that was sent later is on another stream, and still waited for.
+    pub(crate) fn unsent(&mut self, sent_at: Instant, now: Instant, jitter: f64) {
+        if self.in_flight_since().is_some_and(|since| since <= sent_at) {
             self.unanswered = self.unanswered.saturating_add(1);
             let first = self.unanswered == 1 && !self.at_risk;
             let pause = if first {
@@ -355,7 +378,7 @@ fn seconds(ttl: i64) -> Duration {
 }
 
 /// A moment too far to be told is as good as one 30 years away.
-fn later(from: Instant, by: Duration) -> Instant {
+pub(crate) fn later(from: Instant, by: Duration) -> Instant {
     from.checked_add(by)
         .unwrap_or_else(|| from + Duration::from_secs(946_080_000))
 }

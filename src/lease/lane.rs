@@ -88,6 +88,20 @@ impl Lane {
         }
     }
 
+    /// For the keeper: wakes a lease when it wants to be looked at. One whose keepalive was routine has not said so itself.
+    pub(crate) fn wake_in_time(&self, place: Place) {
+        if let Some(at) = self.deadline(place, |deadline| deadline.expected()) {
+            self.wake(place, at);
+        }
+    }
+
+    /// For the keeper: the keepalive of a lease that waited for a member is sent now.
+    pub(crate) fn sent(&self, place: Place, now: Instant) {
+        if let Some(at) = self.deadline(place, |deadline| deadline.sent(now)) {
+            self.wake(place, at);
+        }
+    }
+
     /// A lease that has ended is neither woken nor kept alive any more.
     pub(crate) fn rest(&self, place: Place) {
         let mut state = self.0.borrow_mut();

@@ -18,7 +18,7 @@
 //! cell they share.
 //!
 //! One `KeeperActor` a client owns what leases share: the clock that wakes them, and one keepalive stream a connection.
-//! It can be told `Keep`, `Release`, `RenewOnce` and `Shutdown`, and hears `Answered` and `StreamEnded` from the tasks
+//! It can be told `Keep`, `Announce`, `Release`, `RenewOnce` and `Shutdown`, and hears `Answered` and `StreamEnded` from the tasks
 //! that read its streams.
 //!
 //! Ten thousand leases must not mean ten thousand timers, nor a message in each direction for each of them. So an idle
@@ -58,15 +58,23 @@ pub use crate::api::lease::{
 pub use deadline::LostReason;
 pub use events::{LeaseEvent, LeaseEvents, LeaseNews};
 
-use cell::LeaseCell;
+use cell::{LeaseCell, OnTheWay};
 use deadline::Deadline;
 
 /// Keep a lease alive until told otherwise.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct Keep {
-    pub(crate) cell: Arc<LeaseCell>,
+    pub(crate) cell: OnTheWay,
     pub(crate) deadline: Deadline,
+}
+
+/// Know of a lease that is not kept: to revoke it with the client where that was asked, and to tell it from another one
+/// that had its id before.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Announce {
+    pub(crate) cell: Arc<LeaseCell>,
 }
 
 /// The lease's handle is gone: keep it no more, and revoke it where that was asked.
@@ -133,10 +141,12 @@ pub(crate) struct Acked {
     pub(crate) sent_at: Instant,
 }
 
-/// The keepalive in flight will not be answered.
+/// The keepalive sent at that time will not be answered.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(crate) struct StreamBroken;
+pub(crate) struct StreamBroken {
+    pub(crate) sent_at: Instant,
+}
 
 /// The server refused the keepalive to this user.
 #[derive(Message)]

@@ -52,8 +52,7 @@ pub(crate) fn leader(sightings: impl IntoIterator<Item = Sighting>) -> Option<u6
 mod tests {
     use super::*;
 
-    fn candidates(now: Instant) -> Vec<Candidate> {
-        let _ = now;
+    fn candidates() -> Vec<Candidate> {
         (0..3)
             .map(|id| Candidate {
                 id: EndpointId(id),
@@ -67,14 +66,14 @@ mod tests {
     fn the_leader_is_asked_whatever_the_lease() {
         let now = Instant::now();
         for lease in [1, 2, 3, i64::MAX, i64::MIN] {
-            assert_eq!(choose(&candidates(now), lease, None, now), Some(1));
+            assert_eq!(choose(&candidates(), lease, None, now), Some(1));
         }
     }
 
     #[test]
     fn a_silent_leader_is_not_asked_again() {
         let now = Instant::now();
-        let mut members = candidates(now);
+        let mut members = candidates();
         assert_ne!(choose(&members, 7, Some(EndpointId(1)), now), Some(1));
         members[1].penalty = Some(now + PENALTY);
         assert_ne!(choose(&members, 7, None, now), Some(1));
@@ -84,7 +83,7 @@ mod tests {
     #[test]
     fn who_was_silent_longest_ago_is_asked_when_all_were() {
         let now = Instant::now();
-        let mut members = candidates(now);
+        let mut members = candidates();
         for (place, wait) in [30, 10, 20].into_iter().enumerate() {
             members[place].penalty = Some(now + Duration::from_millis(wait));
         }
@@ -95,7 +94,7 @@ mod tests {
     #[test]
     fn the_only_member_is_asked_again_and_none_is_not() {
         let now = Instant::now();
-        let members = &candidates(now)[..1];
+        let members = &candidates()[..1];
         assert_eq!(choose(members, 7, Some(EndpointId(0)), now), Some(0));
         assert_eq!(choose(&[], 7, None, now), None);
     }
@@ -103,7 +102,7 @@ mod tests {
     #[test]
     fn leases_are_spread_where_no_leader_is_known() {
         let now = Instant::now();
-        let mut members = candidates(now);
+        let mut members = candidates();
         members[1].leads = false;
         let chosen: Vec<_> = (0..3)
             .map(|lease| choose(&members, lease, None, now))

@@ -27,7 +27,7 @@ use crate::{
 
 pub(crate) const PATH: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 /// A stream nobody used for that long is closed.
-pub(crate) const IDLE: Duration = Duration::from_secs(30);
+const IDLE: Duration = Duration::from_secs(30);
 /// Answers handed over at once, at the most.
 const BATCH: usize = 512;
 
@@ -150,8 +150,9 @@ impl KeepaliveStream {
         owes && waits(self.last_answer)
     }
 
-    pub(crate) fn is_idle(&self, now: Instant) -> bool {
-        self.owed.is_empty() && now.saturating_duration_since(self.last_use) >= IDLE
+    /// When it is closed if nobody uses it until then. What it still owes was given up long before.
+    pub(crate) fn idle_at(&self) -> Instant {
+        self.last_use + IDLE
     }
 
     pub(crate) fn owes_nothing(&self) -> bool {

@@ -124,8 +124,13 @@ impl TermCell {
         self.change(|term| term.standing = Standing::AtRisk);
     }
 
+    /// The lease is lost; of several reasons the first counts.
     pub(super) fn lost(&self, reason: LostReason) {
-        self.change(|term| term.standing = Standing::Lost(reason));
+        self.change(|term| {
+            if !matches!(term.standing, Standing::Lost(_)) {
+                term.standing = Standing::Lost(reason);
+            }
+        });
     }
 
     pub(super) fn close(&self) {

@@ -115,6 +115,7 @@ pub(crate) fn passing(kind: ErrorKind) -> Passing {
         | ErrorKind::ServerUnavailable
         | ErrorKind::ConnectionLost
         | ErrorKind::MemberUnresponsive
+        | ErrorKind::NotServing
         | ErrorKind::LeaderLost
         // A proxy before one member that answers 502 or 503.
         | ErrorKind::Protocol => Passing::Elsewhere,

@@ -5,20 +5,23 @@ mod stream;
 use std::{
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use bytes::Bytes;
-use h2::client::{ResponseFuture, SendRequest};
+use h2::{
+    RecvStream,
+    client::{ResponseFuture, SendRequest},
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Version, uri::PathAndQuery};
 use prost::Message;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use super::{
     endpoint::Endpoint,
-    grpc::{self, Failure, MessageReader, ReadFault},
+    grpc::{self, Failure, HeadVerdict, MessageReader, ReadFault},
     wire::WireLog,
 };
 use crate::error::{Error, ErrorKind, Outcome};
@@ -63,6 +66,17 @@ struct Shared {
     /// Where the member limits the streams of a connection: requests wait here, not in h2, so that it stays known
     /// that they were not sent.
     room: OnceLock<Semaphore>,
+    /// The connection takes no request any more: after a GOAWAY, or when its stream ids are used up.
+    refuses: AtomicBool,
+    refused: Notify,
+}
+
+impl Shared {
+    fn refuse(&self) {
+        if !self.refuses.swap(true, Ordering::Relaxed) {
+            self.refused.notify_one();
+        }
+    }
 }
 
 /// How many requests and streams are open on a connection.
@@ -72,6 +86,30 @@ pub(crate) struct OpenStreams(Arc<Shared>);
 impl OpenStreams {
     pub(crate) fn count(&self) -> usize {
         self.0.streams.load(Ordering::Relaxed)
+    }
+
+    /// Resolves when the connection was found to take no more requests. For one listener, once.
+    pub(crate) async fn refused(&self) {
+        self.0.refused.notified().await;
+    }
+}
+
+/// How far a request has got, for who gives up on it.
+#[derive(Debug, Default)]
+pub(crate) struct Sent {
+    stream: AtomicU32,
+    answering: AtomicBool,
+}
+
+impl Sent {
+    /// Whether h2 has it, so that it may be written at any time.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.stream.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether its answer has begun to arrive.
+    pub(crate) fn is_answering(&self) -> bool {
+        self.answering.load(Ordering::Relaxed)
     }
 }
 
@@ -104,6 +142,8 @@ impl Channel {
             response_limit,
             streams: AtomicUsize::new(0),
             room: OnceLock::new(),
+            refuses: AtomicBool::new(false),
+            refused: Notify::new(),
         });
         Self { requests, shared }
     }
@@ -127,26 +167,32 @@ impl Channel {
         self.shared.room.get()
     }
 
+    /// Whether another request can be sent on it, as far as is known.
+    pub(crate) fn takes_requests(&self) -> bool {
+        !self.shared.refuses.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn wire(&self) -> &WireLog {
         &self.shared.log
     }
 
-    /// One request, one answer. `sent_as` tells the stream it became, for who gives up on it.
+    /// One request, one answer. `sent` tells how far it got.
     pub(crate) async fn unary<M: Message + Default>(
         &self,
         path: &'static str,
         metadata: &Metadata,
         body: Bytes,
-        sent_as: &AtomicU32,
+        sent: &Sent,
     ) -> Result<M, Failure> {
         let _open = Open::new(&self.shared);
         let (response, mut request) = self.start(path, metadata)?;
         let stream = request.stream_id().as_u32();
-        sent_as.store(stream, Ordering::Relaxed);
+        sent.stream.store(stream, Ordering::Relaxed);
         if let Err(error) = request.send_data(body, true) {
             return Err(self.broken(error, stream).await.into());
         }
         let mut reader = self.head(response, stream).await?;
+        sent.answering.store(true, Ordering::Relaxed);
         let message = match reader.next().await {
             Ok(message) => message,
             Err(fault) => return Err(self.read_fault(fault).into()),
@@ -191,6 +237,7 @@ impl Channel {
     ) -> Result<(ResponseFuture, h2::SendStream<Bytes>), Error> {
         let mut requests = self.requests.clone();
         requests.send_request(request, false).map_err(|error| {
+            self.shared.refuse();
             let text = format!("the connection takes no more requests ({error})");
             self.at(
                 Error::new(ErrorKind::ConnectionLost, Outcome::NotSent, text).with_source(error),
@@ -239,9 +286,21 @@ impl Channel {
             Err(error) => return Err(self.broken(error, stream).await.into()),
         };
         let (head, body) = response.into_parts();
+        self.answer(&head, body)
+    }
+
+    fn answer(
+        &self,
+        head: &http::response::Parts,
+        body: RecvStream,
+    ) -> Result<MessageReader, Failure> {
         match grpc::head_verdict(head.status, &head.headers) {
-            Some(failure) => Err(self.located(failure)),
-            None => Ok(MessageReader::new(body, self.shared.response_limit)),
+            HeadVerdict::Ended(Err(failure)) => Err(self.located(failure)),
+            verdict => Ok(MessageReader::new(
+                body,
+                self.shared.response_limit,
+                matches!(verdict, HeadVerdict::Ended(Ok(()))),
+            )),
         }
     }
 
@@ -255,6 +314,9 @@ impl Channel {
     /// Tells what a broken stream means for its request. Nothing the server writes into a status can make
     /// this say "not sent": only the protocol's own promises and what our socket has seen count.
     pub(super) async fn broken(&self, error: h2::Error, stream: u32) -> Error {
+        if error.is_go_away() {
+            self.shared.refuse();
+        }
         let promised = error.is_remote()
             && (error.is_go_away()
                 || (error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM)));
@@ -285,6 +347,15 @@ impl Channel {
     }
 }
 
+/// Whether it is about one stream alone, which was reset or had ended before something was sent. Its connection may be
+/// well; one that is not says so itself.
+pub(crate) fn is_of_stream(error: &Error) -> bool {
+    let cause =
+        std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<h2::Error>());
+    // What is neither the peer's nor the socket's is our own: sending on a stream that is gone.
+    cause.is_some_and(|cause| cause.is_reset() || (cause.reason().is_none() && !cause.is_io()))
+}
+
 /// gRPC allows eight digits; milliseconds reach from 1 ms to a day.
 fn grpc_timeout(timeout: Duration) -> HeaderValue {
     let mut millis = timeout.as_millis().clamp(1, 99_999_999);
@@ -302,6 +373,37 @@ fn grpc_timeout(timeout: Duration) -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn an_error_of_a_stream_is_told_from_the_end_of_its_connection() {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        tokio::spawn(async move {
+            let mut server = h2::server::handshake(far).await.unwrap();
+            let (_, mut first) = server.accept().await.unwrap().unwrap();
+            first.send_reset(h2::Reason::CANCEL);
+            // The connection goes with the second one.
+            drop(server.accept().await);
+        });
+        let (mut requests, connection) = h2::client::handshake(near).await.unwrap();
+        tokio::spawn(connection);
+        let mut start = || {
+            let request = Request::get("http://member/path").body(()).unwrap();
+            requests.send_request(request, false).unwrap()
+        };
+        let of_stream = |cause: h2::Error| {
+            let error = Error::new(ErrorKind::ConnectionLost, Outcome::Unknown, "");
+            is_of_stream(&error.with_source(cause))
+        };
+        let (response, mut stream) = start();
+        assert!(of_stream(response.await.unwrap_err()));
+        let late = stream.send_data(Bytes::new(), false);
+        assert!(
+            of_stream(late.unwrap_err()),
+            "sent on a stream that is gone"
+        );
+        let (response, _stream) = start();
+        assert!(!of_stream(response.await.unwrap_err()));
+    }
 
     #[test]
     fn a_timeout_is_told_in_milliseconds_and_never_as_nothing() {

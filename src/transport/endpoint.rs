@@ -1,6 +1,6 @@
 //! Where a member is reached: what a user writes, parsed once, never guessed twice.
 
-use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
+use std::{borrow::Cow, fmt, path::PathBuf, str::FromStr, sync::Arc};
 
 use http::uri::{Authority, Scheme};
 
@@ -38,6 +38,12 @@ impl Endpoint {
         if given.is_empty() {
             return Err(invalid(text, "it is empty"));
         }
+        if shown(given) != given {
+            return Err(invalid(
+                text,
+                "credentials do not belong into an endpoint; give them to the builder",
+            ));
+        }
         let (scheme, rest) = match given.split_once("://") {
             None => ("http", given),
             Some((scheme, rest)) => (scheme, rest),
@@ -58,12 +64,6 @@ impl Endpoint {
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         if rest.contains(['/', '?', '#']) {
             return Err(invalid(text, "an endpoint has no path and no query"));
-        }
-        if rest.contains('@') {
-            return Err(invalid(
-                text,
-                "credentials do not belong into an endpoint; give them to the builder",
-            ));
         }
         let written: Authority = rest
             .parse()
@@ -152,7 +152,47 @@ impl Endpoint {
     }
 }
 
+/// An endpoint as its user wrote it, which is not shown as such: there may be a password in it.
+#[derive(Clone)]
+pub(crate) struct Written(pub(crate) String);
+
+impl AsRef<str> for Written {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", shown(&self.0))
+    }
+}
+
+/// What may be shown of an endpoint that somebody wrote: not the user and the password before an `@`.
+pub(crate) fn shown(text: &str) -> Cow<'_, str> {
+    let scheme = |name: &str| {
+        let start = text.get(..name.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(name))
+    };
+    // The path of a socket may have an `@`.
+    let Some(at) = text
+        .rfind('@')
+        .filter(|_| !scheme("unix://") && !scheme("unixs://"))
+    else {
+        return Cow::Borrowed(text);
+    };
+    let named = ["http://", "https://"]
+        .into_iter()
+        .find(|name| scheme(name));
+    Cow::Owned(format!(
+        "{}<hidden>{}",
+        named.unwrap_or_default(),
+        &text[at..]
+    ))
+}
+
 fn invalid(text: &str, why: &str) -> Error {
+    let text = shown(text.trim());
     Error::new(
         ErrorKind::InvalidEndpoint,
         Outcome::NotSent,
@@ -230,9 +270,37 @@ mod tests {
 
     #[test]
     fn unix_sockets_keep_their_path() {
-        let endpoint = Endpoint::parse("unix:///run/etcd.sock").unwrap();
-        assert_eq!(*endpoint.target(), Target::Unix("/run/etcd.sock".into()));
-        assert_eq!(endpoint.as_str(), "unix:///run/etcd.sock");
+        for path in ["/run/etcd.sock", "/run/etcd@home.sock"] {
+            let text = format!("unix://{path}");
+            let endpoint = Endpoint::parse(&text).unwrap();
+            assert_eq!(*endpoint.target(), Target::Unix(path.into()));
+            assert_eq!(endpoint.as_str(), text);
+        }
+    }
+
+    #[test]
+    fn a_password_in_an_endpoint_is_refused_and_not_shown() {
+        for text in [
+            "http://ann:sesame@a:1",
+            "HTTPS://ann:sesame@a:1",
+            " ann:sesame@a:1 ",
+            "ann:se/same@sesame@a:1",
+            "http://ann:sesame@a:b",
+            "sesame://sesame@a:1",
+            "ftp://ann:sesame@a:1",
+            "http://ann:s?e#sesame@a:1/path",
+        ] {
+            let error = Endpoint::parse(text).unwrap_err();
+            let written = Written(text.to_owned());
+            let told = format!("{error} {error:?} {written:?}");
+            assert!(!told.contains("sesame"), "{told}");
+            assert!(
+                told.contains("credentials") && told.contains("@a:"),
+                "{told}"
+            );
+        }
+        assert_eq!(shown("http://ann:sesame@a:1"), "http://<hidden>@a:1");
+        assert_eq!(shown("é"), "é");
     }
 
     #[test]

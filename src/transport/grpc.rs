@@ -19,6 +19,8 @@ use crate::{
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const PREFIX: usize = 5;
+/// Enough of a message to see what it is about.
+const BEGINNING: usize = 64;
 /// A buffer for a large message grows as it arrives: a length is only a claim until its bytes are here.
 const GROWTH: usize = 4 << 20;
 
@@ -87,15 +89,18 @@ pub(crate) struct MessageReader {
     head: Bytes,
     /// A message that came in several pieces, being put together.
     pieces: BytesMut,
+    /// Whether the head said already that all is well, so that no trailers will.
+    told_ok: bool,
 }
 
 impl MessageReader {
-    pub(crate) fn new(stream: RecvStream, limit: usize) -> Self {
+    pub(crate) fn new(stream: RecvStream, limit: usize, told_ok: bool) -> Self {
         Self {
             stream,
             limit,
             head: Bytes::new(),
             pieces: BytesMut::new(),
+            told_ok,
         }
     }
 
@@ -132,8 +137,25 @@ impl MessageReader {
         }
     }
 
-    /// The trailers' verdict on the call.
+    /// The first bytes of the message that comes next, as far as they have arrived.
+    pub(crate) fn beginning(&self) -> Bytes {
+        let arrived: &[u8] = if self.pieces.is_empty() {
+            &self.head
+        } else {
+            &self.pieces
+        };
+        let message = arrived.get(PREFIX..).unwrap_or_default();
+        Bytes::copy_from_slice(&message[..message.len().min(BEGINNING)])
+    }
+
+    /// The trailers' verdict on the call. What stands before them is read first: h2 tells of trailers only then.
     pub(crate) async fn status(&mut self) -> Result<Result<(), Failure>, ReadFault> {
+        if self.next().await?.is_some() {
+            return Err(protocol("the answer has more than one message").into());
+        }
+        if self.told_ok {
+            return Ok(Ok(()));
+        }
         match poll_fn(|cx| self.stream.poll_trailers(cx)).await {
             Ok(Some(trailers)) => Ok(status_of(&trailers).unwrap_or_else(|| Err(no_status()))),
             Ok(None) => Ok(Err(no_status())),
@@ -214,31 +236,37 @@ impl From<Error> for ReadFault {
     }
 }
 
-/// Checks the head of an answer; `Some` where it already ends the call.
-pub(crate) fn head_verdict(status: StatusCode, headers: &HeaderMap) -> Option<Failure> {
+/// What the head of an answer says of the call.
+#[derive(Debug)]
+pub(crate) enum HeadVerdict {
+    /// Messages may follow, and trailers tell how it ended.
+    Open,
+    /// This is all of it.
+    Ended(Result<(), Failure>),
+}
+
+pub(crate) fn head_verdict(status: StatusCode, headers: &HeaderMap) -> HeadVerdict {
+    let refused = |what: &str| HeadVerdict::Ended(Err(protocol(what).into()));
     if let Some(verdict) = status_of(headers) {
-        // An OK without a message is told by the reader: the data ends before the first one.
-        return verdict.err();
+        return HeadVerdict::Ended(verdict);
     }
     if status != StatusCode::OK {
-        return Some(
-            protocol(&format!(
-                "the answer is HTTP {status}, not gRPC; is this an etcd client port?"
-            ))
-            .into(),
-        );
+        return refused(&format!(
+            "the answer is HTTP {status}, not gRPC; is this an etcd client port?"
+        ));
     }
     let content = headers
         .get(http::header::CONTENT_TYPE)
         .map(HeaderValue::as_bytes);
     if content.is_some_and(|content| content.starts_with(b"application/grpc")) {
-        None
+        HeadVerdict::Open
     } else {
-        Some(protocol("the answer is not gRPC; is this an etcd client port?").into())
+        refused("the answer is not gRPC; is this an etcd client port?")
     }
 }
 
-fn status_of(headers: &HeaderMap) -> Option<Result<(), Failure>> {
+/// The status of an answer, where these headers or trailers have it.
+pub(super) fn status_of(headers: &HeaderMap) -> Option<Result<(), Failure>> {
     if headers.get(&GRPC_STATUS)?.as_bytes() == b"0" {
         return Some(Ok(()));
     }

@@ -16,10 +16,13 @@ pub(crate) mod tls;
 #[path = "tls_absent.rs"]
 pub(crate) mod tls;
 #[cfg(feature = "tls")]
+mod tls_errors;
+#[cfg(feature = "tls")]
 mod tls_options;
 pub(crate) mod wire;
 
 pub use endpoint::Endpoint;
+pub(crate) use endpoint::{Written, shown};
 pub use service::{AnswerBody, GrpcService};
 #[cfg(feature = "tls")]
 pub use tls_options::TlsOptions;

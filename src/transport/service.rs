@@ -11,15 +11,21 @@ use std::{
 
 use bytes::Bytes;
 use h2::{RecvStream, SendStream};
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use http_body::{Body as _, Frame};
+use tokio::time::Instant;
 use tonic::{body::Body, codegen::Service};
 
-use super::channel::Channel;
-use crate::{client::Client, error::Error};
+use super::{channel::Channel, grpc};
+use crate::{
+    auth::{Token, Tokens},
+    client::Client,
+    error::Error,
+};
 
 /// The cluster as tonic's generated clients see it, made by [`Client::grpc`]: balanced over the members that are
-/// ready, with the client's token, but without its retries and deadlines.
+/// ready, with the client's token, but without its retries and deadlines. A call whose token was refused fails; the
+/// next one goes with a new token.
 ///
 /// ```no_run
 /// # async fn example(etcd: &actix_etcd::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -36,7 +42,8 @@ pub struct GrpcService {
 }
 
 impl Client {
-    /// For tonic's generated clients, which are in [`proto`](crate::proto).
+    /// For tonic's generated clients, which are in [`proto`](crate::proto). The size of answers is limited by them (4 MiB
+    /// by tonic's default, `max_decoding_message_size` raises it), not by the client's options.
     pub fn grpc(&self) -> GrpcService {
         GrpcService {
             client: self.clone(),
@@ -57,15 +64,36 @@ impl Service<Request<Body>> for GrpcService {
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let client = self.client.clone();
         Box::pin(async move {
+            let tokens = &client.caller().tokens;
+            let deadline = Instant::now() + client.request_timeout();
+            let token = tokens.current(deadline).await?;
             let connection = client.ready_connection().await?;
-            let token = client.token();
             let (head, body) = request.into_parts();
             let mut request = Request::from_parts(head, ());
-            if let Some(token) = token {
-                request.headers_mut().insert("token", token);
+            if let Some(value) = &token.value {
+                request.headers_mut().insert("token", value.clone());
             }
-            connection.channel.exchange(request, body).await
+            let sent_with = SentWith {
+                tokens: tokens.clone(),
+                token,
+            };
+            connection.channel.exchange(request, body, sent_with).await
         })
+    }
+}
+
+/// The token that a request took along.
+struct SentWith {
+    tokens: Tokens,
+    token: Token,
+}
+
+impl SentWith {
+    /// Looks for a refusal of the token where an answer tells its status.
+    fn look(&self, headers: &HeaderMap) {
+        if let Some(Err(failure)) = grpc::status_of(headers) {
+            self.tokens.turned_down(&self.token, failure.error.kind());
+        }
     }
 }
 
@@ -74,6 +102,7 @@ impl Channel {
         &self,
         request: Request<()>,
         mut body: Body,
+        sent_with: SentWith,
     ) -> Result<Response<AnswerBody>, Error> {
         let (response, mut stream) = self.start_request(request)?;
         let id = stream.stream_id().as_u32();
@@ -95,10 +124,12 @@ impl Channel {
             Ok(response) => response,
             Err(error) => return Err(self.broken(error, id).await),
         };
+        sent_with.look(response.headers());
         Ok(response.map(|stream| AnswerBody {
             stream,
             data_ended: false,
             channel: self.clone(),
+            sent_with,
         }))
     }
 }
@@ -141,6 +172,7 @@ pub struct AnswerBody {
     stream: RecvStream,
     data_ended: bool,
     channel: Channel,
+    sent_with: SentWith,
 }
 
 impl std::fmt::Debug for AnswerBody {
@@ -172,7 +204,10 @@ impl http_body::Body for AnswerBody {
             }
         }
         match ready!(this.stream.poll_trailers(cx)) {
-            Ok(Some(trailers)) => Poll::Ready(Some(Ok(Frame::trailers(trailers)))),
+            Ok(Some(trailers)) => {
+                this.sent_with.look(&trailers);
+                Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+            }
             Ok(None) => Poll::Ready(None),
             Err(error) => Poll::Ready(Some(Err(this.channel.cut(error)))),
         }

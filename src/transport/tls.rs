@@ -1,11 +1,12 @@
 //! Encrypted connections with rustls.
 //!
-//! Files are read at every handshake, so certificates that were replaced count from the next connection on. What cannot
-//! be read or parsed then (a file that is just being written) leaves the last good settings in force.
+//! Files, and the system's authorities, are read at every handshake, so certificates that were replaced count from the
+//! next connection on. What cannot be read or parsed then (a file that is just being written) leaves the last good
+//! settings in force.
 
-use std::{
-    io,
-    sync::{Arc, Mutex, PoisonError},
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering},
 };
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -13,23 +14,45 @@ use tokio_rustls::{
     TlsConnector,
     client::TlsStream,
     rustls::{
-        AlertDescription, CertificateError, ClientConfig, Error as RustlsError, RootCertStore,
-        crypto::ring,
+        ClientConfig, Error as RustlsError, InconsistentKeys, RootCertStore, SignatureScheme,
+        client::ResolvesClientCert,
+        crypto::ring::{self, sign::any_supported_type},
         pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+        sign::{CertifiedKey, SingleCertAndKey},
     },
 };
+use zeroize::Zeroizing;
 
 use super::{
     endpoint::{Endpoint, Target},
+    tls_errors::{self, failed, refused},
     tls_options::{Authorities, Material, TlsOptions},
 };
-use crate::error::{Error, ErrorKind, Outcome};
+use crate::error::Error;
 
 /// How a client encrypts, and the settings that were last made of it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tls {
     options: Arc<TlsOptions>,
     last: Arc<Mutex<Option<Prepared>>>,
+    nobody: Arc<Nobody>,
+}
+
+/// In place of a client certificate: notes that a server asked for one.
+#[derive(Debug, Default)]
+struct Nobody {
+    was_asked: AtomicBool,
+}
+
+impl ResolvesClientCert for Nobody {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.was_asked.store(true, Ordering::Relaxed);
+        None
+    }
+
+    fn has_certs(&self) -> bool {
+        false
+    }
 }
 
 /// Settings and what they were made of.
@@ -49,7 +72,7 @@ impl Tls {
     pub(crate) fn new(options: TlsOptions) -> Self {
         Self {
             options: Arc::new(options),
-            last: Arc::default(),
+            ..Self::default()
         }
     }
 
@@ -72,7 +95,12 @@ impl Tls {
         TlsConnector::from(config)
             .connect(name.clone(), socket)
             .await
-            .map_err(|error| refused(&error, &name))
+            .map_err(|error| refused(&error, &name, self.misses_certificate()))
+    }
+
+    /// Whether a server has asked for a certificate that was not given.
+    fn misses_certificate(&self) -> bool {
+        !self.options.has_client_certificate() && self.nobody.was_asked.load(Ordering::Relaxed)
     }
 
     fn server_name(&self, endpoint: &Endpoint) -> Result<ServerName<'static>, Error> {
@@ -90,9 +118,9 @@ impl Tls {
     }
 
     async fn config(&self) -> Result<Arc<ClientConfig>, Error> {
-        let (options, last) = (self.options.clone(), self.last());
+        let (options, nobody, last) = (self.options.clone(), self.nobody.clone(), self.last());
         // Files and the system's authorities are on a disk that may be slow.
-        let prepared = tokio::task::spawn_blocking(move || prepare(&options, last))
+        let prepared = tokio::task::spawn_blocking(move || prepare(&options, nobody, last))
             .await
             .map_err(|error| failed("the certificates could not be read").with_source(error))?;
         match (prepared, self.last()) {
@@ -117,46 +145,30 @@ impl Tls {
     /// What a connection that broke before its first answer says of the certificates. In TLS 1.3 a server refuses the
     /// client's only after the handshake.
     pub(crate) fn explain(&self, error: Error) -> Error {
-        let shown = format!("{error:?}");
-        let alert = |alert: AlertDescription| shown.contains(&format!("alert: {alert:?}"));
-        let anonymous = !self.options.has_client_certificate();
-        let text = if alert(AlertDescription::CertificateRequired)
-            || (anonymous && alert(AlertDescription::BadCertificate))
-        {
-            "the server wants a client certificate, and none was given"
-        } else if alert(AlertDescription::BadCertificate)
-            || alert(AlertDescription::UnknownCA)
-            || alert(AlertDescription::CertificateUnknown)
-        {
-            "the server does not accept the client certificate"
-        } else if alert(AlertDescription::CertificateExpired) {
-            "the client certificate has expired"
-        } else if anonymous && error.kind() == ErrorKind::ConnectionLost {
-            "the server closed the connection after the handshake: it may want a client certificate, and none was given"
-        } else if error.kind() == ErrorKind::ConnectionLost {
-            "the server closed the connection after the handshake: it may not accept the client certificate"
-        } else {
-            return error;
-        };
-        failed(text).with_source(error)
+        let missing = self.misses_certificate();
+        tls_errors::after_handshake(error, missing, self.options.has_client_certificate())
     }
 }
 
-fn prepare(options: &TlsOptions, last: Option<Prepared>) -> Result<Prepared, Error> {
+fn prepare(
+    options: &TlsOptions,
+    nobody: Arc<Nobody>,
+    last: Option<Prepared>,
+) -> Result<Prepared, Error> {
     let material = options.read()?;
     match last {
         Some(last) if *last.material == material => Ok(last),
         _ => Ok(Prepared {
-            config: Arc::new(configure(&material)?),
+            config: Arc::new(configure(&material, nobody)?),
             material: Arc::new(material),
         }),
     }
 }
 
-fn configure(material: &Material) -> Result<ClientConfig, Error> {
+fn configure(material: &Material, nobody: Arc<Nobody>) -> Result<ClientConfig, Error> {
     let mut roots = RootCertStore::empty();
     match &material.authorities {
-        Authorities::System => add_system_roots(&mut roots)?,
+        Authorities::System(certificates) => add_system_roots(&mut roots, certificates)?,
         Authorities::Given(pems) => {
             for pem in pems {
                 add_roots(&mut roots, pem)?;
@@ -168,23 +180,37 @@ fn configure(material: &Material) -> Result<ClientConfig, Error> {
         .map_err(|error| failed(error.to_string()))?
         .with_root_certificates(roots);
     let mut config = match &material.client {
-        None => builder.with_no_client_auth(),
+        None => builder.with_client_cert_resolver(nobody),
         Some((certificates, key)) => {
             let certificates = parse_certificates(certificates, "the client certificate")?;
-            // The parser's own words may hold parts of the key.
-            let key = PrivateKeyDer::from_pem_slice(key)
-                .map_err(|_| failed("the client's key is not PEM, or of no known kind"))?;
-            builder
-                .with_client_auth_cert(certificates, key)
-                .map_err(|error| {
-                    failed(format!(
-                        "the client certificate and its key cannot be used: {error}"
-                    ))
-                })?
+            let certified = certify(certificates, key)?;
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)))
         }
     };
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(config)
+}
+
+/// A certificate and its key, as rustls does it, but for the key's bytes: rustls would leave them behind in memory.
+fn certify(certificates: Vec<CertificateDer<'static>>, key: &[u8]) -> Result<CertifiedKey, Error> {
+    let unusable = |error: RustlsError| {
+        failed(format!(
+            "the client certificate and its key cannot be used: {error}"
+        ))
+    };
+    let key = any_supported_type(&*parse_key(key)?).map_err(unusable)?;
+    let certified = CertifiedKey::new(certificates, key);
+    match certified.keys_match() {
+        Ok(()) | Err(RustlsError::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
+        Err(error) => Err(unusable(error)),
+    }
+}
+
+fn parse_key(pem: &[u8]) -> Result<Zeroizing<PrivateKeyDer<'static>>, Error> {
+    // The parser's own words may hold parts of the key.
+    PrivateKeyDer::from_pem_slice(pem)
+        .map(Zeroizing::new)
+        .map_err(|_| failed("the client's key is not PEM, or of no known kind"))
 }
 
 fn add_roots(roots: &mut RootCertStore, pem: &[u8]) -> Result<(), Error> {
@@ -209,10 +235,12 @@ fn parse_certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'stat
     }
 }
 
-fn add_system_roots(roots: &mut RootCertStore) -> Result<(), Error> {
-    let found = rustls_native_certs::load_native_certs();
+fn add_system_roots(
+    roots: &mut RootCertStore,
+    certificates: &[CertificateDer<'static>],
+) -> Result<(), Error> {
     // Systems carry the odd certificate that nobody can use: the others count.
-    let (added, _) = roots.add_parsable_certificates(found.certs);
+    let (added, _) = roots.add_parsable_certificates(certificates.iter().cloned());
     if added == 0 {
         return Err(failed(
             "the system has no certificate authorities; give one with `ca_file` or `ca_pem`",
@@ -221,47 +249,32 @@ fn add_system_roots(roots: &mut RootCertStore) -> Result<(), Error> {
     Ok(())
 }
 
-fn failed(text: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::TlsFailed, Outcome::NotSent, text)
-}
+#[cfg(test)]
+mod tests {
+    use zeroize::ZeroizeOnDrop;
 
-/// What a failed handshake means, in words that tell the cases apart.
-fn refused(error: &io::Error, name: &ServerName<'_>) -> Error {
-    let name = name.to_str();
-    let rustls = error
-        .get_ref()
-        .and_then(|inner| inner.downcast_ref::<RustlsError>());
-    let text = match rustls {
-        Some(RustlsError::InvalidCertificate(why)) => match why {
-            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-                "the server's certificate has expired".to_owned()
-            }
-            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-                "the server's certificate is not valid yet".to_owned()
-            }
-            CertificateError::NotValidForName
-            | CertificateError::NotValidForNameContext { .. } => {
-                format!("the server's certificate is for other names than `{name}`")
-            }
-            CertificateError::UnknownIssuer => {
-                "the server's certificate was signed by an unknown authority".to_owned()
-            }
-            CertificateError::BadSignature => {
-                "the server's certificate was signed by an unknown authority with the name of a known one"
-                    .to_owned()
-            }
-            other => format!("the server's certificate is not accepted: {other}"),
-        },
-        Some(RustlsError::AlertReceived(AlertDescription::CertificateRequired)) => {
-            "the server wants a client certificate, and none was given".to_owned()
+    use super::*;
+
+    #[test]
+    fn every_endpoint_has_its_own_name() {
+        let options = TlsOptions::new()
+            .server_name("https://10.0.0.1:2379", "one.example")
+            .server_name("10.0.0.2", "two.example");
+        let tls = Tls::new(options);
+        for (endpoint, name) in [
+            ("https://10.0.0.1:2379", "one.example"),
+            ("https://10.0.0.2:2379", "two.example"),
+            ("https://10.0.0.3:2379", "10.0.0.3"),
+            ("unixs:///run/etcd.sock", "localhost"),
+        ] {
+            let endpoint = Endpoint::parse(endpoint).unwrap();
+            assert_eq!(tls.server_name(&endpoint).unwrap().to_str(), name);
         }
-        Some(RustlsError::InvalidMessage(_)) => {
-            "the server does not speak TLS; is it http://?".to_owned()
-        }
-        Some(other) => format!("the handshake failed: {other}"),
-        None => {
-            format!("it ended during the handshake ({error}); is it plain text (http://)?")
-        }
-    };
-    failed(text)
+    }
+
+    #[test]
+    fn what_holds_a_key_wipes_it() {
+        fn wiped<T: ZeroizeOnDrop>(_: fn(&[u8]) -> Result<T, Error>) {}
+        wiped(parse_key);
+    }
 }

@@ -6,13 +6,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use tokio_rustls::rustls::pki_types::CertificateDer;
 use zeroize::Zeroizing;
 
 use super::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Outcome};
 
 /// How connections to `https://` and `unixs://` endpoints are encrypted. Keys are never printed, and wiped from memory
-/// when dropped.
+/// when dropped; what rustls made of them is its own.
 ///
 /// ```no_run
 /// # async fn example() -> actix_etcd::Result<()> {
@@ -47,7 +48,7 @@ enum SecretSource {
     File(PathBuf),
 }
 
-/// All that was read, in PEM.
+/// All that was read: in PEM, but for what the system gives.
 #[derive(PartialEq)]
 pub(super) struct Material {
     pub(super) authorities: Authorities,
@@ -56,7 +57,7 @@ pub(super) struct Material {
 
 #[derive(PartialEq)]
 pub(super) enum Authorities {
-    System,
+    System(Vec<CertificateDer<'static>>),
     Given(Vec<Vec<u8>>),
 }
 
@@ -66,7 +67,8 @@ impl TlsOptions {
         Self::default()
     }
 
-    /// Trusts this authority, in PEM; can be said several times. Default: the system's authorities.
+    /// Trusts this authority, in PEM; can be said several times. Default: the system's authorities, which are read
+    /// again at every new connection.
     pub fn ca_pem(mut self, pem: impl AsRef<[u8]>) -> Self {
         self.authorities.push(Source::Pem(pem.as_ref().to_vec()));
         self
@@ -107,9 +109,10 @@ impl TlsOptions {
         self
     }
 
-    /// Checks the certificate of this endpoint against this name. Default: the endpoint's own host.
+    /// Checks the certificate of this endpoint against this name; of `https://` or `unixs://`, or a bare `host:port`.
+    /// Default: the endpoint's own host.
     pub fn server_name(mut self, endpoint: impl AsRef<str>, name: impl Into<String>) -> Self {
-        match Endpoint::parse(endpoint.as_ref()) {
+        match encrypted(endpoint.as_ref()) {
             Ok(endpoint) => {
                 self.server_names.insert(endpoint, name.into());
             }
@@ -136,7 +139,8 @@ impl TlsOptions {
 
     pub(super) fn read(&self) -> Result<Material, Error> {
         let authorities = if self.authorities.is_empty() {
-            Authorities::System
+            // What cannot be read is as good as not there.
+            Authorities::System(rustls_native_certs::load_native_certs().certs)
         } else {
             let given: Result<_, _> = self.authorities.iter().map(Source::read).collect();
             Authorities::Given(given?)
@@ -156,6 +160,23 @@ impl TlsOptions {
             client,
         })
     }
+}
+
+/// An endpoint that is encrypted, as a bare address is here.
+fn encrypted(text: &str) -> Result<Endpoint, Error> {
+    if !text.contains("://") {
+        return Endpoint::parse(&format!("https://{}", text.trim()));
+    }
+    let endpoint = Endpoint::parse(text)?;
+    if !endpoint.is_tls() {
+        let text = format!("{endpoint} has no certificate whose name could be checked");
+        return Err(Error::new(
+            ErrorKind::InvalidEndpoint,
+            Outcome::NotSent,
+            text,
+        ));
+    }
+    Ok(endpoint)
 }
 
 impl Source {
@@ -195,5 +216,41 @@ impl fmt::Debug for TlsOptions {
             .field("key", &key)
             .field("server_names", &self.server_names)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zeroize::ZeroizeOnDrop;
+
+    use super::*;
+
+    #[test]
+    fn names_belong_to_encrypted_endpoints() {
+        let named = |endpoint: &str| TlsOptions::new().server_name(endpoint, "one.example");
+        for endpoint in ["10.0.0.1:2379", " 10.0.0.1", "https://10.0.0.1:2379/"] {
+            let options = named(endpoint);
+            options.validate().unwrap();
+            let known = Endpoint::parse("https://10.0.0.1:2379").unwrap();
+            assert!(options.server_names.contains_key(&known), "{endpoint}");
+        }
+        named("unixs:///run/etcd.sock").validate().unwrap();
+        for endpoint in ["http://10.0.0.1:2379", "unix:///run/etcd.sock", ""] {
+            let refused = named(endpoint).validate().unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidEndpoint, "{endpoint}");
+        }
+    }
+
+    #[test]
+    fn what_holds_a_key_wipes_it() {
+        fn wiped(_: &impl ZeroizeOnDrop) {}
+        let options = TlsOptions::new().client_certificate_pem("certificate", "key");
+        if let Some((_, SecretSource::Pem(pem))) = &options.client {
+            wiped(pem);
+        }
+        let material = options.read().unwrap();
+        let (_, key) = material.client.unwrap();
+        wiped(&key);
+        assert_eq!(*key, b"key");
     }
 }

@@ -8,7 +8,8 @@ mod token;
 use std::sync::{Arc, Weak};
 
 use actix::{
-    Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message, Supervised, WeakAddr,
+    Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message, SpawnHandle, Supervised,
+    WeakAddr,
 };
 use tokio::{sync::oneshot, time::Instant};
 
@@ -23,7 +24,7 @@ use crate::{
     api::watch::WatchEnd,
     call::Caller,
     connection::EndpointId,
-    error::Error,
+    error::{Error, ErrorKind, Outcome},
     proto::{Event, event::EventType},
     supervisor::{crashes, supervise},
 };
@@ -46,6 +47,8 @@ pub(crate) struct WatchActor {
     asking: Vec<oneshot::Sender<i64>>,
     attached_at: Option<Instant>,
     down_since: Option<Instant>,
+    /// Will say that the outage was too long.
+    outage: Option<SpawnHandle>,
     error: Option<Arc<Error>>,
     /// Times in a row that the server ended it soon.
     setbacks: u32,
@@ -141,6 +144,7 @@ impl WatchActor {
                 asking: Vec::new(),
                 attached_at: None,
                 down_since: None,
+                outage: None,
                 error: None,
                 setbacks: 0,
                 restarted: false,
@@ -166,10 +170,13 @@ impl WatchActor {
         self.cursor.broken();
         self.attachment += 1;
         self.phase = Phase::Attaching;
-        self.token = match self.caller.upgrade() {
-            Some(caller) => caller.shared.token.generation(),
-            None => return self.end(WatchEnd::Shutdown, ctx),
+        let Some(caller) = self.caller.upgrade() else {
+            return self.end(WatchEnd::Shutdown, ctx);
         };
+        if caller.tokens.are_awaited() {
+            return self.await_token(ctx);
+        }
+        self.token = caller.shared.token.generation();
         let told = self.tell_hub(Attach {
             watch: self.id,
             attachment: self.attachment,
@@ -203,8 +210,9 @@ impl WatchActor {
         if let Some(opened) = self.opened.take() {
             let _ = opened.send(Err(end.to_error()));
         }
-        self.asking.clear();
+        // Those who ask look there for the reason.
         self.feed.end(end);
+        self.asking.clear();
         ctx.stop();
     }
 
@@ -216,11 +224,26 @@ impl WatchActor {
         self.time_outage(ctx);
     }
 
-    fn time_outage(&self, ctx: &mut Context<Self>) {
+    fn time_outage(&mut self, ctx: &mut Context<Self>) {
         if let (Some(since), Some(longest)) = (self.down_since, self.spec.max_outage) {
             let left = (since + longest).saturating_duration_since(Instant::now());
-            ctx.notify_later(OutageDue { since }, left);
+            self.outage = Some(ctx.notify_later(OutageDue { since }, left));
         }
+    }
+
+    /// Whether it was down.
+    fn is_up_again(&mut self, ctx: &mut Context<Self>) -> bool {
+        // It may be hours away: a watch that is lost often would gather them.
+        if let Some(outage) = self.outage.take() {
+            ctx.cancel_future(outage);
+        }
+        self.down_since.take().is_some()
+    }
+
+    /// Looks for a place after it was without one.
+    fn resume(&mut self, ctx: &mut Context<Self>) {
+        self.went_down(ctx);
+        self.attach(None, ctx);
     }
 
     fn created(&mut self, revision: i64, cluster_id: u64, ctx: &mut Context<Self>) {
@@ -242,7 +265,7 @@ impl WatchActor {
         self.phase = Phase::Attached;
         self.attached_at = Some(Instant::now());
         self.error = None;
-        let was_down = self.down_since.take().is_some();
+        let was_down = self.is_up_again(ctx);
         if let Some(opened) = self.opened.take() {
             self.feed.set_delivered(self.cursor.next_revision() - 1);
             if opened.send(Ok(())).is_err() {
@@ -284,7 +307,7 @@ impl WatchActor {
         }
         self.detach(Phase::Lagging);
         if !self.feed.want_drain() {
-            self.attach(None, ctx);
+            self.resume(ctx);
         }
     }
 
@@ -309,17 +332,26 @@ impl Actor for WatchActor {
             return self.attach(None, ctx);
         }
         // Timers died, and one message: perhaps events. What was delivered is known, so it is asked for anew.
+        self.outage = None;
+        self.time_outage(ctx);
         match self.phase {
-            Phase::Attaching | Phase::Attached => self.attach(None, ctx),
+            Phase::Attaching => self.resume(ctx),
+            Phase::Attached => {
+                if self.spec.notices {
+                    let error = "the watch's actor panicked";
+                    let error = Error::new(ErrorKind::Internal, Outcome::Unknown, error);
+                    self.feed.disconnected(Arc::new(error));
+                }
+                self.resume(ctx);
+            }
             Phase::Lagging => {
                 if !self.feed.want_drain() {
-                    self.attach(None, ctx);
+                    self.resume(ctx);
                 }
             }
             Phase::Resyncing => self.reread(ctx),
             Phase::Ended => ctx.stop(),
         }
-        self.time_outage(ctx);
     }
 }
 

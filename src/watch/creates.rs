@@ -7,7 +7,8 @@
 //! A progress message to watch −1 is about every watch that existed on the server when the request
 //! was handled. It and the answer to a create take different queues there, so it can arrive *after* the
 //! answer to a create that was handled later, and then says nothing about that watch. Taking it for
-//! progress would skip everything the watch still has to catch up with.
+//! progress would skip everything the watch still has to catch up with. A watch that has nothing to catch
+//! up with, as it starts after all there was, can't be misled: such progress is before its start.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -46,6 +47,9 @@ pub(crate) enum Answer<'a, W> {
     Unwanted { id: i64 },
     /// The echo of something already done.
     Nobody,
+    /// The server chose the id itself, and more than one create may be meant: give up the stream, and create watches
+    /// on this server one a stream.
+    Ambiguous,
     /// Answers and creates can't be paired any more: give up the stream and resume all its watches.
     OutOfStep,
 }
@@ -53,6 +57,7 @@ pub(crate) enum Answer<'a, W> {
 #[derive(Debug)]
 struct Waiting<W> {
     id: i64,
+    start_revision: i64,
     /// `None`: cancelled before the answer came.
     who: Option<W>,
 }
@@ -62,7 +67,7 @@ struct Live<W> {
     who: W,
     /// The header revision of the answer to the create.
     created_at: i64,
-    /// Progress requests sent before that answer, whose own answers may still be on their way.
+    /// Progress requests sent before that answer, whose own answers may still be on their way and would mislead it.
     asked_before: u32,
 }
 
@@ -103,17 +108,24 @@ impl<W> Creates<W> {
     }
 
     /// Creates that are not answered yet.
+    #[cfg(test)]
     pub(crate) fn unanswered(&self) -> usize {
         self.waiting.len()
     }
 
-    /// The id for a create, which has to be sent before any later one. It is never 0: that asks the
-    /// server to choose.
-    pub(crate) fn create(&mut self, who: W) -> i64 {
+    /// The id of the oldest create that is not answered yet.
+    pub(crate) fn oldest_unanswered(&self) -> Option<i64> {
+        self.waiting.front().map(|create| create.id)
+    }
+
+    /// The id for a create from `start_revision` (0: from now on), which has to be sent before any later one. It
+    /// is never 0: that asks the server to choose.
+    pub(crate) fn create(&mut self, who: W, start_revision: i64) -> i64 {
         self.last_id += 1;
         self.wanted += 1;
         self.waiting.push_back(Waiting {
             id: self.last_id,
+            start_revision,
             who: Some(who),
         });
         self.last_id
@@ -126,13 +138,17 @@ impl<W> Creates<W> {
             self.closing.insert(id);
             return Some(live.who);
         }
-        let index = self
-            .waiting
-            .binary_search_by_key(&id, |create| create.id)
-            .ok()?;
+        let index = self.position(id)?;
         let who = self.waiting.get_mut(index)?.who.take()?;
         self.wanted -= 1;
         Some(who)
+    }
+
+    /// Where a create waits for its answer.
+    fn position(&self, id: i64) -> Option<usize> {
+        self.waiting
+            .binary_search_by_key(&id, |create| create.id)
+            .ok()
     }
 
     /// Pairs a response with its watch.
@@ -159,10 +175,18 @@ impl<W> Creates<W> {
         }
         // A proxy may choose ids of its own. With one create under way there is no doubt whose it is.
         let ours = self.waiting.front().map(|create| create.id);
-        if id == NO_WATCH || ours.is_none() || (ours != Some(id) && self.waiting.len() > 1) {
+        if id == NO_WATCH || ours.is_none() {
             return Answer::OutOfStep;
         }
-        let Some(who) = self.waiting.pop_front().and_then(|create| create.who) else {
+        if ours != Some(id) && self.waiting.len() > 1 {
+            return match self.position(id) {
+                Some(_) => Answer::OutOfStep,
+                None => Answer::Ambiguous,
+            };
+        }
+        let create = self.waiting.pop_front();
+        let start = create.as_ref().map_or(0, |create| create.start_revision);
+        let Some(who) = create.and_then(|create| create.who) else {
             self.closing.insert(id);
             // The cancel that followed the create named our id, which the server did not take.
             return if ours == Some(id) {
@@ -176,7 +200,9 @@ impl<W> Creates<W> {
             // A reconnect makes it long, and then nothing may come for days.
             self.waiting = VecDeque::new();
         }
-        let asked_before = self.asked;
+        // From 0 it starts at the next revision.
+        let behind = start != 0 && start <= revision;
+        let asked_before = if behind { self.asked } else { 0 };
         let live = self.live.entry(id).or_insert(Live {
             who,
             created_at: revision,
@@ -221,7 +247,11 @@ impl<W> Creates<W> {
             return Answer::Nobody;
         }
         match self.live.get_mut(&id) {
-            Some(live) => Answer::For { who: &mut live.who },
+            Some(live) => {
+                // It comes the same way as answers to progress requests, so all older ones have come.
+                live.asked_before = 0;
+                Answer::For { who: &mut live.who }
+            }
             None if self.strays.len() == MAX_STRAYS => Answer::OutOfStep,
             None => {
                 self.strays.push(id);
@@ -241,7 +271,7 @@ impl<W> Creates<W> {
         self.asked = self.asked.saturating_sub(1);
         self.live.values_mut().filter_map(move |live| {
             // Beyond the create's own revision it was surely made after it. Up to that revision, only
-            // if every request sent before is accounted for.
+            // if every request sent before that could mislead is accounted for.
             if revision <= live.created_at && live.asked_before > 0 {
                 live.asked_before -= 1;
                 return None;

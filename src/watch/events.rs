@@ -21,8 +21,7 @@ pub(crate) fn read(answer: &Bytes) -> Option<WatchResponse> {
     while !wire.is_done() {
         match wire.varint()? {
             HEADER if response.header.is_none() => {
-                let (from, end) = wire.delimited()?;
-                response.header = Some(ResponseHeader::decode(&answer[from..end]).ok()?);
+                response.header = Some(header(&mut wire)?);
             }
             WATCH_ID => response.watch_id = wire.number()?,
             EVENTS => push(&mut wire, &mut response.events)?,
@@ -44,20 +43,37 @@ pub(crate) fn append(answer: &Bytes, watch_id: i64, events: &mut Vec<Event>) -> 
     appended
 }
 
+/// The watch an answer is for, by its beginning.
+pub(crate) fn addressee(beginning: &Bytes) -> Option<i64> {
+    let mut wire = Reader::of(beginning);
+    loop {
+        match wire.varint()? {
+            HEADER => {
+                wire.delimited()?;
+            }
+            WATCH_ID => return wire.number(),
+            _ => return None,
+        }
+    }
+}
+
 fn answer_events(mut answer: Reader<'_>, watch_id: i64, events: &mut Vec<Event>) -> Option<()> {
     // The id comes before the events; where it does not, nothing is known of whose they are.
     let mut ours = false;
     while !answer.is_done() {
         match answer.varint()? {
-            HEADER => {
-                answer.delimited()?;
-            }
+            HEADER => drop(header(&mut answer)?),
             WATCH_ID => ours = answer.number()? == watch_id,
             EVENTS if ours => push(&mut answer, events)?,
             _ => return None,
         }
     }
     ours.then_some(())
+}
+
+fn header(answer: &mut Reader<'_>) -> Option<ResponseHeader> {
+    let (from, end) = answer.delimited()?;
+    ResponseHeader::decode(&answer.message[from..end]).ok()
 }
 
 /// Reads an event into its place in the list.
@@ -300,5 +316,38 @@ mod tests {
         assert_eq!(events, answer.events);
         assert_eq!(read(&answer.encode_to_vec().into()), Some(answer.clone()));
         assert!(!append(&answer.encode_to_vec().into(), 8, &mut events));
+    }
+
+    #[test]
+    fn an_answer_whose_header_is_none_is_not_appended() {
+        let answer = WatchResponse {
+            watch_id: 7,
+            events: vec![Event::default()],
+            ..WatchResponse::default()
+        };
+        // A length that goes beyond the header.
+        let broken = [&[0x0a, 2, 0x0a, 9], &answer.encode_to_vec()[..]].concat();
+        assert!(WatchResponse::decode(&broken[..]).is_err());
+        assert!(!append(&broken.clone().into(), 7, &mut Vec::new()));
+        assert_eq!(read(&broken.into()), None);
+    }
+
+    #[test]
+    fn the_beginning_of_an_answer_says_whom_it_is_for() {
+        let answer = WatchResponse {
+            header: Some(ResponseHeader {
+                revision: 5,
+                ..ResponseHeader::default()
+            }),
+            watch_id: 300,
+            events: vec![Event::default(); 3],
+            ..WatchResponse::default()
+        };
+        let whole = Bytes::from(answer.encode_to_vec());
+        assert_eq!(addressee(&whole), Some(300));
+        for length in 0..whole.len() {
+            let told = addressee(&whole.slice(..length));
+            assert!(told.is_none_or(|id| id == 300), "after {length} bytes");
+        }
     }
 }

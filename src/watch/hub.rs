@@ -1,8 +1,24 @@
 //! Decides on which member, and on which of its shared streams, a watch lives.
+//!
+//! It is told [`Start`](super::Start) and [`Pump`](super::pump::Pump) by who opens a watch; [`Attach`],
+//! [`Detach`](super::Detach) and [`AskProgress`](super::AskProgress) by watches; [`StreamAnswered`] and [`StreamEnded`]
+//! by streams; [`Shutdown`](super::Shutdown) by the client. It tells streams [`Open`], [`Leave`],
+//! [`Ask`](super::stream::Ask) and [`Close`], and watches [`HubRestarted`] and [`ShutDown`](super::actor::ShutDown);
+//! where nobody is ready it asks the balancer [`AwaitReady`].
+//!
+//! Every watch has one place: none, in the queue for one, or on a stream. A watch that asks for a place gives up the one
+//! it had. A stream that ends says so before any of its watches asks for a new place.
+//!
+//! [`StreamAnswered`]: super::stream::StreamAnswered
+//! [`StreamEnded`]: super::stream::StreamEnded
 
 mod handlers;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use actix::{Actor, Addr, AsyncContext, Context, Message, Supervised};
 use tokio::{sync::oneshot, time::Instant};
@@ -14,7 +30,6 @@ use super::{
     stream::{Close, Leave, Load, Open, StreamActor},
 };
 use crate::{
-    auth::Token,
     balancer::{AwaitReady, Candidates},
     call::Caller,
     connection::{Connection, EndpointId},
@@ -35,8 +50,10 @@ pub(crate) struct HubActor {
     streams: Vec<Stream>,
     waiting: Vec<Attach>,
     pacing: Pacing,
-    /// A task will say when to look at the members again.
-    looking: bool,
+    /// Members that choose the ids of watches themselves, as proxies do: there each watch has a stream of its own.
+    own_ids: HashSet<EndpointId>,
+    /// Tasks that will say when to look at the members again.
+    looking: Looking,
     looks: u32,
     restarted: bool,
 }
@@ -64,10 +81,22 @@ struct Stream {
     address: Addr<StreamActor>,
 }
 
+/// Who will be told that members may be ready.
+#[derive(Default)]
+struct Looking {
+    /// Those who need a member with a leader.
+    for_leader: bool,
+    /// Those who can do without; that one may be found long before the other.
+    for_any: bool,
+}
+
 /// Members may be ready now.
 #[derive(Message)]
 #[rtype(result = "()")]
-struct LookAgain;
+struct LookAgain {
+    /// Members without leader count.
+    leaderless: bool,
+}
 
 /// Make every stream's actor panic at the next answer it gets.
 #[derive(Message)]
@@ -88,7 +117,8 @@ impl HubActor {
                 streams: Vec::new(),
                 waiting: Vec::new(),
                 pacing: Pacing::default(),
-                looking: false,
+                own_ids: HashSet::new(),
+                looking: Looking::default(),
                 looks: 0,
                 restarted: false,
             },
@@ -108,8 +138,9 @@ impl HubActor {
             });
         } else {
             self.set_place(attach.watch, Place::Waiting);
+            let leaderless = !attach.spec.require_leader;
             self.waiting.push(attach);
-            self.look_later(ctx);
+            self.look_later(leaderless, ctx);
         }
     }
 
@@ -128,11 +159,16 @@ impl HubActor {
         // Each round either finds a stream or takes a dead connection out of the choice.
         while let Some(connection) = self.pick(attach) {
             let token = self.caller.shared.token.generation();
+            let together = if self.own_ids.contains(&connection.id) {
+                1
+            } else {
+                self.watches_per_stream
+            };
             let shared = self.streams.iter().rev().find(|stream| {
                 (stream.endpoint, stream.generation) == (connection.id, connection.generation)
                     && stream.require_leader == attach.spec.require_leader
                     && stream.token == token
-                    && stream.load.take(self.watches_per_stream)
+                    && stream.load.take(together)
             });
             if let Some(stream) = shared {
                 return Some((stream.number, stream.address.clone()));
@@ -187,7 +223,7 @@ impl HubActor {
         let number = self.last_stream;
         let load = Load::default();
         // A stream keeps the token it was opened with, for every watch that is ever created on it.
-        let token = Token::clone(&self.caller.shared.token.load());
+        let token = self.caller.shared.token.at_hand();
         let metadata = Metadata {
             require_leader,
             token: token.value,
@@ -238,11 +274,15 @@ impl HubActor {
     }
 
     /// Has somebody say when members may be ready: the balancer, or the clock where members are ready but rest.
-    fn look_later(&mut self, ctx: &mut Context<Self>) {
-        if self.looking {
+    fn look_later(&mut self, leaderless: bool, ctx: &mut Context<Self>) {
+        let looking = if leaderless {
+            &mut self.looking.for_any
+        } else {
+            &mut self.looking.for_leader
+        };
+        if std::mem::replace(looking, true) {
             return;
         }
-        self.looking = true;
         let hub = ctx.address().downgrade();
         let set = self.caller.ready.load();
         let now = Instant::now();
@@ -254,10 +294,6 @@ impl HubActor {
                 .mul_f64(0.5 + 0.5 * fastrand::f64()),
         };
         self.looks = self.looks.saturating_add(1);
-        let leaderless = self
-            .waiting
-            .iter()
-            .any(|attach| !attach.spec.require_leader);
         let nobody = set.ready.is_empty() && (!leaderless || set.leaderless.is_empty());
         let told = (nobody && !set.closed).then(|| {
             let (ready, told) = oneshot::channel();
@@ -276,7 +312,7 @@ impl HubActor {
                 tokio::time::sleep(pause).await;
             }
             if let Some(hub) = hub.upgrade() {
-                hub.do_send(LookAgain);
+                hub.do_send(LookAgain { leaderless });
             }
         });
     }
@@ -313,9 +349,12 @@ impl Actor for HubActor {
         for entry in self.watches.values() {
             entry.address.do_send(HubRestarted);
         }
-        self.looking = false;
-        if !self.waiting.is_empty() {
-            self.look_later(ctx);
+        self.looking = Looking::default();
+        for leaderless in [false, true] {
+            let waits = |attach: &Attach| attach.spec.require_leader != leaderless;
+            if self.waiting.iter().any(waits) {
+                self.look_later(leaderless, ctx);
+            }
         }
     }
 }

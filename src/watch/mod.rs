@@ -159,6 +159,8 @@ pub(crate) enum News {
         compact_revision: i64,
         reason: String,
     },
+    /// An answer for it was larger than the client accepts.
+    TooLarge(Error),
     /// The stream is gone.
     Broken {
         endpoint: EndpointId,

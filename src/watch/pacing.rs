@@ -3,7 +3,7 @@
 //! A stream that ends is opened again at once, elsewhere if possible: that is what makes a resume quick. Two things keep
 //! it from spinning. A connection that took no stream, or lost one with itself, is dead: its generation is
 //! not tried again, even while the snapshot of ready members still names it. A member whose stream ended before any
-//! answer came is left alone for a while, longer each time.
+//! create was answered, on a connection that is well, is left alone for a while, longer each time.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -42,7 +42,7 @@ impl Pacing {
         record.dead_generation = record.dead_generation.max(Some(generation));
     }
 
-    /// A stream ended before the member answered anything on it.
+    /// A stream ended before the member answered any create on it.
     pub(crate) fn strike(&mut self, id: EndpointId, now: Instant, random: f64) {
         let record = self.records.entry(id).or_default();
         let rest = rest(record.strikes).mul_f64(0.5 + 0.5 * random);
@@ -50,7 +50,7 @@ impl Pacing {
         record.rests_until = Some(now + rest);
     }
 
-    /// The member answered on a stream.
+    /// The member answered a create.
     pub(crate) fn answered(&mut self, id: EndpointId) {
         if let Some(record) = self.records.get_mut(&id) {
             record.strikes = 0;

@@ -2,10 +2,12 @@
 //!
 //! Small: it takes memory only for what waits in it, so ten thousand idle watches cost little. The limit counts events; a
 //! batch is taken whole if there is room for its first event, so that one answer of the server is never split. A
-//! queue without room makes the watch lag; the consumer says when it has read half of it.
+//! queue without room makes the watch lag; the consumer says when it has read half of it. Notices are not counted, but
+//! between two things that are there is at most one of each kind.
 //!
-//! A server can send faster than anybody reads. So the stream waits for a queue that is nearly full, but only for a
-//! consumer that reads at a good pace: others on the stream wait, too. A slower one is left to lag.
+//! A server can send faster than anybody reads. So the stream waits for queues that are nearly full, but only for
+//! consumers that read at a good pace: others on the stream wait, too. A slower one is left to lag. However large a queue
+//! is, it is never waited for longer than for [`MARGIN`] events; and many are waited for at the same time.
 
 use std::{
     collections::VecDeque,
@@ -18,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use crate::{
     api::watch::{Resynced, WatchEnd},
@@ -30,6 +32,8 @@ use crate::{
 const PACE: Duration = Duration::from_micros(10);
 /// The clock's own steps are a millisecond.
 const SHORTEST_WAIT: Duration = Duration::from_millis(2);
+/// The most room that is kept free in a queue, and the most that is read while the stream waits.
+const MARGIN: usize = 2048;
 
 /// What waits for the consumer.
 #[derive(Debug)]
@@ -44,12 +48,26 @@ pub(crate) enum Queued {
     Ended(WatchEnd),
 }
 
+impl Queued {
+    /// For how many events it counts.
+    fn weight(&self) -> usize {
+        match self {
+            Self::Batch(events) => events.len(),
+            Self::Resynced(resynced) => {
+                let changes = resynced.created.len() + resynced.changed.len();
+                (changes + resynced.deleted.len()).max(1)
+            }
+            _ => 0,
+        }
+    }
+}
+
 /// The queue of one watch.
 #[derive(Debug)]
 pub(crate) struct Queue {
     state: Mutex<State>,
     limit: usize,
-    /// Events in the queue; changed under the lock.
+    /// Events in the queue, and what counts as much; changed under the lock.
     waiting: AtomicUsize,
     /// Everything up to here was handed to the consumer.
     delivered: AtomicI64,
@@ -64,7 +82,16 @@ struct State {
     /// The stream has waited in vain.
     too_slow: bool,
     drain_wanted: bool,
-    ended: bool,
+    ended: Option<Ending>,
+}
+
+/// How the watch ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// With the client.
+    Shutdown,
+    /// For a reason of its own.
+    Alone,
 }
 
 /// What the consumer found.
@@ -92,6 +119,11 @@ impl Queue {
         self.delivered.fetch_max(revision, Ordering::Relaxed);
     }
 
+    /// Whether the watch has ended, though its last item may not be read yet.
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        self.lock().ended
+    }
+
     pub(crate) fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Taken> {
         let mut state = self.lock();
         let Some(item) = state.items.pop_front() else {
@@ -104,16 +136,13 @@ impl Queue {
             }
             return Poll::Pending;
         };
-        if let Queued::Batch(events) = &item {
-            self.waiting.fetch_sub(events.len(), Ordering::Relaxed);
-        }
+        self.waiting.fetch_sub(item.weight(), Ordering::Relaxed);
         if state.items.is_empty() {
             state.items = VecDeque::new();
         }
-        let roomy = self.is_roomy();
-        let drained = state.drain_wanted && roomy;
+        let drained = state.drain_wanted && self.is_roomy();
         state.drain_wanted &= !drained;
-        if roomy {
+        if self.is_relieved() {
             state.too_slow = false;
             let stream = state.stream.take();
             drop(state);
@@ -134,29 +163,32 @@ impl Queue {
 
     /// Whether so many more events leave little room: the stream had better ask [`Self::relieved`].
     pub(crate) fn is_crowded_by(&self, more: usize) -> bool {
-        self.waiting() + more > self.limit / 4 * 3
+        self.waiting() + more > (self.limit / 4 * 3).max(self.limit.saturating_sub(MARGIN))
     }
 
-    /// If there is little room, waits until half of the queue is read; not for long, and not again for a consumer
-    /// that was waited for in vain and has not caught up since.
-    pub(crate) async fn relieved(&self) {
+    fn is_relieved(&self) -> bool {
+        self.waiting() <= (self.limit / 2).max(self.limit.saturating_sub(2 * MARGIN))
+    }
+
+    /// If there is little room, waits until there is more; not for long, counted from `since`, and not again for a
+    /// consumer that was waited for in vain and has not caught up since.
+    pub(crate) async fn relieved(&self, since: Instant) {
         if !self.is_crowded_by(0) {
             return;
         }
-        let patience = PACE
-            .saturating_mul(u32::try_from(self.limit / 4).unwrap_or(u32::MAX))
-            .max(SHORTEST_WAIT);
-        let roomy = timeout(patience, poll_fn(|cx| self.poll_roomy(cx))).await;
-        if roomy.is_err() {
+        let events = u32::try_from((self.limit / 4).min(MARGIN)).unwrap_or(u32::MAX);
+        let patience = PACE.saturating_mul(events).max(SHORTEST_WAIT);
+        let relieved = timeout_at(since + patience, poll_fn(|cx| self.poll_relieved(cx))).await;
+        if relieved.is_err() {
             let mut state = self.lock();
             state.stream = None;
-            state.too_slow = !self.is_roomy();
+            state.too_slow = !self.is_relieved();
         }
     }
 
-    fn poll_roomy(&self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_relieved(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.lock();
-        if state.too_slow || state.ended || self.is_roomy() {
+        if state.too_slow || state.ended.is_some() || self.is_relieved() {
             return Poll::Ready(());
         }
         state.stream = Some(cx.waker().clone());
@@ -191,68 +223,81 @@ impl Feed {
         if events.capacity() / 2 >= events.len() {
             events.shrink_to_fit();
         }
-        self.change(|state| {
-            self.0.waiting.fetch_add(events.len(), Ordering::Relaxed);
-            state.items.push_back(Queued::Batch(events));
-        });
+        self.counted(Queued::Batch(events));
     }
 
     /// Only the newest progress is worth waiting for.
     pub(crate) fn progress(&self, revision: i64) {
-        self.change(|state| match state.items.back_mut() {
-            Some(Queued::Progress(older)) => *older = revision,
-            _ => state.items.push_back(Queued::Progress(revision)),
+        self.notice(Queued::Progress(revision), |older| {
+            matches!(older, Queued::Progress(_))
         });
     }
 
+    /// A resume nobody has heard of is undone.
     pub(crate) fn disconnected(&self, error: Arc<Error>) {
-        self.change(|state| {
-            // A resume nobody has heard of is undone: notices between two events stay one or two.
-            if matches!(state.items.back(), Some(Queued::Resumed)) {
-                state.items.pop_back();
-            }
-            if !matches!(state.items.back(), Some(Queued::Disconnected(_))) {
-                state.items.push_back(Queued::Disconnected(error));
-            }
+        self.notice(Queued::Disconnected(error), |older| {
+            matches!(older, Queued::Disconnected(_) | Queued::Resumed)
         });
     }
 
     pub(crate) fn resumed(&self) {
-        self.change(|state| {
-            if !matches!(state.items.back(), Some(Queued::Resumed)) {
-                state.items.push_back(Queued::Resumed);
-            }
-        });
+        self.notice(Queued::Resumed, |older| matches!(older, Queued::Resumed));
     }
 
     pub(crate) fn lagging(&self) {
-        self.change(|state| {
-            if !matches!(state.items.back(), Some(Queued::Lagging)) {
-                state.items.push_back(Queued::Lagging);
-            }
+        self.notice(Queued::Lagging, |older| {
+            matches!(older, Queued::Lagging | Queued::Resumed)
         });
     }
 
     pub(crate) fn regressed(&self, seen: i64, told: i64) {
-        self.change(|state| {
-            if !matches!(state.items.back(), Some(Queued::Regressed { .. })) {
-                state.items.push_back(Queued::Regressed { seen, told });
-            }
+        self.notice(Queued::Regressed { seen, told }, |older| {
+            matches!(older, Queued::Regressed { .. })
         });
     }
 
+    /// It counts as many as it tells of.
     pub(crate) fn resynced(&self, resynced: Resynced) {
+        self.counted(Queued::Resynced(Box::new(resynced)));
+    }
+
+    fn counted(&self, item: Queued) {
         self.change(|state| {
-            state.items.push_back(Queued::Resynced(Box::new(resynced)));
+            self.0.waiting.fetch_add(item.weight(), Ordering::Relaxed);
+            state.items.push_back(item);
         });
     }
 
-    /// The last item. Whatever is said after it is not delivered.
+    /// Queues what is not counted, in the place of what it makes `outdated` since the last that is: so there is
+    /// little of it, however often a watch comes and goes while nobody reads.
+    fn notice(&self, item: Queued, outdated: impl Fn(&Queued) -> bool) {
+        self.change(|state| {
+            let counted = state.items.iter().rposition(|item| item.weight() > 0);
+            let first = counted.map_or(0, |counted| counted + 1);
+            for index in (first..state.items.len()).rev() {
+                if outdated(&state.items[index]) {
+                    state.items.remove(index);
+                }
+            }
+            state.items.push_back(item);
+        });
+    }
+
+    /// The last item. Whatever is said after it is not delivered, and nobody waits for room any more.
     pub(crate) fn end(&self, end: WatchEnd) {
+        let mut stream = None;
+        let ending = match end {
+            WatchEnd::Shutdown => Ending::Shutdown,
+            _ => Ending::Alone,
+        };
         self.change(|state| {
             state.items.push_back(Queued::Ended(end));
-            state.ended = true;
+            state.ended = Some(ending);
+            stream = state.stream.take();
         });
+        if let Some(stream) = stream {
+            stream.wake();
+        }
     }
 
     pub(crate) fn set_delivered(&self, revision: i64) {
@@ -269,7 +314,7 @@ impl Feed {
     fn change(&self, change: impl FnOnce(&mut State)) {
         let reader = {
             let mut state = self.0.lock();
-            if state.ended {
+            if state.ended.is_some() {
                 return;
             }
             change(&mut state);

@@ -1,5 +1,7 @@
 //! Reads a whole range at one revision, page by page.
 
+use std::time::Duration;
+
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::{
@@ -10,13 +12,12 @@ use crate::{
     transport::grpc,
 };
 
-use std::time::Duration;
-
 const PAGE: i64 = 1000;
 const RANGE: Rpc = Rpc {
     path: "/etcdserverpb.KV/Range",
     class: RpcClass::Read,
     leaderless: false,
+    waits: false,
 };
 
 /// What to read.

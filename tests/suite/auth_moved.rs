@@ -1,8 +1,11 @@
 //! Addresses that lead to another cluster all of a sudden, which knows none of the tokens.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use actix_etcd::{Client, ErrorKind};
@@ -15,6 +18,8 @@ use crate::{
     },
     wait::{until, until_async},
 };
+
+const WATCH: &str = "/etcdserverpb.Watch/Watch";
 
 async fn two_clusters() -> (Cluster, Cluster) {
     (
@@ -137,6 +142,41 @@ async fn a_token_that_a_member_neither_takes_nor_refuses_is_replaced() {
     etcd.set_endpoints([after.endpoint()]).await.unwrap();
     all_succeed(puts(&etcd, 16)).await;
     assert_eq!(after.count(AUTHENTICATE), 1);
+}
+
+/// A member that is slow to know a token costs nobody the token: nothing is asked without one.
+#[tokio::test]
+async fn a_token_that_is_given_up_is_not_taken_away_before_there_is_another() {
+    let knows = ScriptedServer::start().await;
+    knows.on(AUTHENTICATE, |_| token("old"));
+    let etcd = ann(&knows).await;
+    let ignores = ScriptedServer::start().await;
+    ignores.on(STATUS, |call| match call.metadata.get("token") {
+        Some(token) if token == "old" => Reply::hang(),
+        _ => Reply::message(&StatusResponse::healthy()),
+    });
+    for server in [&knows, &ignores] {
+        server.on(AUTHENTICATE, |_| {
+            token("new").after(Duration::from_millis(700))
+        });
+        server.on(PUT, |_| written());
+        server.on(WATCH, |_| Reply::hang());
+    }
+    let both = [knows.endpoint(), ignores.endpoint()];
+    etcd.set_endpoints(both).await.unwrap();
+    let logins = || knows.count(AUTHENTICATE) + ignores.count(AUTHENTICATE);
+    until("another token is asked for", || logins() == 2).await;
+    let watch = etcd.watch("k");
+    let watch = tokio::spawn(async move { watch.await.is_ok() });
+    all_succeed(puts(&etcd, 16)).await;
+    let watches = || [knows.calls(WATCH), ignores.calls(WATCH)].concat();
+    until("the watch is there", || !watches().is_empty()).await;
+    let puts = [knows.calls(PUT), ignores.calls(PUT)].concat();
+    for call in watches().iter().chain(&puts) {
+        assert_eq!(call.metadata["token"], "new", "{}", call.path);
+    }
+    assert_eq!(logins(), 2);
+    watch.abort();
 }
 
 #[tokio::test]

@@ -348,6 +348,35 @@ async fn a_provider_of_tokens_is_asked_before_the_last_one_ends() {
 }
 
 #[tokio::test]
+async fn a_provider_may_give_a_token_again_that_was_let_go_and_never_refused() {
+    let life = Duration::from_secs(2);
+    let server = ScriptedServer::start().await;
+    server.on(PUT, |_| written());
+    let tokens = [jwt(0, life), jwt(1, life * 2)];
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counter = asked.clone();
+    let etcd = Client::builder([server.endpoint()])
+        .auth_provider(move || {
+            let nth = counter.fetch_add(1, Ordering::SeqCst);
+            let token = tokens[nth.min(1)].clone();
+            async move { Ok::<_, std::io::Error>(Credentials::token(token)) }
+        })
+        .connect()
+        .await
+        .unwrap();
+    until("the second one is there", || {
+        asked.load(Ordering::SeqCst) == 2
+    })
+    .await;
+    // Nobody uses that one: it is let go some time before its end.
+    hold(life * 2).await;
+    assert_eq!(asked.load(Ordering::SeqCst), 2);
+    etcd.put("k", "v").await.unwrap();
+    assert_eq!(asked.load(Ordering::SeqCst), 3);
+    assert_eq!(last_token(&server), 1);
+}
+
+#[tokio::test]
 async fn a_crash_of_the_auth_actor_does_not_make_it_forget_the_end_of_a_token() {
     let server = short_lived(Duration::from_secs(3)).await;
     let etcd = ann(&server).await;

@@ -1,25 +1,25 @@
 //! What cannot work is refused with a typed error, and nothing is sent.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actix_etcd::{
-    Client, ErrorKind, Outcome,
+    Client, ClientBuilder, Error, ErrorKind, Outcome,
     kv::{get, put, version},
 };
 use testbed::{Cluster, Greeting, STATUS, ScriptedServer};
 
 #[tokio::test]
 async fn endpoints_that_do_not_parse_are_refused_at_once() {
-    for bad in [
-        "",
-        "ftp://a",
-        "http://a:99999",
-        "http://a:1/path",
-        "unix://",
+    for (bad, words) in [
+        ("", "it is empty"),
+        ("ftp://a", "ftp://a"),
+        ("http://a:99999", "http://a:99999"),
+        ("http://a:1/path", "http://a:1/path"),
+        ("unix://", "unix://"),
     ] {
         let error = Client::connect([bad]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidEndpoint, "{bad}");
-        assert!(error.to_string().contains(bad), "{error}");
+        assert!(error.to_string().contains(words), "{error}");
     }
     let error = Client::connect(Vec::<String>::new()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoEndpoints);
@@ -75,6 +75,30 @@ async fn requests_that_cannot_work_are_never_sent() {
             .await
             .map(drop),
         etcd.get("a").count_only().keys_only().await.map(drop),
+        etcd.get("a")
+            .prefix()
+            .limit(5)
+            .first_by_key()
+            .await
+            .map(drop),
+        etcd.get("a")
+            .prefix()
+            .last_by_key()
+            .limit(5)
+            .await
+            .map(drop),
+        etcd.get("a")
+            .prefix()
+            .sort_by_key()
+            .sort_by_value()
+            .await
+            .map(drop),
+        etcd.get("a")
+            .prefix()
+            .ascending()
+            .descending()
+            .await
+            .map(drop),
         etcd.put("a", "v").ignore_value().await.map(drop),
         etcd.put("a", "v").lease(1).ignore_lease().await.map(drop),
         etcd.compact(0).await.map(drop),
@@ -108,11 +132,23 @@ async fn a_request_above_the_servers_limit_is_explained() {
     }
 }
 
+/// Why it does not connect; it takes as long as it was given, and not as long as the default.
+async fn refused(builder: ClientBuilder) -> Error {
+    let given = Duration::from_millis(800);
+    let started = Instant::now();
+    let error = builder.request_timeout(given).connect().await.unwrap_err();
+    let took = started.elapsed();
+    assert!(
+        took >= given && took < given + Duration::from_secs(3),
+        "{took:?}: {error}"
+    );
+    error
+}
+
 #[tokio::test]
 async fn a_port_that_speaks_no_http2_is_explained_within_the_deadline() {
     let server = ScriptedServer::start().await;
-    let builder =
-        || Client::builder([server.endpoint()]).request_timeout(Duration::from_millis(600));
+    let builder = || Client::builder([server.endpoint()]);
     for (greeting, words) in [
         (
             Greeting::Garbage("HTTP/1.1 400 Bad Request\r\n\r\n".into()),
@@ -127,7 +163,7 @@ async fn a_port_that_speaks_no_http2_is_explained_within_the_deadline() {
         (Greeting::Close, &server.endpoint()),
     ] {
         server.set_greeting(greeting);
-        let error = builder().connect().await.unwrap_err();
+        let error = refused(builder()).await;
         assert_eq!(
             (error.kind(), error.outcome()),
             (ErrorKind::Unavailable, Outcome::NotSent)
@@ -135,11 +171,7 @@ async fn a_port_that_speaks_no_http2_is_explained_within_the_deadline() {
         assert!(error.to_string().contains(words), "{error}");
     }
     server.set_greeting(Greeting::Silence);
-    let silent = builder()
-        .connect_timeout(Duration::from_millis(200))
-        .connect()
-        .await
-        .unwrap_err();
+    let silent = refused(builder().connect_timeout(Duration::from_millis(200))).await;
     assert!(silent.to_string().contains("no answer within"), "{silent}");
 }
 
@@ -147,11 +179,7 @@ async fn a_port_that_speaks_no_http2_is_explained_within_the_deadline() {
 async fn a_server_that_speaks_http2_but_not_grpc_is_explained() {
     let server = ScriptedServer::start().await;
     server.on(STATUS, |_| testbed::Reply::http_status(404));
-    let error = Client::builder([server.endpoint()])
-        .request_timeout(Duration::from_millis(400))
-        .connect()
-        .await
-        .unwrap_err();
+    let error = refused(Client::builder([server.endpoint()])).await;
     assert!(error.to_string().contains("404"), "{error}");
 }
 

@@ -91,7 +91,11 @@ async fn a_member_alone_lists_what_it_knows_and_not_what_is_agreed() {
         return;
     }
     let agreed = etcd.cluster().list().await.unwrap_err();
-    assert_ne!(agreed.kind(), ErrorKind::Protocol, "{agreed}");
+    // It says so itself, or it is avoided as it is alone.
+    assert!(
+        matches!(agreed.kind(), ErrorKind::Unavailable | ErrorKind::NoLeader),
+        "{agreed}"
+    );
 }
 
 #[tokio::test]

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use actix_etcd::{Client, ConnectivityState, ErrorKind};
-use testbed::{Cluster, Reply, ScriptedServer};
+use actix_etcd::{Client, ConnectivityState, ErrorKind, proto};
+use testbed::{Cluster, Reply, STATUS, ScriptedServer, StatusResponse};
 use tokio_stream::StreamExt;
 
 use crate::wait::until;
@@ -119,6 +119,55 @@ async fn sync_adopts_what_serves_and_leaves_out_what_does_not() {
     assert_eq!(etcd.sync().await.unwrap().len(), 3);
 }
 
+/// A server whose cluster has these members, each with one address.
+async fn listing(members: Vec<String>) -> ScriptedServer {
+    let server = ScriptedServer::start().await;
+    server.on("/etcdserverpb.Cluster/MemberList", move |_| {
+        let member = |(n, url): (usize, &String)| proto::Member {
+            id: n as u64 + 1,
+            name: format!("m{n}"),
+            client_ur_ls: vec![url.clone()],
+            ..Default::default()
+        };
+        Reply::message(&proto::MemberListResponse {
+            header: Some(proto::ResponseHeader {
+                cluster_id: 1,
+                ..Default::default()
+            }),
+            members: members.iter().enumerate().map(member).collect(),
+        })
+    });
+    server
+}
+
+#[tokio::test]
+async fn a_list_that_is_empty_is_never_adopted() {
+    let server = listing(Vec::new()).await;
+    let etcd = Client::connect([server.endpoint()]).await.unwrap();
+    assert_eq!(etcd.sync().await.unwrap(), [server.endpoint()]);
+    assert_eq!(etcd.endpoints(), [server.endpoint()]);
+    assert_eq!(server.accepted(), 1, "its connection was kept");
+}
+
+#[tokio::test]
+async fn members_that_answer_for_another_cluster_are_never_adopted() {
+    let (stranger, friend) = (ScriptedServer::start().await, ScriptedServer::start().await);
+    stranger.on(STATUS, |_| {
+        let mut status = StatusResponse::healthy();
+        status.header.as_mut().unwrap().cluster_id = 2;
+        Reply::message(&status)
+    });
+    let seed = listing(vec![stranger.endpoint()]).await;
+    let etcd = Client::connect([seed.endpoint()]).await.unwrap();
+    assert_eq!(etcd.sync().await.unwrap(), [seed.endpoint()]);
+    assert!(stranger.count(STATUS) > 0, "it was asked");
+
+    let seed = listing(vec![stranger.endpoint(), friend.endpoint()]).await;
+    let etcd = Client::connect([seed.endpoint()]).await.unwrap();
+    assert_eq!(etcd.sync().await.unwrap(), [friend.endpoint()]);
+    until("the stranger is left", || stranger.connections() == 0).await;
+}
+
 #[tokio::test]
 async fn the_given_endpoints_stay_as_a_fallback() {
     let cluster = Cluster::start(3).await;
@@ -126,7 +175,7 @@ async fn the_given_endpoints_stay_as_a_fallback() {
     let etcd = Client::builder([endpoints[0].clone()])
         .auto_sync(Duration::from_millis(200))
         .request_timeout(Duration::from_millis(400))
-        .connect()
+        .connect_lazy()
         .await
         .unwrap();
     until("all members are known", || etcd.endpoints().len() == 3).await;
@@ -148,7 +197,7 @@ async fn the_given_endpoints_stay_as_a_fallback() {
     cluster.heal();
     until("the members are back", || etcd.endpoints().len() == 2).await;
     etcd.put("k", "v")
-        .timeout(Duration::from_secs(5))
+        .timeout(Duration::from_secs(20))
         .await
         .unwrap();
 }

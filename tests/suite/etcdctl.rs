@@ -1,22 +1,15 @@
 //! etcd's own tool, which must understand what this client wrote.
 
-use std::{
-    io::{Write, stderr},
-    process::Command,
-};
+use std::process::Command;
+
+use crate::unchecked::not_checked;
 
 /// What `etcdctl` prints; `None`, said loudly, where it is not installed.
 pub fn etcdctl(args: &[&str]) -> Option<String> {
     run("etcdctl", args).or_else(|| {
-        not_installed();
+        not_checked("etcdctl is not installed (Debian: etcd-client)");
         None
     })
-}
-
-/// Says that something was not checked, where the test's success would hide it: past the capture of its output.
-pub fn not_installed() {
-    let text = "NOT CHECKED: etcdctl is not installed (Debian: etcd-client)\n";
-    let _ = stderr().write_all(text.as_bytes());
 }
 
 /// The same for work on files, which newer releases do with `etcdutl`.

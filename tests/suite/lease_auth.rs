@@ -37,7 +37,7 @@ async fn a_kept_lease_outlives_its_tokens_while_its_streams_break() {
             member.client_link().reset_now();
         }
     }
-    recorder.check_alive();
+    recorder.check_alive().await;
     assert!(lease.time_to_live().await.unwrap().remaining.is_some());
 }
 
@@ -67,5 +67,5 @@ async fn a_stream_whose_token_is_refused_is_opened_again_with_a_new_one() {
         lessor.count(lease.id()) > 3
     })
     .await;
-    recorder.check_alive();
+    recorder.check_alive().await;
 }

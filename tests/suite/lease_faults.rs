@@ -59,11 +59,11 @@ where
         begin(&cluster, &member).await;
         hold(FAULT).await;
         end(&cluster, &member).await;
-        recorder.check_alive();
+        recorder.check_alive().await;
         cluster.wait_healthy().await;
     }
     assert_eq!(etcd.get("mine").await.unwrap().count, 1);
-    let record = recorder.check_alive();
+    let record = recorder.check_alive().await;
     assert!(record.probes.iter().filter(|probe| probe.ttl > 0).count() > 20);
 }
 
@@ -80,7 +80,7 @@ async fn moves_on_from(fault: Fault) {
         // The leader is asked again once it is left alone no more.
         hold(TTL).await;
     }
-    let gap = longest_gap(&recorder.check_alive());
+    let gap = longest_gap(&recorder.check_alive().await);
     let late = lateness.worst();
     println!("longest gap {gap:?}, machine late {late:?}");
     assert!(gap < LONGEST_GAP + 3 * late, "{gap:?}, late {late:?}");
@@ -141,7 +141,7 @@ async fn a_lease_lives_through_leader_changes_in_a_loop() {
         .pauses(Duration::from_millis(50), Duration::from_millis(500));
     let done = chaos.run(&cluster, &[ChaosKind::MoveLeader]).await;
     assert!(done.len() > 10, "{done:?}");
-    recorder.check_alive();
+    recorder.check_alive().await;
     assert!(lease.time_to_live().await.unwrap().remaining.is_some());
 }
 
@@ -153,7 +153,7 @@ async fn leases_live_through_chaos() {
     let recorder = Recorder::start(&lease, Some(&cluster));
     let chaos = Chaos::from_env("leases");
     chaos.run(&cluster, &ChaosKind::ALL).await;
-    recorder.check_alive();
+    recorder.check_alive().await;
     assert!(lease.time_to_live().await.unwrap().remaining.is_some());
 }
 
@@ -185,7 +185,7 @@ async fn crashes_of_every_actor_involved_cost_no_lease() {
     for writer in writers {
         writer.abort();
     }
-    recorder.check_alive();
+    recorder.check_alive().await;
     for lease in &leases {
         assert!(lease.remaining() > Duration::ZERO, "{lease:?}");
     }

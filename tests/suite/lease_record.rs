@@ -15,10 +15,13 @@ use testbed::{
 use tokio::task::JoinHandle;
 use tokio_stream::StreamExt;
 
+use crate::wait::until;
+
 /// Records until it is finished.
 pub struct Recorder {
     start: Instant,
     record: Arc<Mutex<LeaseRecord>>,
+    asks_servers: bool,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -91,6 +94,7 @@ impl Recorder {
         Self {
             start,
             record,
+            asks_servers: cluster.is_some(),
             tasks,
         }
     }
@@ -115,8 +119,17 @@ impl Recorder {
         record
     }
 
-    /// Fails if the lease was lost, or no server could be asked in the last moments.
-    pub fn check_alive(&self) -> LeaseRecord {
+    /// Fails if the lease was lost, or if servers are asked and none says that it is there.
+    pub async fn check_alive(&self) -> LeaseRecord {
+        if self.asks_servers {
+            let now = self.start.elapsed();
+            until("a server says that it is there", || {
+                let record = self.record.lock().unwrap();
+                let mut probes = record.probes.iter();
+                probes.any(|probe| probe.asked >= now && probe.ttl > 0)
+            })
+            .await;
+        }
         let record = self.check();
         let lost = record
             .told

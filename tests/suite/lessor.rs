@@ -2,17 +2,23 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use actix_etcd::proto::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
-    LeaseRevokeResponse,
+    LeaseRevokeRequest, LeaseRevokeResponse,
 };
 use prost::Message;
-use testbed::{Call, Reply, STATUS, ScriptedServer, StatusResponse};
+use testbed::{Call, Greeting, Reply, STATUS, ScriptedServer, StatusResponse};
+use tokio::sync::Notify;
 
+pub const GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
+pub const REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
 pub const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 /// What it answers to a keepalive unless told otherwise.
 pub const TTL: Duration = Duration::from_secs(2);
@@ -35,6 +41,7 @@ pub struct Lessor {
 #[derive(Clone, Default)]
 struct Book {
     keepalives: Arc<Mutex<Vec<(i64, Instant)>>>,
+    open: Arc<AtomicUsize>,
     answers: Arc<Mutex<HashMap<i64, Answer>>>,
 }
 
@@ -42,17 +49,8 @@ impl Lessor {
     /// A server that grants what is asked for and renews it.
     pub async fn start() -> Self {
         let (server, book) = (ScriptedServer::start().await, Book::default());
-        server.on("/etcdserverpb.Lease/LeaseGrant", |call| {
-            let asked = LeaseGrantRequest::decode(call.body).unwrap();
-            Reply::message(&LeaseGrantResponse {
-                id: asked.id,
-                ttl: asked.ttl,
-                ..Default::default()
-            })
-        });
-        server.on("/etcdserverpb.Lease/LeaseRevoke", |_| {
-            Reply::message(&LeaseRevokeResponse::default())
-        });
+        server.on(GRANT, |call| Reply::message(&granted(&call)));
+        server.on(REVOKE, |_| Reply::message(&LeaseRevokeResponse::default()));
         let lessor = Self { server, book };
         lessor.on_keepalive_stream(|_, serve| serve);
         lessor
@@ -81,12 +79,34 @@ impl Lessor {
             .on(KEEP_ALIVE, move |call| script(&call, book.serve()));
     }
 
+    /// Ends its connections, and takes no new ones.
+    pub fn go_away(&self) {
+        self.server.set_greeting(Greeting::Close);
+        self.server.close_connections();
+    }
+
+    pub fn come_back(&self) {
+        self.server.set_greeting(Greeting::Http2);
+    }
+
     pub fn answer(&self, lease: i64, answer: Answer) {
         self.book.answers.lock().unwrap().insert(lease, answer);
     }
 
     pub fn count(&self, lease: i64) -> usize {
         self.times(lease).len()
+    }
+
+    /// Keepalive streams that are open now.
+    pub fn streams(&self) -> usize {
+        self.book.open.load(Ordering::SeqCst)
+    }
+
+    /// The leases it was asked to revoke.
+    pub fn revoked(&self) -> Vec<i64> {
+        let calls = self.server.calls(REVOKE).into_iter();
+        let ids = calls.map(|call| LeaseRevokeRequest::decode(call.body).unwrap().id);
+        ids.collect()
     }
 
     /// When keepalives of a lease arrived.
@@ -97,10 +117,30 @@ impl Lessor {
     }
 }
 
+/// What grants what is asked for.
+pub fn granted(call: &Call) -> LeaseGrantResponse {
+    let asked = LeaseGrantRequest::decode(call.body.clone()).unwrap();
+    LeaseGrantResponse {
+        id: asked.id,
+        ttl: asked.ttl,
+        ..Default::default()
+    }
+}
+
+/// An answer, once it is let go.
+pub fn held<M: Message + 'static>(answer: M, go: &Arc<Notify>) -> Reply {
+    let go = go.clone();
+    Reply::streaming(async move |mut sender, _| {
+        go.notified().await;
+        let _ = sender.send(&answer).await;
+    })
+}
+
 impl Book {
     fn serve(&self) -> Reply {
         let book = self.clone();
         Reply::streaming(async move |mut sender, mut receiver| {
+            let _open = Open::count(&book.open);
             while let Some(asked) = receiver.recv_message::<LeaseKeepAliveRequest>().await {
                 let id = asked.id;
                 let now = Instant::now();
@@ -124,5 +164,21 @@ impl Book {
                 }
             }
         })
+    }
+}
+
+/// Counts a stream for as long as it is served.
+struct Open(Arc<AtomicUsize>);
+
+impl Open {
+    fn count(open: &Arc<AtomicUsize>) -> Self {
+        open.fetch_add(1, Ordering::SeqCst);
+        Self(open.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }

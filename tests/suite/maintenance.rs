@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use actix_etcd::{
-    Client, ErrorKind,
+    Client, ErrorKind, Outcome, Pinned,
     maintenance::{Alarm, AlarmType},
 };
-use testbed::Cluster;
+use testbed::{Cluster, Reply, ScriptedServer};
 
 use crate::wait::until_async;
+
+const DEFRAGMENT: &str = "/etcdserverpb.Maintenance/Defragment";
 
 async fn client(cluster: &Cluster) -> Client {
     Client::connect(cluster.endpoints()).await.unwrap()
@@ -130,6 +132,20 @@ async fn all_alarms_are_taken_back_at_once() {
 }
 
 #[tokio::test]
+async fn a_member_that_may_still_defragment_is_not_joined_by_another() {
+    let members = [ScriptedServer::start().await, ScriptedServer::start().await];
+    for member in &members {
+        member.on(DEFRAGMENT, |_| Reply::close_connection());
+    }
+    let endpoints = members.each_ref().map(ScriptedServer::endpoint);
+    let etcd = Client::connect(endpoints).await.unwrap();
+    let lost = etcd.maintenance().defragment().await.unwrap_err();
+    assert_eq!(lost.outcome(), Outcome::Unknown, "{lost}");
+    let asked: usize = members.iter().map(|member| member.count(DEFRAGMENT)).sum();
+    assert_eq!(asked, 1);
+}
+
+#[tokio::test]
 async fn members_with_the_same_data_have_the_same_hash() {
     let cluster = Cluster::start(3).await;
     let etcd = client(&cluster).await;
@@ -159,11 +175,16 @@ async fn members_with_the_same_data_have_the_same_hash() {
 async fn the_leader_is_found_and_moved() {
     let cluster = Cluster::start(3).await;
     let etcd = client(&cluster).await;
-    for step in 0..3 {
-        let to = (cluster.leader().await + 1) % 3;
-        let id = cluster.member(to).id();
-        etcd.maintenance().move_leader(id).await.unwrap();
-        assert_eq!(cluster.leader().await, to, "step {step}");
+    // One that keeps a single connection dials the others for it.
+    let pinned = Client::builder(cluster.endpoints()).balance(Pinned::cold());
+    let pinned = pinned.connect().await.unwrap();
+    for etcd in [&etcd, &pinned] {
+        for step in 0..3 {
+            let to = (cluster.leader().await + 1) % 3;
+            let id = cluster.member(to).id();
+            etcd.maintenance().move_leader(id).await.unwrap();
+            assert_eq!(cluster.leader().await, to, "step {step}");
+        }
     }
     let nobody = etcd.maintenance().move_leader(1).await.unwrap_err();
     assert_eq!(nobody.kind(), ErrorKind::BadLeaderTransferee);

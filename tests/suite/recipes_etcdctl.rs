@@ -10,7 +10,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{etcdctl::not_installed, wait::until_async};
+use crate::{unchecked::not_checked, wait::until_async};
 
 const SECOND: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(60);
@@ -33,7 +33,7 @@ impl Etcdctl {
             .kill_on_drop(true)
             .spawn();
         let Ok(mut process) = process else {
-            not_installed();
+            not_checked("etcdctl is not installed (Debian: etcd-client)");
             return None;
         };
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();

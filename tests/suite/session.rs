@@ -1,6 +1,6 @@
 //! Sessions on a real cluster: bound keys, the loss that is told, and healing.
 
-use std::time::Duration;
+use std::{task::Poll, time::Duration};
 
 use actix_etcd::{Client, ErrorKind, lease::LostReason, recipes::session::SessionEvent};
 use testbed::Cluster;
@@ -46,6 +46,40 @@ async fn a_dropped_session_is_revoked() {
     drop(session);
     until_async("its key is gone", async || {
         value_of(&etcd, "a").await.is_none()
+    })
+    .await;
+}
+
+/// Polls a future so often at the most, and drops it.
+async fn polled<F: Future>(times: usize, future: F) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    let mut polls = 0;
+    std::future::poll_fn(|cx| {
+        polls += 1;
+        match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if polls >= times => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// On one thread, each step of its way is one poll.
+#[actix::test]
+async fn a_session_nobody_waits_for_any_more_leaves_no_lease() {
+    let cluster = Cluster::start(1).await;
+    let builder = Client::builder(cluster.endpoints()).on_current_arbiter();
+    let etcd = builder.connect().await.unwrap();
+    let mut opened = 0;
+    // The grant may take a step more or less.
+    for polls in (1..8).cycle().take(70) {
+        let opening = etcd.session(2 * SECOND).into_future();
+        opened += usize::from(polled(polls, opening).await.is_some());
+    }
+    assert!((1..70).contains(&opened), "{opened}");
+    until_async("no lease is kept", async || {
+        etcd.leases().await.unwrap().leases.is_empty()
     })
     .await;
 }

@@ -7,7 +7,7 @@ use actix_etcd::{
     recipes::session::{Session, SessionEvent},
     testing,
 };
-use testbed::{Chaos, ChaosKind, Cluster, Direction, Fault};
+use testbed::{Chaos, ChaosKind, Cluster, Fault};
 use tokio_stream::{Stream, StreamExt};
 
 use crate::wait::until_async;
@@ -88,31 +88,6 @@ async fn a_crash_in_the_middle_of_healing_is_healed() {
     cluster.heal();
     told(&mut events, healed).await;
     is_whole(&direct, &session, "a").await;
-}
-
-#[tokio::test]
-async fn a_session_dropped_while_its_new_lease_is_granted_leaves_none() {
-    let (cluster, etcd, direct) = cluster_and_clients(1).await;
-    let link = cluster.member(0);
-    let session = etcd.session(600 * SECOND).heal().await.unwrap();
-    let before = session.lease().unwrap();
-    let mut events = session.events();
-    // The grant is under way for long enough to stop its answer.
-    link.client_link().set(Fault::Delay(SECOND / 10));
-    direct.revoke(before).await.unwrap();
-    let _ = etcd.keep_alive_once(before).await;
-    told(&mut events, healing).await;
-    link.client_link().set(Fault::HalfOpen(Direction::ToClient));
-    until_async("a lease is granted", async || {
-        !direct.leases().await.unwrap().leases.is_empty()
-    })
-    .await;
-    drop(session);
-    link.client_link().heal();
-    until_async("it is revoked", async || {
-        direct.leases().await.unwrap().leases.is_empty()
-    })
-    .await;
 }
 
 #[tokio::test]

@@ -6,11 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use actix_etcd::{Client, ErrorKind, Outcome, TlsOptions};
+use actix_etcd::{Client, ConnectivityState::Ready, Error, ErrorKind, Outcome, TlsOptions};
 use serde_json::json;
-use testbed::{Authority, Certificate, Cluster, Tls, encode};
+use testbed::{Authority, Certificate, Cluster, ScriptedServer, Tls, encode};
 
-use crate::wait::until_async;
+use crate::wait::{until, until_async};
 
 async fn cluster(tls: Tls) -> Cluster {
     Cluster::builder().tls(tls).start().await
@@ -20,19 +20,27 @@ fn trusting(authority: &Authority) -> TlsOptions {
     TlsOptions::new().ca_pem(authority.pem())
 }
 
-/// What `connect` says of endpoints that cannot be used.
+/// What `connect` says of endpoints that cannot be used: as soon as it knows, long before a request would be given up.
 async fn complaint(cluster: &Cluster, tls: TlsOptions) -> String {
+    let connect_timeout = Duration::from_secs(10);
     let started = Instant::now();
     let refused = Client::builder(cluster.endpoints())
         .tls(tls)
-        .request_timeout(Duration::from_secs(2))
+        .connect_timeout(connect_timeout)
+        .request_timeout(connect_timeout * 6)
         .connect()
         .await
         .unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    assert_eq!(refused.kind(), ErrorKind::TlsFailed, "{refused}");
     assert_eq!(refused.outcome(), Outcome::NotSent);
-    assert!(started.elapsed() < Duration::from_secs(4));
+    assert!(started.elapsed() < connect_timeout, "{refused}");
     refused.to_string()
+}
+
+/// What was wrong with the first endpoint.
+fn complaint_of(etcd: &Client) -> Option<Error> {
+    let endpoints = etcd.connectivity();
+    endpoints.first()?.last_error.clone()
 }
 
 fn file(cluster: &Cluster, name: &str, text: &str) -> PathBuf {
@@ -112,36 +120,58 @@ async fn the_name_in_the_certificate_is_the_user_where_there_is_no_token() {
 }
 
 const CHILD: &str = "ACTIX_ETCD_TLS_ENDPOINT";
+const BETTER_ROOTS: &str = "ACTIX_ETCD_TLS_ROOTS";
+const ROOTS: &str = "SSL_CERT_FILE";
 
 /// What a system trusts is a matter of the whole process, so each has one of its own.
+fn alone(test: &str, cluster: &Cluster, roots: &Authority, better: &Authority) -> (bool, String) {
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "--nocapture", &format!("tls::{test}")])
+        .env(CHILD, &cluster.endpoints()[0])
+        .env(ROOTS, file(cluster, "system.pem", roots.pem()))
+        .env(BETTER_ROOTS, file(cluster, "better.pem", better.pem()))
+        .env_remove("SSL_CERT_DIR")
+        .output()
+        .unwrap();
+    let said = [child.stdout, child.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    (child.status.success() && said.contains("1 passed"), said)
+}
+
 #[tokio::test]
 async fn https_without_options_trusts_whom_the_system_trusts() {
     if let Ok(endpoint) = std::env::var(CHILD) {
-        let builder = Client::builder([endpoint]).request_timeout(Duration::from_secs(2));
-        let etcd = builder.connect().await.unwrap();
+        let etcd = Client::connect([endpoint]).await.unwrap();
         etcd.put("k", "v").await.unwrap();
         return;
     }
     let (authority, stranger) = (Authority::new(), Authority::new());
     let cluster = cluster(Tls::server(&authority)).await;
-    let trusting = |authority: &Authority| {
-        let roots = file(&cluster, "system.pem", authority.pem());
-        let child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "--nocapture"])
-            .arg("tls::https_without_options_trusts_whom_the_system_trusts")
-            .env(CHILD, &cluster.endpoints()[0])
-            .env("SSL_CERT_FILE", roots)
-            .env_remove("SSL_CERT_DIR")
-            .output()
-            .unwrap();
-        let said = [child.stdout, child.stderr].concat();
-        let said = String::from_utf8_lossy(&said).into_owned();
-        (child.status.success(), said)
-    };
-    let (connected, said) = trusting(&authority);
-    assert!(connected && said.contains("1 passed"), "{said}");
-    let (connected, said) = trusting(&stranger);
+    let test = "https_without_options_trusts_whom_the_system_trusts";
+    let (connected, said) = alone(test, &cluster, &authority, &authority);
+    assert!(connected, "{said}");
+    let (connected, said) = alone(test, &cluster, &stranger, &stranger);
     assert!(!connected && said.contains("unknown authority"), "{said}");
+}
+
+#[tokio::test]
+async fn the_systems_authorities_are_read_again_when_they_change() {
+    if let Ok(endpoint) = std::env::var(CHILD) {
+        let etcd = Client::builder([endpoint]).connect_lazy().await.unwrap();
+        until("it was refused", || complaint_of(&etcd).is_some()).await;
+        fs::copy(
+            std::env::var_os(BETTER_ROOTS).unwrap(),
+            std::env::var_os(ROOTS).unwrap(),
+        )
+        .unwrap();
+        etcd.put("k", "v").await.unwrap();
+        return;
+    }
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let cluster = cluster(Tls::server(&authority)).await;
+    let test = "the_systems_authorities_are_read_again_when_they_change";
+    let (connected, said) = alone(test, &cluster, &stranger, &authority);
+    assert!(connected, "{said}");
 }
 
 #[tokio::test]
@@ -167,10 +197,48 @@ async fn each_thing_that_is_wrong_with_a_certificate_is_told_by_its_name() {
     etcd.unwrap().put("k", "v").await.unwrap();
 }
 
+/// Two endpoints of one member: each is checked against its own name, not against that of the first.
+#[tokio::test]
+async fn every_endpoint_has_a_name_of_its_own() {
+    let authority = Authority::new();
+    let tls = Tls::server(&authority);
+    let both = authority.server_named(&["one.example", "two.example"]);
+    let cluster = cluster(tls.with_certificate(both)).await;
+    let first = cluster.endpoints().remove(0);
+    let second = first.replace("127.0.0.1", "localhost");
+    let bare = second.replace("https://", "");
+    let options = || {
+        trusting(&authority)
+            .server_name(&first, "one.example")
+            .server_name(&bare, "two.example")
+    };
+    // Each has options of its own: a session that is resumed shows no certificate.
+    let builder = || Client::builder([&first, &second]).tls(options());
+    let is_ready = |etcd: &Client, endpoint: usize| etcd.connectivity()[endpoint].state == Ready;
+    let etcd = builder().connect().await.unwrap();
+    until("both are used", || is_ready(&etcd, 0) && is_ready(&etcd, 1)).await;
+    cluster.replace_certificate(&authority.server_named(&["two.example"]));
+    let etcd = builder().connect().await.unwrap();
+    until("the second is used", || is_ready(&etcd, 1)).await;
+    until("the first is refused", || {
+        complaint_of(&etcd).is_some_and(|error| error.to_string().contains("`one.example`"))
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_missing_or_foreign_client_certificate_is_told() {
+    for newest in ["TLS1.2", "TLS1.3"] {
+        missing_and_foreign(newest).await;
+    }
+}
+
+async fn missing_and_foreign(newest: &str) {
     let (authority, stranger) = (Authority::new(), Authority::new());
-    let cluster = cluster(Tls::mutual(&authority)).await;
+    let cluster = Cluster::builder()
+        .tls(Tls::mutual(&authority))
+        .arg(format!("--tls-max-version={newest}"));
+    let cluster = cluster.start().await;
     let missing = complaint(&cluster, trusting(&authority)).await;
     assert!(
         missing.contains("client certificate, and none was given"),
@@ -276,6 +344,25 @@ async fn plain_endpoints_beside_encrypted_ones_must_be_wanted() {
     let allowed = trusting(&authority).allow_plain_endpoints();
     let builder = Client::builder(both).tls(allowed);
     builder.connect_lazy().await.unwrap();
+}
+
+#[tokio::test]
+async fn members_that_advertise_plain_text_lead_nobody_there() {
+    let authority = Authority::new();
+    let plain = ScriptedServer::start().await;
+    let cluster = Cluster::builder()
+        .tls(Tls::server(&authority))
+        .arg(format!("--advertise-client-urls={}", plain.endpoint()))
+        .start()
+        .await;
+    let builder = || Client::builder(cluster.endpoints());
+    let etcd = builder().tls(trusting(&authority)).connect().await.unwrap();
+    assert_eq!(etcd.sync().await.unwrap(), cluster.endpoints());
+    assert_eq!(plain.accepted(), 0, "it was dialled");
+    let allowing = trusting(&authority).allow_plain_endpoints();
+    let etcd = builder().tls(allowing).connect().await.unwrap();
+    etcd.sync().await.unwrap();
+    assert!(plain.accepted() > 0, "who allows it gets it");
 }
 
 #[tokio::test]

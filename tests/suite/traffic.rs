@@ -136,10 +136,18 @@ pub async fn check_applied_at_most_once(cluster: &Cluster, prefix: &str, writes:
     }
 }
 
+/// A read that failed.
+#[derive(Debug)]
+pub struct Unread {
+    pub sent: Instant,
+    pub ended: Instant,
+    pub error: Error,
+}
+
 /// Readers that never pause.
 pub struct Readers {
     stop: Arc<AtomicBool>,
-    tasks: Vec<JoinHandle<Vec<Error>>>,
+    tasks: Vec<JoinHandle<Vec<Unread>>>,
 }
 
 impl Readers {
@@ -149,14 +157,19 @@ impl Readers {
             .map(|_| {
                 let (client, stop, key) = (client.clone(), stop.clone(), key.to_owned());
                 tokio::spawn(async move {
-                    let mut errors = Vec::new();
+                    let mut unread = Vec::new();
                     while !stop.load(Ordering::Relaxed) {
+                        let sent = Instant::now();
                         if let Err(error) = client.get(&key).await {
-                            errors.push(error);
+                            unread.push(Unread {
+                                sent,
+                                ended: Instant::now(),
+                                error,
+                            });
                         }
                         tokio::task::yield_now().await;
                     }
-                    errors
+                    unread
                 })
             })
             .collect();
@@ -165,11 +178,17 @@ impl Readers {
 
     /// The errors they were told.
     pub async fn finish(self) -> Vec<Error> {
+        let unread = self.finish_timed().await;
+        unread.into_iter().map(|unread| unread.error).collect()
+    }
+
+    /// The reads that failed, and when.
+    pub async fn finish_timed(self) -> Vec<Unread> {
         self.stop.store(true, Ordering::Relaxed);
-        let mut errors = Vec::new();
+        let mut unread = Vec::new();
         for task in self.tasks {
-            errors.extend(task.await.expect("a reader does not panic"));
+            unread.extend(task.await.expect("a reader does not panic"));
         }
-        errors
+        unread
     }
 }

@@ -181,7 +181,8 @@ async fn requested_progress_comes_after_what_it_promises() {
     assert!(watch.revision() >= written);
     watch.cancel();
     last_item(&mut watch).await;
-    assert!(watch.request_progress().await.is_err());
+    let ended = watch.request_progress().await.unwrap_err();
+    assert_eq!(ended.kind(), ErrorKind::WatchCanceled);
     etcd.shutdown().await;
 }
 

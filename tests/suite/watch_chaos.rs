@@ -7,11 +7,18 @@ use std::time::Duration;
 use actix_etcd::Client;
 use testbed::{Chaos, ChaosKind, Cluster, validators::Request};
 
-use crate::watch_record::{Load, Recorded, truth};
+use crate::{
+    wait::until_async,
+    watch_record::{Load, PROGRESS, Recorded, bookmarks, truth},
+};
+
+/// A revision that is not there when the watches are opened.
+const LATER: i64 = 150;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_keeps_its_six_promises_while_members_and_links_fail_at_random() {
-    let cluster = Cluster::start(3).await;
+    let cluster = Cluster::builder().members(3);
+    let cluster = cluster.progress_notify_interval(PROGRESS).start().await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let prev_kv = |request: Request| Request {
         prev_kv: true,
@@ -28,7 +35,7 @@ async fn a_watch_keeps_its_six_promises_while_members_and_links_fail_at_random()
             "key from the start, prev_kv",
             prev_kv(Request::key("k/0", 1)),
         ),
-        ("all that comes later", Request::prefix("k/", 400)),
+        ("all that comes later", Request::prefix("k/", LATER)),
     ];
     let mut watches = Vec::new();
     for (name, request) in requests {
@@ -46,11 +53,16 @@ async fn a_watch_keeps_its_six_promises_while_members_and_links_fail_at_random()
     let chaos = Chaos::from_env("watch");
     let faults = chaos.run(&cluster, &ChaosKind::ALL).await;
     progress.abort();
+    let later = async || cluster.revision().await > LATER;
+    until_async("the watch of the future has something to tell", later).await;
     let last = load.stop(&etcd).await;
     let history = truth(&cluster).await;
     println!("{} faults, {last} revisions", faults.len());
+    let mut told = 0;
     for watch in watches {
-        watch.check(last, &history).await;
+        told += bookmarks(&watch.check(last, &history).await);
     }
+    assert!(told > 0, "no progress was told while things failed");
+    println!("progress told {told} times");
     etcd.shutdown().await;
 }

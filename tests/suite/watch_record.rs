@@ -11,6 +11,10 @@ use tokio::{task::JoinHandle, time::timeout};
 
 /// How long a watch may need to show the last write once everything is well again.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// After how many items progress is asked for once more.
+const ASKS: usize = 50;
+/// How often a server tells a recorded watch its progress: the shortest that etcd takes.
+pub const PROGRESS: Duration = Duration::from_millis(100);
 
 /// A watch being read by a task, until it has shown a revision.
 pub struct Recorded {
@@ -23,7 +27,7 @@ pub struct Recorded {
 impl Recorded {
     /// Opens the watch this request describes, and reads it.
     pub async fn open(name: &str, etcd: &Client, request: Request) -> Self {
-        let mut open = etcd.watch(request.key.clone()).notices();
+        let mut open = etcd.watch(request.key.clone()).notices().progress_notify();
         if let Some(end) = request.range_end.clone() {
             open = open.range(end);
         }
@@ -35,8 +39,12 @@ impl Recorded {
         Self::read(name, watch, request)
     }
 
-    /// Reads a watch that fits the request.
-    pub fn read(name: &str, mut watch: Watch, request: Request) -> Self {
+    /// Reads a watch that fits the request and was just opened.
+    pub fn read(name: &str, mut watch: Watch, mut request: Request) -> Self {
+        if request.start_revision == 0 {
+            // The watch itself says where "now" was: from there on nothing may be missing.
+            request.start_revision = watch.revision() + 1;
+        }
         let (until, mut wanted) = tokio::sync::watch::channel(i64::MAX);
         let recorder = tokio::spawn(async move {
             let mut records = Vec::new();
@@ -46,7 +54,13 @@ impl Recorded {
                     _ = wanted.changed() => continue,
                 };
                 records.extend(record(item));
+                if records.len() % ASKS == 0 {
+                    // Answered or not: that it comes at any time is what counts.
+                    tokio::spawn(watch.request_progress());
+                }
             }
+            let last = *wanted.borrow();
+            bookmark(&mut watch, last, &mut records).await;
             (watch, records)
         });
         Self {
@@ -74,6 +88,30 @@ impl Recorded {
         }
         records
     }
+}
+
+/// Asks for progress until it is told up to that revision, and reads as far.
+pub async fn bookmark(watch: &mut Watch, revision: i64, records: &mut Vec<Record>) {
+    let told = |records: &[Record]| matches!(records.last(), Some(Record::Progress(told)) if *told >= revision);
+    let mut asking = Box::pin(watch.request_progress());
+    let mut answered = 0;
+    while !told(records) {
+        tokio::select! {
+            item = watch.next() => records.extend(record(item.expect("the watch has not ended"))),
+            answer = &mut asking, if answered < revision => {
+                answered = answer.unwrap_or(0);
+                if answered < revision {
+                    asking = Box::pin(watch.request_progress());
+                }
+            }
+        }
+    }
+}
+
+/// How often progress was told before the last time, which was asked for when all was over.
+pub fn bookmarks(records: &[Record]) -> usize {
+    let told = |record: &&Record| matches!(record, Record::Progress(_));
+    records.iter().filter(told).count() - 1
 }
 
 /// What an item says, as validators read it; what they have no use for is left out.

@@ -1,116 +1,19 @@
 //! What etcd can't be made to do on demand.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::time::Duration;
 
 use actix_etcd::{
     Client, ErrorKind, WatchEnd, WatchItem,
-    proto::{
-        Event, KeyValue, ResponseHeader, WatchCreateRequest, WatchRequest, WatchResponse,
-        watch_request::RequestUnion,
+    proto::{ResponseHeader, WatchResponse, watch_request::RequestUnion},
+};
+use testbed::{Reply, ScriptedServer};
+
+use crate::{
+    watch::{SOON, item, last_item, next},
+    watch_script::{
+        WATCH, connect, create, created, event, events, header, progress, refused, request, server,
     },
 };
-use testbed::{Receiver, Reply, ScriptedServer, Sender};
-
-use crate::watch::{SOON, item, last_item, next};
-
-const WATCH: &str = "/etcdserverpb.Watch/Watch";
-
-fn header(revision: i64) -> ResponseHeader {
-    ResponseHeader {
-        cluster_id: 1,
-        member_id: 1,
-        revision,
-        raft_term: 2,
-    }
-}
-
-fn created(watch_id: i64, revision: i64) -> WatchResponse {
-    WatchResponse {
-        header: Some(header(revision)),
-        watch_id,
-        created: true,
-        ..WatchResponse::default()
-    }
-}
-
-fn refused(reason: &str) -> WatchResponse {
-    WatchResponse {
-        canceled: true,
-        cancel_reason: reason.to_owned(),
-        ..created(-1, 0)
-    }
-}
-
-fn event(key: &str, revision: i64) -> Event {
-    Event {
-        kv: Some(KeyValue {
-            key: key.to_owned().into(),
-            mod_revision: revision,
-            ..KeyValue::default()
-        }),
-        ..Event::default()
-    }
-}
-
-/// Events under a header that says more than has been sent, as while catching up.
-fn events(watch_id: i64, fragment: bool, events: Vec<Event>) -> WatchResponse {
-    WatchResponse {
-        header: Some(header(1000)),
-        watch_id,
-        fragment,
-        events,
-        ..WatchResponse::default()
-    }
-}
-
-fn progress(watch_id: i64, revision: i64) -> WatchResponse {
-    WatchResponse {
-        header: Some(header(revision)),
-        watch_id,
-        ..WatchResponse::default()
-    }
-}
-
-async fn request(receiver: &mut Receiver) -> Option<RequestUnion> {
-    receiver.recv_message::<WatchRequest>().await?.request_union
-}
-
-async fn create(receiver: &mut Receiver) -> WatchCreateRequest {
-    loop {
-        match request(receiver).await {
-            Some(RequestUnion::CreateRequest(create)) => return create,
-            Some(_) => {}
-            None => std::future::pending().await,
-        }
-    }
-}
-
-/// The start revision of each create, in the order they came.
-type Starts = Arc<Mutex<Vec<i64>>>;
-
-/// A server whose streams are told by a script, by their number.
-async fn server<F>(
-    talk: impl Fn(usize, Sender, Receiver, Starts) -> F + Send + Sync + Clone + 'static,
-) -> (ScriptedServer, Starts)
-where
-    F: Future<Output = ()> + Send + 'static,
-{
-    let server = ScriptedServer::start().await;
-    let starts = Starts::default();
-    let told = starts.clone();
-    server.on_head(WATCH, move |call| {
-        let (talk, starts) = (talk.clone(), told.clone());
-        Reply::streaming(move |sender, receiver| talk(call.nth, sender, receiver, starts))
-    });
-    (server, starts)
-}
-
-async fn connect(server: &ScriptedServer) -> Client {
-    Client::connect([server.endpoint()]).await.unwrap()
-}
 
 #[tokio::test]
 async fn a_stream_that_ends_between_two_fragments_is_resumed_at_the_open_revision() {

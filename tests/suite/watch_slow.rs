@@ -106,6 +106,18 @@ impl Handler<WatchItem> for Slow {
     }
 }
 
+#[derive(actix::Message)]
+#[rtype(result = "()")]
+struct Stop;
+
+impl Handler<Stop> for Slow {
+    type Result = ();
+
+    fn handle(&mut self, _: Stop, ctx: &mut Context<Self>) {
+        ctx.stop();
+    }
+}
+
 #[actix::test]
 async fn a_slow_actor_gets_one_item_at_a_time_and_all_of_them() {
     let cluster = Cluster::start(1).await;
@@ -162,4 +174,22 @@ async fn the_end_of_its_actor_ends_a_watch_on_the_server_and_nobody_elses() {
         }
         etcd.shutdown().await;
     }
+}
+
+#[actix::test]
+async fn the_end_of_its_actor_ends_a_watch_of_a_key_that_nobody_writes() {
+    let cluster = Cluster::start(1).await;
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let slow = Slow {
+        seen: Seen::default(),
+        stop_at: 0,
+        panic_at: 0,
+    };
+    let actor = slow.start();
+    let open = etcd.watch("quiet").send_to(actor.clone().recipient());
+    open.await.unwrap().detach();
+    watchers(&cluster, 1.0).await;
+    actor.do_send(Stop);
+    watchers(&cluster, 0.0).await;
+    etcd.shutdown().await;
 }

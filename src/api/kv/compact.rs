@@ -60,6 +60,7 @@ impl<C> Compact<C> {
             path: "/etcdserverpb.KV/Compact",
             class: RpcClass::Mutation,
             leaderless: false,
+            waits: false,
         };
         let answer: CompactionResponse = client
             .caller()

@@ -63,6 +63,7 @@ impl<C> Delete<C> {
             path: "/etcdserverpb.KV/DeleteRange",
             class: RpcClass::Mutation,
             leaderless: false,
+            waits: false,
         };
         let answer: DeleteRangeResponse = client
             .caller()

@@ -21,25 +21,56 @@ use crate::{
     transport::grpc,
 };
 
+const ONE_KEY: &str = "the first or the last key is one key; leave the limit out";
+
 /// Reads one key, or many.
 #[derive(Debug, Clone)]
 #[must_use = "a request is sent when it is awaited"]
 pub struct Get<C = ()> {
     span: Span,
     wire: RangeRequest,
-    sorted: bool,
+    order: Order,
     timeout: Option<Duration>,
     client: C,
 }
 
-request!(Get { span, wire, sorted } -> GetResponse);
+request!(Get { span, wire, order } -> GetResponse);
+
+/// What was said about the order, to notice where it contradicts itself.
+#[derive(Debug, Clone, Default)]
+struct Order {
+    target: Option<SortTarget>,
+    direction: Option<SortOrder>,
+    /// Only the first or the last key is wanted.
+    one: bool,
+    conflict: Option<&'static str>,
+}
+
+impl Order {
+    fn sort_by(&mut self, target: SortTarget) {
+        if self
+            .target
+            .replace(target)
+            .is_some_and(|before| before != target)
+        {
+            self.conflict = Some("it is to be sorted by two things; choose one");
+        }
+    }
+
+    fn direct(&mut self, direction: SortOrder) {
+        let before = self.direction.replace(direction);
+        if before.is_some_and(|before| before != direction) {
+            self.conflict = Some("it is to be sorted in both directions; choose one");
+        }
+    }
+}
 
 /// A request that reads a key, or with `.prefix()`, `.range(end)` or `.from_key()` many.
 pub fn get(key: impl IntoBytes) -> Get {
     Get {
         span: Span::key(key.into_bytes()),
         wire: RangeRequest::default(),
-        sorted: false,
+        order: Order::default(),
         timeout: None,
         client: (),
     }
@@ -50,6 +81,9 @@ spans!(<C> Get<C>);
 impl<C> Get<C> {
     /// At most that many keys; the answer's `more` tells whether there are others. Default: 0, no limit.
     pub fn limit(mut self, limit: i64) -> Self {
+        if self.order.one && limit != 1 {
+            self.order.conflict = Some(ONE_KEY);
+        }
         self.wire.limit = limit;
         self
     }
@@ -87,18 +121,20 @@ impl<C> Get<C> {
 
     /// Smallest first. The default of the `sort_by_…` options.
     pub fn ascending(mut self) -> Self {
+        self.order.direct(SortOrder::Ascend);
         self.wire.set_sort_order(SortOrder::Ascend);
         self
     }
 
     /// Largest first; by key where nothing else is said.
     pub fn descending(mut self) -> Self {
+        self.order.direct(SortOrder::Descend);
         self.wire.set_sort_order(SortOrder::Descend);
         self
     }
 
     fn sort_by(mut self, target: SortTarget) -> Self {
-        self.sorted |= target != SortTarget::Key;
+        self.order.sort_by(target);
         self.wire.set_sort_target(target);
         if self.wire.sort_order() == SortOrder::None {
             self.wire.set_sort_order(SortOrder::Ascend);
@@ -107,6 +143,11 @@ impl<C> Get<C> {
     }
 
     fn only(mut self, target: SortTarget, order: SortOrder) -> Self {
+        self.order.direct(order);
+        self.order.one = true;
+        if self.wire.limit > 1 {
+            self.order.conflict = Some(ONE_KEY);
+        }
         self.wire.set_sort_order(order);
         self.wire.limit = 1;
         self.sort_by(target)
@@ -211,6 +252,9 @@ impl<C> Get<C> {
                 "the smallest revision asked for is above the largest",
             ));
         }
+        if let Some(conflict) = self.order.conflict {
+            return Err(Error::invalid(conflict));
+        }
         if wire.count_only && wire.keys_only {
             return Err(Error::invalid(
                 "`count_only` and `keys_only` exclude each other; choose one",
@@ -229,6 +273,7 @@ impl<C> Get<C> {
             path: "/etcdserverpb.KV/Range",
             class: RpcClass::Read,
             leaderless: wire.serializable,
+            waits: false,
         };
         let answer: RangeResponse = client
             .caller()
@@ -245,7 +290,9 @@ impl Get<Client> {
     pub fn pages(self, keys: u32) -> Pages {
         let client = self.client.clone();
         let page = self.unbound();
-        let foreign = page.sorted || page.wire.sort_order() == SortOrder::Descend;
+        let by_key = |target| target == SortTarget::Key;
+        let foreign =
+            !page.order.target.is_none_or(by_key) || page.wire.sort_order() == SortOrder::Descend;
         let refused = if keys == 0 {
             Some("a page has at least one key")
         } else if foreign {
@@ -262,6 +309,11 @@ impl Get<Client> {
 }
 
 impl<C> Get<C> {
+    /// The same, agreed on by a quorum; `None` where it is already.
+    pub(super) fn linearizable(mut self) -> Option<Self> {
+        std::mem::take(&mut self.wire.serializable).then_some(self)
+    }
+
     /// The next page: from that key on, up to the same end, at that revision.
     pub(super) fn continued(mut self, from: Bytes, revision: i64) -> Result<Self> {
         let wire = self.wire()?;

@@ -12,7 +12,7 @@ use super::{Get, GetResponse};
 use crate::{
     api::ResponseFuture,
     client::Client,
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
 };
 
 /// A stream of pages; see [`Get::pages`]. It ends after the last page or the first error.
@@ -63,6 +63,14 @@ impl Stream for Pages {
                         self.state = State::Reading(page, reading);
                         return Poll::Pending;
                     };
+                    // A member that is behind does not have the first page's revision yet; a quorum has.
+                    if let Err(error) = &answer
+                        && error.kind() == ErrorKind::FutureRevision
+                        && let Some(page) = page.clone().linearizable()
+                    {
+                        self.state = State::Next(Box::new(page));
+                        continue;
+                    }
                     return Poll::Ready(Some(answer.and_then(|answer| {
                         if let Some(next) = page.after(&answer)? {
                             self.state = State::Next(Box::new(next));

@@ -84,6 +84,7 @@ impl<C> Put<C> {
             path: "/etcdserverpb.KV/Put",
             class: RpcClass::Mutation,
             leaderless: false,
+            waits: false,
         };
         let answer: proto::PutResponse = client
             .caller()

@@ -90,6 +90,7 @@ impl<C> Txn<C> {
                 RpcClass::Mutation
             },
             leaderless: false,
+            waits: false,
         };
         let answer: proto::TxnResponse = client
             .caller()

@@ -51,6 +51,7 @@ impl<C> TimeToLive<C> {
             path: "/etcdserverpb.Lease/LeaseTimeToLive",
             class: RpcClass::Read,
             leaderless: false,
+            waits: false,
         };
         let body = grpc::encode(&self.wire)?;
         let answer: LeaseTimeToLiveResponse = client.caller().unary(rpc, body, timeout).await?;
@@ -116,6 +117,7 @@ impl<C> Leases<C> {
             path: "/etcdserverpb.Lease/LeaseLeases",
             class: RpcClass::Read,
             leaderless: false,
+            waits: false,
         };
         let body = grpc::encode(&LeaseLeasesRequest {})?;
         let answer: LeaseLeasesResponse = client.caller().unary(rpc, body, timeout).await?;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use actix::Recipient;
 
-use super::handle::Lease;
+use super::{handle::Lease, revoke};
 use crate::{
     actor::DeliverLease,
     api::request,
@@ -14,6 +14,7 @@ use crate::{
     lease::{LeaseNews, actor::now, cell::LeaseCell, deadline::Deadline},
     proto::{LeaseGrantRequest, LeaseGrantResponse},
     retry::RpcClass,
+    runtime::shut_down,
     transport::grpc,
 };
 
@@ -67,7 +68,8 @@ impl<C> Grant<C> {
         self
     }
 
-    /// Keeps it alive until its handle is dropped.
+    /// Keeps it alive until its handle is dropped. It is renewed every third of its time to live; a member that does not
+    /// answer within a sixth of it (at least 300 ms, at most 10 s) is not waited for, and another one is asked.
     pub fn keep_alive(mut self) -> Self {
         self.options.keep = true;
         self
@@ -88,6 +90,9 @@ impl<C> Grant<C> {
 
     async fn perform(self, client: &Client, timeout: Duration) -> Result<Lease> {
         let ttl = whole_seconds(self.ttl)?;
+        if client.is_ending() {
+            return Err(shut_down());
+        }
         let (id, class) = match self.id {
             Some(id) if id <= 0 => {
                 return Err(Error::invalid("a lease's id is a positive number"));
@@ -99,6 +104,7 @@ impl<C> Grant<C> {
             path: "/etcdserverpb.Lease/LeaseGrant",
             class,
             leaderless: false,
+            waits: false,
         };
         let asked_at = now();
         let body = grpc::encode(&LeaseGrantRequest { ttl, id })?;
@@ -117,24 +123,61 @@ impl<C> Grant<C> {
             deadline = deadline.give_up_after(after);
         }
         let cell = Arc::new(LeaseCell::new(id, deadline.ttl(), deadline.deadline()));
-        if self.options.revoke_on_drop {
-            cell.set_revoke_on_drop();
-        }
         let mut lease = Lease::new(client.clone(), cell, deadline);
         if self.options.keep {
             lease.keep_alive();
+        } else if self.id.is_some() {
+            lease.announce();
+        }
+        if self.options.revoke_on_drop {
+            lease = lease.revoke_on_drop();
+        }
+        // Asked only now: what was given to the keeper before the client began to end is ended by it.
+        if client.is_ending() {
+            let left = timeout.saturating_sub(now().saturating_duration_since(asked_at));
+            return Err(take_back(lease, client, left).await);
         }
         Ok(lease)
     }
 }
 
+/// Granted while the client was shut down: there is nobody to keep it, and it is not left behind either.
+async fn take_back(lease: Lease, client: &Client, timeout: Duration) -> Error {
+    let gone = revoke::send(client.caller(), lease.detach(), timeout).await;
+    shut_down().with_outcome(if gone.is_ok() {
+        Outcome::Rejected
+    } else {
+        Outcome::Unknown
+    })
+}
+
 fn whole_seconds(ttl: Duration) -> Result<i64> {
-    let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
-    match i64::try_from(seconds) {
+    let rest = u64::from(ttl.subsec_nanos() > 0);
+    match i64::try_from(ttl.as_secs().saturating_add(rest)) {
         Ok(0) => Err(Error::invalid(
             "a lease's time to live is at least a second",
         )),
         Ok(seconds) => Ok(seconds),
         Err(_) => Err(Error::invalid("the lease's time to live is too long")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_to_live_is_rounded_up_and_refused_where_it_cannot_be_told() {
+        let seconds = |ttl| whole_seconds(ttl).map_err(|error| error.kind());
+        assert_eq!(seconds(Duration::from_millis(1)), Ok(1));
+        assert_eq!(seconds(Duration::from_secs(7)), Ok(7));
+        for bad in [
+            Duration::ZERO,
+            Duration::MAX,
+            Duration::from_secs(u64::MAX),
+            Duration::new(i64::MAX.unsigned_abs(), 1),
+        ] {
+            assert_eq!(seconds(bad), Err(ErrorKind::InvalidArgument), "{bad:?}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     api::request,
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
-    lease::RenewOnce,
+    lease::{RenewOnce, actor::now, deadline::later},
     proto::LeaseKeepAliveResponse,
     retry::table,
     runtime::shut_down,
@@ -53,7 +53,7 @@ impl<C> KeepAliveOnce<C> {
         if self.id <= 0 {
             return Err(Error::invalid("a lease's id is a positive number"));
         }
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::from_std(later(now(), timeout));
         let mut elsewhere = false;
         let mut last = None;
         while Instant::now() < deadline {

@@ -54,6 +54,7 @@ pub(crate) async fn send(
         path: "/etcdserverpb.Lease/LeaseRevoke",
         class: RpcClass::Revoke,
         leaderless: false,
+        waits: false,
     };
     let body = grpc::encode(&LeaseRevokeRequest { id })?;
     caller.unary(rpc, body, timeout).await

@@ -22,7 +22,7 @@ use crate::{
     runtime::shut_down,
     watch::{
         actor::{Cancel, Drained, RequestProgress, WatchActor},
-        queue::{Queue, Queued, Taken},
+        queue::{Ending, Queue, Queued, Taken},
     },
 };
 
@@ -71,8 +71,9 @@ impl Watch {
     /// Asks the server how far the watch has come: everything up to that revision has arrived, and is in this stream
     /// before an item [`WatchItem::Progress`]. A server that is silent is asked again.
     ///
-    /// Fails with [`ErrorKind::DeadlineExceeded`] after the client's `request_timeout`, and with
-    /// [`ErrorKind::WatchCanceled`] if the watch ends before.
+    /// Fails with [`ErrorKind::DeadlineExceeded`] after the client's `request_timeout`, with
+    /// [`ErrorKind::WatchCanceled`] if the watch ends before or has ended, and with [`ErrorKind::Shutdown`] if the
+    /// client has.
     pub fn request_progress(&self) -> impl Future<Output = Result<i64, Error>> + Send + use<> {
         self.link.clone().request_progress()
     }
@@ -233,14 +234,15 @@ impl Link {
             self.actor.do_send(RequestProgress { told: told.take() });
             match timeout_at(deadline.min(Instant::now() + pause), &mut answer).await {
                 Ok(Ok(revision)) => return Ok(revision),
-                Ok(Err(_)) if self.actor.connected() => {
-                    return Err(Error::new(
-                        ErrorKind::WatchCanceled,
-                        Outcome::Unknown,
-                        "the watch ended before the server answered",
-                    ));
-                }
-                Ok(Err(_)) => return Err(shut_down()),
+                Ok(Err(_)) => match self.queue.ending() {
+                    Some(Ending::Alone) => return Err(ended()),
+                    None if self.actor.connected() => {
+                        // A crash of the watch's actor took the question with it.
+                        let (again, answer_to_it) = oneshot::channel();
+                        (told, answer) = (Some(again), answer_to_it);
+                    }
+                    Some(Ending::Shutdown) | None => return Err(shut_down()),
+                },
                 Err(_) if Instant::now() >= deadline => {
                     return Err(Error::new(
                         ErrorKind::DeadlineExceeded,
@@ -252,4 +254,12 @@ impl Link {
             }
         }
     }
+}
+
+fn ended() -> Error {
+    Error::new(
+        ErrorKind::WatchCanceled,
+        Outcome::Unknown,
+        "the watch ended before the server answered",
+    )
 }

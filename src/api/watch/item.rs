@@ -67,7 +67,7 @@ pub enum WatchEnd {
         /// The id now.
         is: u64,
     },
-    /// The server refuses the watch for good.
+    /// The server refuses the watch for good, or its events are larger than the client's `max_response_size`.
     Refused(Error),
     /// The client was shut down.
     Shutdown,
@@ -97,7 +97,7 @@ impl fmt::Display for WatchEnd {
                 "the history before revision {revision} has been compacted away"
             ),
             Self::PermissionDenied(error) | Self::Refused(error) => {
-                write!(f, "the server refuses the watch: {error}")
+                write!(f, "the watch is refused: {error}")
             }
             Self::OutageTooLong { last: Some(error) } => {
                 write!(f, "the outage was too long; last: {error}")

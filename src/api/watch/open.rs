@@ -32,10 +32,14 @@ use crate::{
 /// The events that wait for a slow reader before the watch lags.
 const BUFFER: usize = 8192;
 
+/// How often the keys of a range are read at the most, if compactions come between the pages.
+const READS: usize = 5;
+
 /// A watch to be opened: awaiting it gives a [`Watch`], [`send_to`](Self::send_to) delivers it to an actor. Free
 /// (`OpenWatch<()>`) it becomes a message to the actor [`Etcd`](crate::Etcd) with [`to`](OpenWatch::to).
 ///
-/// Fails if the server refuses the watch, or no member creates it within the client's `request_timeout`.
+/// Fails if the server refuses the watch, or no member creates it within the client's `request_timeout`. With
+/// [`resync`](Self::resync), each page of the keys that are read before has that time as well.
 #[derive(Debug, Clone)]
 #[must_use = "a watch is opened when this is awaited"]
 #[expect(
@@ -232,7 +236,6 @@ impl OpenWatch {
     async fn open(self) -> Result<Watch> {
         let spec = self.spec()?;
         let timeout = self.client.request_timeout();
-        let deadline = Instant::now() + timeout;
         let mut start_revision = self.start_revision;
         let known = if self.resync {
             let (known, revision) = self.known_keys(&spec, timeout).await?;
@@ -243,6 +246,8 @@ impl OpenWatch {
         } else {
             None
         };
+        // A large range takes its time to read, page by page; the watch itself is created at once.
+        let deadline = Instant::now() + timeout;
         let queue = Queue::new(self.buffer);
         let (opened, told) = oneshot::channel();
         let start = Start {
@@ -272,9 +277,8 @@ impl OpenWatch {
 
     /// The keys of the range just before the watch, and the revision they were read at.
     async fn known_keys(&self, spec: &Spec, timeout: Duration) -> Result<(Known, i64)> {
-        let mut known = Known::default();
         if self.start_revision == 1 {
-            return Ok((known, 0));
+            return Ok((Known::default(), 0));
         }
         let range = Range {
             key: spec.key.clone(),
@@ -282,24 +286,28 @@ impl OpenWatch {
             revision: (self.start_revision - 1).max(0),
             keys_only: true,
         };
-        let read = reread::read(self.client.caller(), range, timeout, |page| {
-            for kv in page {
-                known.put(&kv.key, kv.mod_revision);
+        let mut reads = 0;
+        loop {
+            let mut known = Known::default();
+            let read = reread::read(self.client.caller(), range.clone(), timeout, |page| {
+                for kv in page {
+                    known.put(&kv.key, kv.mod_revision);
+                }
+            });
+            reads += 1;
+            let error = match read.await {
+                Ok(revision) => return Ok((known, revision)),
+                Err(error) => error,
+            };
+            match error.kind() {
+                // What was before the start can't be known any more, or not yet.
+                ErrorKind::Compacted | ErrorKind::FutureRevision if self.start_revision > 0 => {
+                    return Ok((Known::default(), 0));
+                }
+                // The revision of the first page was compacted before the last one was read.
+                ErrorKind::Compacted if reads < READS => {}
+                _ => return Err(error),
             }
-        });
-        match read.await {
-            Ok(revision) => Ok((known, revision)),
-            // What was before the start can't be known any more, or not yet.
-            Err(error)
-                if self.start_revision > 0
-                    && matches!(
-                        error.kind(),
-                        ErrorKind::Compacted | ErrorKind::FutureRevision
-                    ) =>
-            {
-                Ok((Known::default(), 0))
-            }
-            Err(error) => Err(error),
         }
     }
 

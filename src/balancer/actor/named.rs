@@ -10,6 +10,7 @@ use crate::{balancer::NeedMember, connection::ConnectivityState};
 
 /// A member that requests have named stays connected for that long: they come in groups.
 const NAMED_FOR: Duration = Duration::from_secs(30);
+
 impl Member {
     pub(super) fn is_named(&self, now: Instant) -> bool {
         self.named_until.is_some_and(|until| now < until)

@@ -5,11 +5,13 @@ use std::{future::Future, sync::Arc, time::Duration};
 use actix::{AsyncContext, Context, SpawnHandle};
 use tokio::time::Instant;
 
-use super::{ConnectionActor, liveness, liveness::ServingChanged, tell};
+use super::{ConnectionActor, liveness::ServingChanged, tell};
 use crate::{
     connection::{
         Connection, Health, Probe, Suspected, Verdict,
+        pace::ProbePace,
         probe::{self, Answer, DriverTask},
+        shared::other_cluster,
         state::Next,
         verdict::Progress,
     },
@@ -29,12 +31,13 @@ pub(super) struct Live {
     pub(super) probing: bool,
     pub(super) others_asked: Option<Instant>,
     pub(super) due: Option<SpawnHandle>,
-    pub(super) interval: Duration,
+    pub(super) pace: ProbePace,
     /// Ends with the connection.
     _health_watch: AbortOnDrop,
 }
 
-struct AbortOnDrop(tokio::task::JoinHandle<()>);
+/// A task that nobody needs without its owner.
+pub(super) struct AbortOnDrop(pub(super) tokio::task::JoinHandle<()>);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
@@ -64,6 +67,43 @@ impl ConnectionActor {
             }
         }
         self.apply(next, ctx);
+    }
+
+    /// Makes another connection in place of one that takes no more requests. What is in flight on it may finish.
+    pub(super) fn retire(&mut self, generation: u64, ctx: &mut Context<Self>) {
+        let next = self
+            .machine
+            .lost(generation, Instant::now(), fastrand::f64());
+        if next == Next::Stay {
+            return;
+        }
+        let text = "the connection takes no more requests";
+        let refused = Error::new(ErrorKind::ConnectionLost, Outcome::NotSent, text);
+        self.error = Some(refused.with_endpoint(self.endpoint.name()));
+        if let Some(mut live) = self.live.take() {
+            if let Some(due) = live.due.take() {
+                ctx.cancel_future(due);
+            }
+            drop(live.leave());
+        }
+        self.apply(next, ctx);
+    }
+
+    /// Ends a connection that leads to another cluster. The next one is made after a while: where members do not tell
+    /// who they are before the first request, it can lead there again.
+    pub(super) fn leave_cluster(&mut self, generation: u64, cluster: u64, ctx: &mut Context<Self>) {
+        if self.shared.cluster.accepts(cluster) || !self.is_in_use(generation) {
+            return;
+        }
+        self.machine.disappointed();
+        let left = other_cluster(self.shared.cluster.get(), cluster);
+        self.error = Some(left.with_endpoint(self.endpoint.name()));
+        self.give_up(generation, Verdict::Closed, ctx);
+    }
+
+    pub(super) fn is_in_use(&self, generation: u64) -> bool {
+        let live = self.live.as_ref();
+        live.is_some_and(|live| live.connection.generation == generation)
     }
 
     pub(super) fn take_into_use(
@@ -112,7 +152,7 @@ impl ConnectionActor {
             probing: false,
             others_asked: None,
             due: None,
-            interval: liveness::PROBE_AGAIN,
+            pace: ProbePace::default(),
             _health_watch: AbortOnDrop(actix_rt::spawn(serving)),
         });
         self.error =
@@ -139,7 +179,7 @@ pub(super) fn complaint(verdict: Verdict) -> Error {
         Verdict::NoLeader | Verdict::CutOff => ErrorKind::NoLeader,
         Verdict::Learner => ErrorKind::NotSupportedForLearner,
         Verdict::Unresponsive => ErrorKind::MemberUnresponsive,
-        Verdict::NotServing => ErrorKind::Unhealthy,
+        Verdict::NotServing => ErrorKind::NotServing,
         Verdict::Closed | Verdict::Fine => ErrorKind::ConnectionLost,
     };
     Error::new(kind, Outcome::NotSent, verdict.reason())

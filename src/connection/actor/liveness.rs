@@ -15,11 +15,8 @@ use super::{
     tell,
 };
 
-/// Between two probes of a member under suspicion, growing from the first to the second.
-pub(super) const PROBE_AGAIN: Duration = Duration::from_millis(100);
-const PROBE_AGAIN_AT_MOST: Duration = Duration::from_millis(200);
-/// Between two looks at a member that carries streams or is watched for its leader.
-const SLOW_PROBE: Duration = Duration::from_secs(3);
+/// The others are asked no more often than this on behalf of one member.
+const OTHERS_AGAIN: Duration = Duration::from_millis(100);
 
 impl ConnectionActor {
     fn probe(&mut self) -> Option<impl Future<Output = Probed> + 'static> {
@@ -29,6 +26,7 @@ impl ConnectionActor {
             return None;
         }
         live.probing = true;
+        live.pace.asked(Instant::now());
         let channel = live.connection.channel.clone();
         let generation = live.connection.generation;
         let (id, ready) = (self.id, self.shared.ready.clone());
@@ -46,6 +44,19 @@ impl ConnectionActor {
         }
     }
 
+    /// Asks at once, or as soon as the last question is long enough ago.
+    pub(super) fn probe_soon(&mut self, ctx: &mut Context<Self>) {
+        let Some(live) = self.live.as_mut().filter(|live| !live.probing) else {
+            return;
+        };
+        let spacing = live.pace.spacing(Instant::now());
+        if spacing.is_zero() {
+            self.start_probe(ctx);
+        } else {
+            self.probe_in(spacing, true, ctx);
+        }
+    }
+
     /// Takes in what a probe of the connection in use brought.
     fn judge(&mut self, answer: Answer, ctx: &mut Context<Self>) {
         let Some(live) = self.live.as_mut() else {
@@ -53,6 +64,9 @@ impl ConnectionActor {
         };
         let generation = live.connection.generation;
         let (verdict, sighting) = match answer {
+            Answer::Seen(seen) if !self.shared.cluster.accepts(seen.cluster) => {
+                return self.leave_cluster(generation, seen.cluster, ctx);
+            }
             Answer::Seen(seen) => {
                 let others = self.shared.ready.load().sightings(self.id);
                 (live.progress.look(&seen, others), Some(seen))
@@ -60,6 +74,9 @@ impl ConnectionActor {
             Answer::Alive => (Verdict::Fine, None),
             Answer::NoLeader => (Verdict::NoLeader, None),
             Answer::Silent => return self.give_up(generation, Verdict::Unresponsive, ctx),
+            Answer::Broken(_) if !live.connection.channel.takes_requests() => {
+                return self.retire(generation, ctx);
+            }
             Answer::Broken(error) => {
                 self.error = Some(error);
                 return self.give_up(generation, Verdict::Closed, ctx);
@@ -100,18 +117,19 @@ impl ConnectionActor {
         let Some(live) = self.live.as_mut() else {
             return;
         };
-        let delay = if live.connection.is_suspected() || !verdict.is_fine() {
-            live.interval = (live.interval * 3 / 2).min(PROBE_AGAIN_AT_MOST);
-            live.interval
-        } else {
-            live.interval = PROBE_AGAIN;
-            SLOW_PROBE
+        let pause = live.pace.after(verdict, live.connection.is_suspected());
+        self.probe_in(jittered(pause), false, ctx);
+    }
+
+    fn probe_in(&mut self, pause: Duration, wanted: bool, ctx: &mut Context<Self>) {
+        let Some(live) = self.live.as_mut() else {
+            return;
         };
         if let Some(pending) = live.due.take() {
             ctx.cancel_future(pending);
         }
         let generation = live.connection.generation;
-        live.due = Some(ctx.notify_later(ProbeDue { generation }, jittered(delay)));
+        live.due = Some(ctx.notify_later(ProbeDue { generation, wanted }, pause));
     }
 }
 
@@ -124,6 +142,8 @@ fn jittered(delay: Duration) -> Duration {
 #[rtype(result = "()")]
 pub(super) struct ProbeDue {
     generation: u64,
+    /// Somebody asked for it, whatever is known of the member now.
+    wanted: bool,
 }
 
 /// The member's health service told whether it serves.
@@ -146,11 +166,12 @@ impl Handler<Suspect> for ConnectionActor {
         };
         // The others are asked even where a probe is under way: its silence is judged by whether they answer.
         let now = Instant::now();
-        if live.others_asked.is_none_or(|at| at + PROBE_AGAIN <= now) {
+        live.pace.hurry();
+        if live.others_asked.is_none_or(|at| at + OTHERS_AGAIN <= now) {
             live.others_asked = Some(now);
             self.tell_balancer(Suspected { id: self.id });
         }
-        self.start_probe(ctx);
+        self.probe_soon(ctx);
     }
 }
 
@@ -158,7 +179,7 @@ impl Handler<Probe> for ConnectionActor {
     type Result = ();
 
     fn handle(&mut self, _: Probe, ctx: &mut Context<Self>) {
-        self.start_probe(ctx);
+        self.probe_soon(ctx);
     }
 }
 
@@ -182,7 +203,8 @@ impl Handler<ProbeDue> for ConnectionActor {
         let Some(live) = self.live.as_ref() else {
             return;
         };
-        if suspected
+        if due.wanted
+            || suspected
             || !verdict.is_fine()
             || live.connection.has_standing()
             || self.shared.follow_leader

@@ -107,11 +107,11 @@ proptest! {
                     if in_flight == Some(sent) { in_flight = None }
                     timer = schedule(now, Happens::Wake);
                 }
-                Happens::Breaks { sent } => if in_flight == Some(sent) {
-                    in_flight = None;
-                    lease.unsent(at(now), jitter);
+                Happens::Breaks { sent } => {
+                    if in_flight == Some(sent) { in_flight = None }
+                    lease.unsent(at(sent), at(now), jitter);
                     timer = schedule(now, Happens::Wake);
-                },
+                }
                 Happens::Wake if key != timer => {}
                 Happens::Wake => for turn in 0.. {
                     prop_assert!(turn < 6, "endless");

@@ -81,7 +81,7 @@ proptest! {
                     }
                 }
                 Happens::Broken => {
-                    long.unsent(now, 0.5);
+                    long.unsent(sent[sent.len() - 1], now, 0.5);
                     if settle(&mut long, now).iter().any(|step| matches!(step, Step::Send { .. })) {
                         sent.push(now);
                     }

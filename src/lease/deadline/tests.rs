@@ -180,15 +180,96 @@ fn broken_stream_sends_again_at_once_and_then_pauses() {
     run(&mut lease, start);
     let now = start + ms(2000);
     run(&mut lease, now);
-    lease.unsent(now, 0.0);
+    lease.unsent(now, now, 0.0);
     assert_eq!(run(&mut lease, now).0, [Step::Send { elsewhere: true }]);
-    lease.unsent(now, 0.0);
+    lease.unsent(now, now, 0.0);
     assert_eq!(run(&mut lease, now), (vec![], Some(now + ms(50))));
-    lease.unsent(now, 0.0);
+    lease.unsent(now, now, 0.0);
     assert_eq!(
         run(&mut lease, now),
         (vec![], Some(now + ms(50))),
         "nothing was in flight"
+    );
+}
+
+#[test]
+fn keepalive_in_flight_is_still_awaited_when_the_stream_of_an_older_one_breaks() {
+    let start = Instant::now();
+    let mut lease = six_seconds(start);
+    for at in [0, 2000, 3000] {
+        run(&mut lease, start + ms(at));
+    }
+    lease.unsent(start + ms(2000), start + ms(3001), 0.0);
+    assert_eq!(
+        run(&mut lease, start + ms(3001)),
+        (vec![], Some(start + ms(4000)))
+    );
+}
+
+#[test]
+fn keepalive_that_had_to_wait_for_a_member_is_awaited_from_its_sending() {
+    let start = Instant::now();
+    let mut lease = six_seconds(start);
+    run(&mut lease, start);
+    run(&mut lease, start + ms(2000));
+    assert_eq!(lease.sent(start + ms(2900)), start + ms(3900));
+    assert_eq!(
+        run(&mut lease, start + ms(3000)),
+        (vec![], Some(start + ms(3900)))
+    );
+    let told = lease.acked(6, start + ms(2900), start + ms(3100), 0.0);
+    let deadline = start + ms(8900);
+    assert_eq!(told, Some(Told::Renewed { deadline }));
+}
+
+#[test]
+fn keepalive_sent_in_a_pause_is_the_one_in_flight() {
+    let start = Instant::now();
+    let mut lease = six_seconds(start);
+    for at in [0, 2000, 3000, 4000, 5000] {
+        run(&mut lease, start + ms(at));
+    }
+    let (_, until) = run(&mut lease, start + ms(6000));
+    assert_eq!(until, Some(start + ms(6200)), "at risk, and pausing");
+    lease.sent(start + ms(6100));
+    assert_eq!(
+        run(&mut lease, start + ms(6200)),
+        (vec![], Some(start + ms(7100))),
+        "one in flight"
+    );
+}
+
+#[test]
+fn deadline_is_told_on_time_while_a_keepalive_waits_for_a_member() {
+    let start = Instant::now();
+    let mut lease = six_seconds(start);
+    for at in [0, 2000, 3000, 4000, 5000] {
+        run(&mut lease, start + ms(at));
+    }
+    assert_eq!(lease.sent(start + ms(5900)), start + ms(6000));
+    let at_risk = Step::AtRisk {
+        deadline: start + ms(6000),
+    };
+    assert_eq!(
+        run(&mut lease, start + ms(6000)),
+        (vec![at_risk], Some(start + ms(6900)))
+    );
+}
+
+#[test]
+fn who_slept_while_a_keepalive_waited_for_a_member_waits_for_its_answer() {
+    let start = Instant::now();
+    let mut lease = six_seconds(start);
+    run(&mut lease, start);
+    run(&mut lease, start + ms(2000));
+    let awake = start + ms(60_000);
+    lease.sent(awake);
+    let at_risk = Step::AtRisk {
+        deadline: start + ms(6000),
+    };
+    assert_eq!(
+        run(&mut lease, awake),
+        (vec![at_risk], Some(awake + ms(1000)))
     );
 }
 
@@ -236,7 +317,7 @@ fn deadline_is_told_on_time_while_an_answer_is_awaited() {
     let mut lease = six_seconds(start);
     run(&mut lease, start);
     run(&mut lease, start + ms(2000));
-    lease.unsent(start + ms(2300), 0.0);
+    lease.unsent(start + ms(2000), start + ms(2300), 0.0);
     for at in [2300, 3300, 4300] {
         run(&mut lease, start + ms(at));
     }

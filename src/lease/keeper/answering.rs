@@ -50,7 +50,8 @@ impl KeeperActor {
             if let Some(place) = owed.place {
                 self.lane.kept(place, |kept| {
                     if kept.asked.stream == number {
-                        kept.actor.do_send(StreamBroken);
+                        let sent_at = owed.sent_at;
+                        kept.actor.do_send(StreamBroken { sent_at });
                     }
                 });
             }
@@ -102,8 +103,7 @@ impl Handler<Answered> for KeeperActor {
             // Who was passed over waits as long as for any answer, and asks another member.
             let owed = stream.answered(lease, now, |passed| {
                 if let Some(place) = passed.place {
-                    let patience = lane.deadline(place, |deadline| deadline.patience());
-                    lane.wake(place, passed.sent_at + patience.unwrap_or_default());
+                    lane.wake_in_time(place);
                 }
             });
             let Some(owed) = owed else { continue };

@@ -8,7 +8,7 @@ use super::KeeperActor;
 use crate::{
     api::lease::revoke,
     call::Caller,
-    lease::{End, LeaseEvent, LostReason, Release, Shutdown, places::Kept},
+    lease::{End, LeaseEvent, LostReason, Release, Shutdown, cell::LeaseCell, places::Kept},
 };
 
 /// How long a revoke may take that nobody waits for.
@@ -33,10 +33,16 @@ impl Handler<Release> for KeeperActor {
 
     fn handle(&mut self, release: Release, _: &mut Context<Self>) {
         let id = release.cell.id();
+        // By now another lease may have its id.
+        let is_meant = |cell: &Arc<LeaseCell>| Arc::ptr_eq(cell, &release.cell);
         let place = self.kept.get(&id).copied().filter(|place| {
-            let ours = |kept: &mut Kept| Arc::ptr_eq(&kept.cell, &release.cell);
+            let ours = |kept: &mut Kept| is_meant(&kept.cell);
             self.lane.kept(*place, ours) == Some(true)
         });
+        let unkept = self.unkept.get(&id).is_some_and(is_meant);
+        if unkept {
+            self.unkept.remove(&id);
+        }
         if let Some(place) = place {
             self.kept.remove(&id);
             // Before its actor runs again: nothing is sent for it any more.
@@ -45,7 +51,7 @@ impl Handler<Release> for KeeperActor {
                 kept.actor.do_send(End);
             }
         }
-        if release.revoke && !self.closed {
+        if release.revoke && (unkept || place.is_some()) && !self.closed {
             self.revoke_later(id);
         }
     }
@@ -56,7 +62,10 @@ impl Handler<Shutdown> for KeeperActor {
 
     fn handle(&mut self, shutdown: Shutdown, ctx: &mut Context<Self>) -> ResponseFuture<()> {
         self.closed = true;
-        let mut doomed = Vec::new();
+        let unkept = self.unkept.drain();
+        let mut doomed: Vec<i64> = unkept
+            .filter_map(|(id, cell)| cell.revoke_on_drop().then_some(id))
+            .collect();
         for (id, place) in self.kept.drain() {
             let Some(kept) = self.lane.leave(place) else {
                 continue;

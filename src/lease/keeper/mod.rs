@@ -10,8 +10,9 @@ use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle, S
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::{
-    CrashLease, CrashWhenDue, End, Keep, KeepAliveDue, LostReason, RenewOnce,
+    Announce, CrashLease, CrashWhenDue, End, Keep, KeepAliveDue, LostReason, RenewOnce,
     actor::now,
+    cell::LeaseCell,
     events::LeaseEvent,
     lane::{Lane, Look},
     places::{Asked, Place, Renewal},
@@ -30,6 +31,8 @@ pub(crate) struct KeeperActor {
     caller: Arc<Caller>,
     lane: Lane,
     kept: HashMap<i64, Place>,
+    /// Leases that are not kept, but to be revoked, or granted with an id of the user's.
+    unkept: HashMap<i64, Arc<LeaseCell>>,
     once: HashMap<i64, Once>,
     streams: Vec<KeepaliveStream>,
     next_stream: u64,
@@ -65,6 +68,7 @@ impl KeeperActor {
                 caller,
                 lane: Lane::new(now(), ctx.address().downgrade()),
                 kept: HashMap::new(),
+                unkept: HashMap::new(),
                 once: HashMap::new(),
                 streams: Vec::new(),
                 next_stream: 1,
@@ -78,6 +82,18 @@ impl KeeperActor {
                 crash_when_due: false,
             },
         )
+    }
+
+    /// A lease was granted with an id that another one had: that one is gone from the server.
+    fn supersede(&mut self, id: i64) {
+        self.unkept.remove(&id);
+        let before = self.kept.remove(&id);
+        if let Some(before) = before.and_then(|place| self.lane.leave(place)) {
+            let early = now() < before.cell.deadline();
+            before.cell.tell(LeaseEvent::Lost(LostReason::gone(early)));
+            before.cell.close();
+            before.actor.do_send(End);
+        }
     }
 
     fn rearm(&mut self, ctx: &mut Context<Self>) {
@@ -104,6 +120,9 @@ impl Actor for KeeperActor {
         self.lane.disarm();
         self.timer = None;
         self.lane.recover();
+        if !self.streams.is_empty() {
+            self.lane.make_rounds(now());
+        }
         self.rearm(ctx);
         if std::mem::take(&mut self.awaiting) && !self.parked.is_empty() {
             self.await_ready(ctx);
@@ -137,18 +156,27 @@ impl Handler<CrashWhenDue> for KeeperActor {
 impl Handler<Keep> for KeeperActor {
     type Result = ();
 
-    fn handle(&mut self, keep: Keep, _: &mut Context<Self>) {
+    fn handle(&mut self, mut keep: Keep, _: &mut Context<Self>) {
         if self.closed {
-            keep.cell.tell(LeaseEvent::Lost(LostReason::Shutdown));
             return;
         }
-        let id = keep.cell.id();
-        let place = self.lane.enter(keep.cell, keep.deadline);
-        let before = self.kept.insert(id, place);
-        if let Some(before) = before.and_then(|before| self.lane.leave(before)) {
-            before.cell.close();
-            before.actor.do_send(End);
-        }
+        let Some(cell) = keep.cell.take() else {
+            return;
+        };
+        let id = cell.id();
+        self.supersede(id);
+        let place = self.lane.enter(cell, keep.deadline);
+        self.kept.insert(id, place);
+    }
+}
+
+impl Handler<Announce> for KeeperActor {
+    type Result = ();
+
+    fn handle(&mut self, Announce { cell }: Announce, _: &mut Context<Self>) {
+        let id = cell.id();
+        self.supersede(id);
+        self.unkept.insert(id, cell);
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     lease::{
         KeepAliveDue,
         actor::now,
-        places::{Asked, Renewal},
+        places::{Asked, Kept, Renewal},
         route::{self, Candidate, PENALTY},
         streams::KeepaliveStream,
     },
@@ -66,7 +66,7 @@ impl KeeperActor {
                 self.note_asked(&renewal, asked);
                 patience = patience.into_iter().chain([renewal.patience]).min();
             } else {
-                self.park(renewal, asked, now);
+                self.park(renewal, asked);
             }
         }
         if let Some(patience) = patience {
@@ -92,14 +92,14 @@ impl KeeperActor {
     }
 
     /// Nobody can be asked: it waits, and its lease hears when its time to wait is over.
-    fn park(&mut self, renewal: Renewal, asked: Asked, now: Instant) {
+    fn park(&mut self, renewal: Renewal, asked: Asked) {
         let parked = Asked {
             parked: true,
             ..asked
         };
         self.note_asked(&renewal, parked);
         if let Some(place) = renewal.place {
-            self.lane.wake(place, now + renewal.patience);
+            self.lane.wake_in_time(place);
         }
         self.parked.push(renewal);
     }
@@ -126,7 +126,11 @@ impl KeeperActor {
     pub(super) fn make_rounds(&mut self, now: Instant) {
         self.suspicions.retain(|(until, _)| *until > now);
         self.penalties.retain(|_, until| *until > now);
-        let mut next = self.suspicions.iter().map(|(until, _)| *until).min();
+        let ready = self.caller.ready.load().ready.clone();
+        self.leave_all_but(&ready, now);
+        let idle = self.streams.iter().map(KeepaliveStream::idle_at);
+        let suspected = self.suspicions.iter().map(|(until, _)| *until);
+        let mut next = idle.chain(suspected).min();
         for owed in self.streams.iter().flat_map(KeepaliveStream::owed) {
             let Some(place) = owed.place else { continue };
             let late = self.lane.kept(place, |kept| {
@@ -204,7 +208,7 @@ impl KeeperActor {
         while let Some(stream) = self.streams.get(place) {
             let is_ready = ready.iter().any(|connection| stream.is_on(connection));
             let is_used = is_ready && stream.token.generation == token;
-            if stream.is_idle(now) || (!is_used && stream.owes_nothing()) {
+            if stream.idle_at() <= now || (!is_used && stream.owes_nothing()) {
                 self.streams.swap_remove(place).finish();
             } else {
                 place += 1;
@@ -232,12 +236,19 @@ impl KeeperActor {
         });
     }
 
-    /// Where the last keepalive went; `None` if nobody wants one any more.
-    fn asked(&self, renewal: &Renewal) -> Option<Asked> {
-        let kept = renewal
-            .place
-            .and_then(|place| self.lane.kept(place, |kept| kept.asked));
-        kept.or_else(|| self.once.get(&renewal.lease).map(|once| once.asked))
+    /// Where the last keepalive went; `None` if nobody wants one any more: it may have waited for longer than that.
+    fn asked(&mut self, renewal: &Renewal) -> Option<Asked> {
+        let asked = |kept: &mut Kept| (!kept.deadline.is_ended()).then_some(kept.asked);
+        let kept = renewal.place.and_then(|place| self.lane.kept(place, asked));
+        if let Some(asked) = kept.flatten() {
+            return Some(asked);
+        }
+        let once = self.once.get(&renewal.lease)?;
+        if once.waiting.iter().all(oneshot::Sender::is_closed) {
+            self.once.remove(&renewal.lease);
+            return None;
+        }
+        Some(once.asked)
     }
 
     fn note_asked(&mut self, renewal: &Renewal, asked: Asked) {
@@ -260,14 +271,18 @@ impl Handler<MemberReady> for KeeperActor {
         if self.caller.ready.load().closed {
             return;
         }
+        let now = now();
         let parked = std::mem::take(&mut self.parked);
         for renewal in &parked {
             if let Some(asked) = self.asked(renewal) {
                 let parked = false;
                 self.note_asked(renewal, Asked { parked, ..asked });
+                if let Some(place) = renewal.place {
+                    self.lane.sent(place, now);
+                }
             }
         }
-        self.send(parked, now(), ctx);
+        self.send(parked, now, ctx);
         self.rearm(ctx);
     }
 }

@@ -4,12 +4,15 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use actix::Addr;
 use bytes::Bytes;
-use tokio::sync::{broadcast, watch};
+use tokio::{
+    sync::{broadcast, watch},
+    time::{Instant, timeout_at},
+};
 use tokio_stream::{Stream, StreamExt, wrappers::BroadcastStream};
 
 use super::{
@@ -23,7 +26,7 @@ use crate::{
     },
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
-    lease::{Lease, LostReason},
+    lease::{Lease, LostReason, actor::now, deadline::later},
     recipes::{tenure::TermCell, turns::Turns},
 };
 
@@ -59,6 +62,8 @@ pub(super) struct State {
     /// Every lease it ever had: what is bound to one of them is its own.
     pub(super) leases: Vec<i64>,
     pub(super) keys: HashMap<Bytes, Mine>,
+    /// Keys that an attempt to heal found to be somebody else's. Told when one succeeds.
+    pub(super) taken: Vec<Bytes>,
     /// The handle is gone: no lease comes in any more.
     closed: bool,
 }
@@ -109,49 +114,71 @@ impl Session {
     }
 
     /// Puts a key that is bound to the session: deleted when it ends, put again when it heals. While it heals, this
-    /// waits. Fails with [`ErrorKind::LeaseNotFound`] once the session is lost.
+    /// waits, for at most the client's `request_timeout`. Fails with [`ErrorKind::LeaseNotFound`] once the session is
+    /// lost.
     pub async fn put(&self, key: impl IntoBytes, value: impl IntoBytes) -> Result<PutResponse> {
         let (key, value) = (key.into_bytes(), value.into_bytes());
-        let patience = Instant::now() + self.client.request_timeout();
+        let deadline = self.deadline();
         loop {
-            let no_healing = self.shared.healing.lock().await;
+            let no_healing = self.no_healing(deadline).await?;
             let lease = self.lease().ok_or_else(lost_session)?;
-            let write = self.client.put(key.clone(), value.clone());
-            let error = match write.lease(lease).await {
+            let write = self.client.put(key.clone(), value.clone()).lease(lease);
+            let error = match write.timeout(left(deadline)).await {
                 Ok(done) => {
                     let revision = done.header.revision;
                     let mine = Mine { value, revision };
-                    self.shared.lock().keys.insert(key, mine);
+                    let mut state = self.shared.lock();
+                    state.taken.retain(|taken| *taken != key);
+                    state.keys.insert(key, mine);
                     return Ok(done);
                 }
                 Err(error) => error,
             };
             let gone = error.kind() == ErrorKind::LeaseNotFound;
-            if !gone || !self.heals || Instant::now() > patience {
+            if !gone || !self.heals || left(deadline).is_zero() {
                 return Err(error);
             }
             drop(no_healing);
             // A kept lease that is asked for and gone is told to be lost, long before its next keepalive.
-            let _ = self.client.keep_alive_once(lease).await;
+            let once = self.client.keep_alive_once(lease);
+            let _ = once.timeout(left(deadline)).await;
             tokio::time::sleep(PAUSE).await;
         }
     }
 
     /// Deletes a key of the session, which is not put again; unless somebody else has put it in the meantime. Tells
-    /// whether it was there.
+    /// whether it was there. If that fails, the key is still the session's.
     pub async fn delete(&self, key: impl IntoBytes) -> Result<bool> {
         let key = key.into_bytes();
-        let _no_healing = self.shared.healing.lock().await;
-        let Some(mine) = self.shared.lock().keys.remove(&key) else {
+        let deadline = self.deadline();
+        let _no_healing = self.no_healing(deadline).await?;
+        let mine = self.shared.lock().keys.get(&key).cloned();
+        let Some(mine) = mine else {
             return Ok(false);
         };
         let done = self
             .client
             .txn()
             .when([mod_revision(key.clone()).eq(mine.revision)])
-            .then([crate::api::kv::delete(key)])
+            .then([crate::api::kv::delete(key.clone())])
+            .timeout(left(deadline))
             .await?;
+        self.shared.lock().keys.remove(&key);
         Ok(done.succeeded)
+    }
+
+    /// When a request that begins now is over.
+    fn deadline(&self) -> Instant {
+        Instant::from_std(later(now(), self.client.request_timeout()))
+    }
+
+    /// Waits until keys can be changed: neither healing nor another call is about to.
+    async fn no_healing(&self, deadline: Instant) -> Result<tokio::sync::MutexGuard<'_, ()>> {
+        let turn = timeout_at(deadline, self.shared.healing.lock()).await;
+        turn.map_err(|_| {
+            let text = "the session is still healing, or waits for another of its keys";
+            Error::new(ErrorKind::DeadlineExceeded, Outcome::NotSent, text)
+        })
     }
 
     /// What happens to it from now on.
@@ -217,6 +244,7 @@ impl Shared {
                 leases: vec![id],
                 lease: Some(lease),
                 keys: HashMap::new(),
+                taken: Vec::new(),
                 closed: false,
             }),
             healing: tokio::sync::Mutex::new(()),
@@ -255,6 +283,14 @@ impl Shared {
         self.lost.send_replace(Some(reason));
     }
 
+    /// Nobody follows it any more. If its end was not told and its handle is there, that is the end of the client.
+    pub(super) fn abandon(&self) {
+        if !self.lock().closed && self.lost.borrow().is_none() {
+            self.term.lost(LostReason::Shutdown);
+            self.end(LostReason::Shutdown);
+        }
+    }
+
     /// Its handle is gone. What it had is given to who ends it.
     fn close(&self) -> Option<Lease> {
         self.term.close();
@@ -274,6 +310,10 @@ impl Shared {
         // Nobody listening is fine.
         let _ = self.events.send(event);
     }
+}
+
+fn left(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
 }
 
 fn lost_session() -> Error {

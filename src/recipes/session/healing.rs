@@ -16,7 +16,7 @@ use super::{
 use crate::{
     api::kv::{OpResponse, get, mod_revision, put, version},
     error::{Error, ErrorKind, Outcome, Result},
-    lease::{Lease, LeaseEvent, LeaseEvents, LostReason},
+    lease::{Lease, LeaseEvent, LeaseEvents, LostReason, actor::now, deadline::later},
     supervisor::{crashes, supervise},
 };
 
@@ -55,6 +55,12 @@ impl Actor for SessionActor {
 impl Supervised for SessionActor {}
 
 crashes!(SessionActor);
+
+impl Drop for SessionActor {
+    fn drop(&mut self) {
+        self.healer.shared.abandon();
+    }
+}
 
 impl Handler<End> for SessionActor {
     type Result = ();
@@ -134,7 +140,6 @@ impl Healer {
             mine.map(|(key, mine)| (key.clone(), mine.clone()))
                 .collect()
         };
-        let mut taken = Vec::new();
         for (key, mine) in keys {
             let revision = self.put_again(&key, &mine, id).await?;
             let mut state = self.shared.lock();
@@ -142,12 +147,13 @@ impl Healer {
                 state.keys.insert(key, Mine { revision, ..mine });
             } else {
                 state.keys.remove(&key);
-                taken.push(key);
+                state.taken.push(key);
             }
         }
         if !self.shared.replace(lease) {
             return Ok(None);
         }
+        let taken = std::mem::take(&mut self.shared.lock().taken);
         self.shared.tell(SessionEvent::Healed { lease: id, taken });
         Ok(Some(events))
     }
@@ -165,31 +171,45 @@ impl Healer {
     /// Puts a key unless it is somebody else's now; the revision of the put.
     async fn put_again(&self, key: &Bytes, mine: &Mine, lease: i64) -> Result<Option<i64>> {
         let client = &self.builder.client;
+        let patience = later(now(), client.request_timeout());
         let write = || put(key.clone(), mine.value.clone()).lease(lease);
-        let absent = client
-            .txn()
-            .when([version(key.clone()).eq(0)])
-            .then([write()])
-            .otherwise([get(key.clone())])
-            .await?;
-        if absent.succeeded {
-            return Ok(Some(absent.header.revision));
+        loop {
+            let absent = client
+                .txn()
+                .when([version(key.clone()).eq(0)])
+                .then([write()])
+                .otherwise([get(key.clone())])
+                .await?;
+            if absent.succeeded {
+                return Ok(Some(absent.header.revision));
+            }
+            let found = match absent.responses.first() {
+                Some(OpResponse::Get(found)) => found.first(),
+                _ => None,
+            };
+            let found = found.ok_or_else(|| {
+                let text = "the answer does not have the key that is there";
+                Error::new(ErrorKind::Protocol, Outcome::Rejected, text)
+            })?;
+            // Of an attempt whose answer was lost, or of a lease that was never confirmed to be gone.
+            let ours = found.mod_revision == mine.revision
+                || self.shared.lock().leases.contains(&found.lease);
+            if !ours {
+                return Ok(None);
+            }
+            let still = client
+                .txn()
+                .when([mod_revision(key.clone()).eq(found.mod_revision)])
+                .then([write()])
+                .await?;
+            if still.succeeded {
+                return Ok(Some(still.header.revision));
+            }
+            // It may have gone with the lease it was found with: that makes it nobody else's.
+            if now() >= patience {
+                let text = "the key changes whenever it is to be put again";
+                return Err(Error::new(ErrorKind::Other, Outcome::Rejected, text));
+            }
         }
-        let Some(OpResponse::Get(found)) = absent.responses.first() else {
-            return Ok(None);
-        };
-        // Of an attempt whose answer was lost, or of a lease that was never confirmed to be gone.
-        let ours = found.first().filter(|found| {
-            found.mod_revision == mine.revision || self.shared.lock().leases.contains(&found.lease)
-        });
-        let Some(revision) = ours.map(|found| found.mod_revision) else {
-            return Ok(None);
-        };
-        let still = client
-            .txn()
-            .when([mod_revision(key.clone()).eq(revision)])
-            .then([write()])
-            .await?;
-        Ok(still.succeeded.then_some(still.header.revision))
     }
 }

@@ -98,15 +98,17 @@ impl SessionBuilder {
     async fn open(self) -> Result<Session> {
         let shared = Shared::new(self.grant().await?);
         let (tell, told) = oneshot::channel();
-        let (builder, followed) = (self.clone(), shared.clone());
-        let started = self.client.run(move || {
-            let _ = tell.send(SessionActor::start(builder, followed));
+        let client = self.client.clone();
+        let started = client.run(move || {
+            let (client, heals) = (self.client.clone(), self.heal);
+            let actor = SessionActor::start(self, shared.clone());
+            // A session nobody waits for any more is dropped with the answer, and ends like any other.
+            let _ = tell.send(Session::new(client, shared, actor, heals));
         });
         if !started {
             return Err(shut_down());
         }
-        let actor = told.await.map_err(|_| shut_down())?;
-        Ok(Session::new(self.client, shared, actor, self.heal))
+        told.await.map_err(|_| shut_down())
     }
 }
 

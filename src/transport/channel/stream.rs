@@ -28,6 +28,7 @@ impl Channel {
         let receiver = StreamReceiver {
             state: Answer::Awaited(response),
             channel: self.clone(),
+            refused: Bytes::new(),
             _open: Open::new(&self.shared),
             message: PhantomData,
         };
@@ -76,6 +77,7 @@ enum Answer {
 pub(crate) struct StreamReceiver<A> {
     state: Answer,
     channel: Channel,
+    refused: Bytes,
     _open: Open,
     message: PhantomData<fn() -> A>,
 }
@@ -106,16 +108,18 @@ impl<A: Message + Default> StreamReceiver<A> {
         })
     }
 
+    /// What had arrived of a message that was too large to be taken.
+    pub(crate) fn refused(&self) -> &Bytes {
+        &self.refused
+    }
+
     async fn read(&mut self) -> Result<Option<Bytes>, Failure> {
         if let Answer::Awaited(response) = &mut self.state {
             let response = poll_fn(|cx| std::pin::Pin::new(&mut *response).poll(cx))
                 .await
                 .map_err(|error| self.channel.cut(error))?;
             let (head, body) = response.into_parts();
-            if let Some(failure) = grpc::head_verdict(head.status, &head.headers) {
-                return Err(self.channel.located(failure));
-            }
-            self.state = Answer::Open(MessageReader::new(body, self.channel.shared.response_limit));
+            self.state = Answer::Open(self.channel.answer(&head, body)?);
         }
         let Answer::Open(reader) = &mut self.state else {
             return Ok(None);
@@ -127,7 +131,10 @@ impl<A: Message + Default> StreamReceiver<A> {
                 Ok(Err(failure)) => Err(self.channel.located(failure)),
                 Err(fault) => Err(self.channel.read_fault(fault).into()),
             },
-            Err(fault) => Err(self.channel.read_fault(fault).into()),
+            Err(fault) => {
+                self.refused = reader.beginning();
+                Err(self.channel.read_fault(fault).into())
+            }
         }
     }
 }

@@ -29,6 +29,7 @@ impl Handler<Heard> for WatchActor {
                 compact_revision,
                 reason,
             } => self.cancelled(endpoint, compact_revision, &reason, ctx),
+            News::TooLarge(error) => self.end(WatchEnd::Refused(error), ctx),
             News::Broken { endpoint, error } => self.lost(endpoint, error, ctx),
         }
     }
@@ -55,8 +56,7 @@ impl Handler<Drained> for WatchActor {
 
     fn handle(&mut self, _: Drained, ctx: &mut Context<Self>) {
         if self.phase == Phase::Lagging {
-            self.went_down(ctx);
-            self.attach(None, ctx);
+            self.resume(ctx);
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     error::{Code, Error, ErrorKind, Outcome},
 };
 
-/// A watch that the server ends sooner than this after creating it is created again with a pause.
+/// A watch that is lost sooner than this after it was created, with nothing delivered, is created again with a pause.
 const STEADY: Duration = Duration::from_secs(1);
 
 impl WatchActor {
@@ -38,7 +38,10 @@ impl WatchActor {
                 self.lost(endpoint, Arc::new(error), ctx);
             }
             Cancelled::Compacted { revision } => {
-                if self.spec.resync {
+                if self.spec.resync && self.feed.is_full() {
+                    // What is told is read first: then it is created again, and cancelled again.
+                    self.lag(ctx);
+                } else if self.spec.resync {
                     self.went_down(ctx);
                     self.reread(ctx);
                 } else {
@@ -70,21 +73,35 @@ impl WatchActor {
         let cancelled = error.kind() == ErrorKind::WatchCanceled;
         self.error = Some(error);
         self.went_down(ctx);
-        let steady = self
-            .attached_at
-            .take()
-            .is_some_and(|since| since.elapsed() >= STEADY);
-        if !cancelled || steady {
-            self.setbacks = 0;
+        let attached = self.attached_at.take().map(|since| since.elapsed());
+        let pause = match attached {
+            Some(lasted) if lasted >= STEADY => {
+                self.setbacks = 0;
+                Duration::ZERO
+            }
+            _ if cancelled => self.setback(0),
+            Some(_) => self.setback(1),
+            // The hub paces streams that end before they are of use.
+            None => Duration::ZERO,
+        };
+        if pause.is_zero() {
             return self.attach(Some(endpoint), ctx);
         }
         self.detach(Phase::Attaching);
-        let pause = pacing::rest(self.setbacks).mul_f64(0.5 + 0.5 * fastrand::f64());
-        self.setbacks += 1;
         let due = AttachDue {
             attachment: self.attachment,
             avoid: Some(endpoint),
         };
         ctx.notify_later(due, pause);
+    }
+
+    /// The pause after one more setback in a row: none after the first `spared`, then growing.
+    pub(super) fn setback(&mut self, spared: u32) -> Duration {
+        let before = self.setbacks;
+        self.setbacks += 1;
+        match before.checked_sub(spared) {
+            Some(again) => pacing::rest(again).mul_f64(0.5 + 0.5 * fastrand::f64()),
+            None => Duration::ZERO,
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! A watch whose stream has a token that is not valid any more.
+//! A watch whose stream has a token that is not valid any more, or that would be opened with none.
 //!
 //! A stream keeps the token it was opened with. So the watch gets a new token, or waits for the one that others wait
 //! for, and then resumes on a stream that was opened with it.
@@ -13,7 +13,6 @@ use crate::{
     api::watch::WatchEnd,
     auth::Token,
     error::{Code, Error, ErrorKind},
-    watch::pacing,
 };
 
 /// How long one attempt to get a token may take.
@@ -24,7 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[rtype(result = "()")]
 pub(super) struct TokenRenewed {
     attachment: u32,
-    refused: Error,
+    /// Why the last one was not good enough; `None` where no stream was opened with it.
+    refused: Option<Error>,
     result: Result<bool, Error>,
 }
 
@@ -36,25 +36,29 @@ impl WatchActor {
         }
         self.went_down(ctx);
         self.detach(Phase::Attaching);
-        self.renew_token(refused, Duration::ZERO, ctx);
+        self.renew_token(Some(refused), Duration::ZERO, ctx);
     }
 
-    fn renew_token(&mut self, refused: Error, pause: Duration, ctx: &mut Context<Self>) {
+    pub(super) fn await_token(&mut self, ctx: &mut Context<Self>) {
+        self.renew_token(None, Duration::ZERO, ctx);
+    }
+
+    fn renew_token(&mut self, refused: Option<Error>, pause: Duration, ctx: &mut Context<Self>) {
         let Some(caller) = self.caller.upgrade() else {
             return self.end(WatchEnd::Shutdown, ctx);
         };
         let (attachment, watch) = (self.attachment, ctx.address().downgrade());
         let token = Token {
-            value: caller.shared.token.value(),
+            value: caller.shared.token.load().value.clone(),
             generation: self.token,
         };
         actix_rt::spawn(async move {
             tokio::time::sleep(pause).await;
             let deadline = Instant::now() + PATIENCE;
-            let result = caller
-                .tokens
-                .renewed(&token, refused.kind(), deadline)
-                .await;
+            let result = match &refused {
+                Some(why) => caller.tokens.renewed(&token, why.kind(), deadline).await,
+                None => caller.tokens.current(deadline).await.map(|_| true),
+            };
             drop(caller);
             if let Some(watch) = watch.upgrade() {
                 watch.do_send(TokenRenewed {
@@ -65,16 +69,6 @@ impl WatchActor {
             }
         });
     }
-
-    /// None before the first setback, then growing: a fresh token that is refused again must not spin.
-    fn setback(&mut self) -> Duration {
-        let pause = match self.setbacks {
-            0 => Duration::ZERO,
-            again => pacing::rest(again - 1).mul_f64(0.5 + 0.5 * fastrand::f64()),
-        };
-        self.setbacks += 1;
-        pause
-    }
 }
 
 impl Handler<TokenRenewed> for WatchActor {
@@ -84,26 +78,31 @@ impl Handler<TokenRenewed> for WatchActor {
         if renewed.attachment != self.attachment || self.phase != Phase::Attaching {
             return;
         }
-        match renewed.result {
-            Ok(true) => {
+        match (renewed.result, renewed.refused) {
+            (Ok(false), Some(refused)) => self.end(WatchEnd::Refused(refused), ctx),
+            (Ok(_), _) => {
                 let due = AttachDue {
                     attachment: self.attachment,
                     avoid: None,
                 };
-                let pause = self.setback();
+                // A fresh token that is refused again must not spin.
+                let pause = self.setback(1);
                 ctx.notify_later(due, pause);
             }
-            Ok(false) => self.end(WatchEnd::Refused(renewed.refused), ctx),
-            Err(error) => match error.kind() {
+            (Err(error), refused) => match error.kind() {
                 ErrorKind::Shutdown => self.end(WatchEnd::Shutdown, ctx),
-                ErrorKind::AuthFailed
-                | ErrorKind::InvalidAuthToken
-                | ErrorKind::CredentialsUnavailable => self.end(WatchEnd::Refused(error), ctx),
+                ErrorKind::AuthFailed | ErrorKind::InvalidAuthToken => {
+                    self.end(WatchEnd::Refused(error), ctx);
+                }
+                // Who opens it can do something about it; a watch that was open waits for them to come back.
+                ErrorKind::CredentialsUnavailable if self.opened.is_some() => {
+                    self.end(WatchEnd::Refused(error), ctx);
+                }
                 // Members may be away: a watch waits for them.
                 _ => {
                     self.error = Some(Arc::new(error));
-                    let pause = self.setback();
-                    self.renew_token(renewed.refused, pause, ctx);
+                    let pause = self.setback(1);
+                    self.renew_token(refused, pause, ctx);
                 }
             },
         }

@@ -40,7 +40,7 @@ fn events(watch_id: i64) -> Envelope {
 fn live(names: &[&'static str]) -> Creates<&'static str> {
     let mut creates = Creates::default();
     for name in names {
-        let id = creates.create(*name);
+        let id = creates.create(*name, 1);
         assert!(matches!(
             creates.answer(created(id)),
             Answer::Created { .. }
@@ -52,7 +52,7 @@ fn live(names: &[&'static str]) -> Creates<&'static str> {
 #[test]
 fn pipelined_creates_are_paired_by_id_and_a_refusal_by_order() {
     let mut creates = Creates::default();
-    let ids = ["a", "b", "c"].map(|name| creates.create(name));
+    let ids = ["a", "b", "c"].map(|name| creates.create(name, 1));
     assert_eq!(ids, [1, 2, 3]);
     assert_eq!(
         creates.answer(created(1)),
@@ -76,7 +76,7 @@ fn pipelined_creates_are_paired_by_id_and_a_refusal_by_order() {
 #[test]
 fn refusal_that_names_the_id_is_understood_too() {
     let mut creates = Creates::default();
-    let id = creates.create("a");
+    let id = creates.create("a", 1);
     assert_eq!(
         creates.answer(Envelope {
             watch_id: id,
@@ -91,14 +91,14 @@ fn ids_are_never_used_twice() {
     let mut creates = live(&["a"]);
     assert_eq!(creates.cancel(1), Some("a"));
     assert_eq!(creates.answer(canceled(1)), Answer::Nobody);
-    assert_eq!(creates.create("b"), 2);
+    assert_eq!(creates.create("b", 1), 2);
 }
 
 #[test]
 fn answers_out_of_order_give_up_the_stream() {
     let mut creates = Creates::default();
-    creates.create("a");
-    creates.create("b");
+    creates.create("a", 1);
+    creates.create("b", 1);
     assert_eq!(creates.answer(created(2)), Answer::OutOfStep);
     assert_eq!(
         live(&["a"]).answer(refused()),
@@ -116,7 +116,7 @@ fn answers_out_of_order_give_up_the_stream() {
 #[test]
 fn id_chosen_by_a_proxy_is_taken_if_there_is_no_doubt() {
     let mut creates = Creates::default();
-    let id = creates.create("a");
+    let id = creates.create("a", 1);
     assert_eq!(
         creates.answer(created(40)),
         Answer::Created {
@@ -126,7 +126,15 @@ fn id_chosen_by_a_proxy_is_taken_if_there_is_no_doubt() {
     );
     assert_eq!(creates.cancel(id), None);
     assert_eq!(creates.answer(events(40)), Answer::For { who: &mut "a" });
-    let id = creates.create("b");
+    creates.create("b", 1);
+    creates.create("c", 1);
+    assert_eq!(
+        creates.answer(created(41)),
+        Answer::Ambiguous,
+        "whose is it?"
+    );
+    let mut creates = Creates::default();
+    let id = creates.create("b", 1);
     assert_eq!(creates.cancel(id), Some("b"));
     assert_eq!(
         creates.answer(created(41)),
@@ -144,7 +152,7 @@ fn repeated_created_is_an_echo() {
 #[test]
 fn cancel_before_created_is_sent_once_and_its_answers_are_swallowed() {
     let mut creates = Creates::default();
-    let id = creates.create("a");
+    let id = creates.create("a", 1);
     assert_eq!(creates.cancel(id), Some("a"));
     assert_eq!(creates.cancel(id), None);
     assert_eq!((creates.len(), creates.unanswered()), (0, 1));
@@ -157,8 +165,8 @@ fn cancel_before_created_is_sent_once_and_its_answers_are_swallowed() {
 #[test]
 fn cancel_before_a_refusal_does_not_shift_the_next_answer() {
     let mut creates = Creates::default();
-    let gone = creates.create("gone");
-    creates.create("next");
+    let gone = creates.create("gone", 1);
+    creates.create("next", 1);
     assert_eq!(creates.cancel(gone), Some("gone"));
     assert_eq!(creates.answer(refused()), Answer::Nobody);
     assert_eq!(
@@ -229,7 +237,7 @@ fn unknown_id_is_cancelled_once_and_too_many_give_up_the_stream() {
 fn progress_asked_before_a_watch_was_created_is_not_about_it() {
     let mut creates = live(&["old"]);
     creates.progress_asked();
-    let id = creates.create("new");
+    let id = creates.create("new", 1);
     assert!(matches!(
         creates.answer(created(id)),
         Answer::Created { .. }
@@ -245,10 +253,38 @@ fn progress_asked_before_a_watch_was_created_is_not_about_it() {
 }
 
 #[test]
+fn progress_asked_before_is_told_to_a_watch_that_it_cannot_mislead() {
+    // Answers that never come would cost every later watch one that does.
+    for (start, told) in [(0, 1), (11, 1), (50, 1), (10, 0), (1, 0)] {
+        let mut creates = Creates::default();
+        creates.progress_asked();
+        let id = creates.create("a", start);
+        assert!(matches!(
+            creates.answer(created(id)),
+            Answer::Created { .. }
+        ));
+        assert_eq!(creates.broadcast(10).count(), told, "from {start} on");
+    }
+}
+
+#[test]
+fn nothing_asked_before_is_under_way_once_the_watch_has_heard_more() {
+    let mut creates = Creates::default();
+    creates.progress_asked();
+    let id = creates.create("a", 1);
+    assert!(matches!(
+        creates.answer(created(id)),
+        Answer::Created { .. }
+    ));
+    assert_eq!(creates.answer(events(id)), Answer::For { who: &mut "a" });
+    assert_eq!(creates.broadcast(10).count(), 1);
+}
+
+#[test]
 fn progress_beyond_the_create_is_about_it_whoever_asked() {
     let mut creates = Creates::default();
     creates.progress_asked();
-    let id = creates.create("a");
+    let id = creates.create("a", 1);
     assert!(matches!(
         creates.answer(created(id)),
         Answer::Created { .. }
@@ -286,7 +322,7 @@ proptest! {
             match ask {
                 Ask::Create { refuse } => {
                     serial += 1;
-                    let id = creates.create(serial);
+                    let id = creates.create(serial, 1);
                     wanted.insert(id, serial);
                     if refuse {
                         queue.push_back(refused());

@@ -75,8 +75,12 @@ impl Handler<AskProgress> for HubActor {
 impl Handler<LookAgain> for HubActor {
     type Result = ();
 
-    fn handle(&mut self, _: LookAgain, ctx: &mut Context<Self>) {
-        self.looking = false;
+    fn handle(&mut self, look: LookAgain, ctx: &mut Context<Self>) {
+        if look.leaderless {
+            self.looking.for_any = false;
+        } else {
+            self.looking.for_leader = false;
+        }
         for attach in std::mem::take(&mut self.waiting) {
             self.place(attach, ctx);
         }
@@ -101,6 +105,8 @@ impl Handler<StreamEnded> for HubActor {
     fn handle(&mut self, ended: StreamEnded, _: &mut Context<Self>) {
         if ended.connection_dead {
             self.pacing.dead(ended.endpoint, ended.generation);
+        } else if ended.own_ids {
+            self.own_ids.insert(ended.endpoint);
         } else if ended.fruitless {
             self.pacing
                 .strike(ended.endpoint, Instant::now(), fastrand::f64());

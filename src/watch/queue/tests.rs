@@ -6,7 +6,10 @@ use std::{
 };
 
 use super::*;
-use crate::error::{ErrorKind, Outcome};
+use crate::{
+    error::{ErrorKind, Outcome},
+    watch::resync::{Difference, Gone},
+};
 
 fn events(count: usize) -> Vec<Event> {
     vec![Event::default(); count]
@@ -78,6 +81,59 @@ fn notices_between_two_events_do_not_pile_up() {
 }
 
 #[test]
+fn notices_of_all_kinds_stay_few_while_nobody_reads() {
+    let queue = Queue::new(10);
+    let feed = Feed::new(queue.clone());
+    let error = Arc::new(Error::new(ErrorKind::NoLeader, Outcome::Unknown, ""));
+    feed.batch(events(1));
+    for revision in 0..100 {
+        feed.disconnected(error.clone());
+        feed.regressed(7, revision);
+        feed.resumed();
+        feed.lagging();
+        feed.resumed();
+        feed.progress(revision);
+    }
+    let items = rest(&queue);
+    assert!(matches!(
+        items[..],
+        [
+            Queued::Batch(_),
+            Queued::Disconnected(_),
+            Queued::Regressed { seen: 7, told: 99 },
+            Queued::Lagging,
+            Queued::Resumed,
+            Queued::Progress(99),
+        ]
+    ));
+}
+
+#[test]
+fn a_resync_takes_as_much_room_as_it_tells() {
+    let queue = Queue::new(10);
+    let feed = Feed::new(queue.clone());
+    let resynced = |gone: u8| {
+        let gone = (0..gone).map(|n| Gone {
+            key: Box::new([n]),
+            mod_revision: 1,
+        });
+        let difference = Difference {
+            created: Vec::new(),
+            changed: Vec::new(),
+            deleted: gone.collect(),
+        };
+        Resynced::new(5, difference)
+    };
+    feed.resynced(resynced(0));
+    assert_eq!(queue.waiting(), 1);
+    feed.resynced(resynced(9));
+    assert!(feed.is_full());
+    take(&queue);
+    take(&queue);
+    assert_eq!(queue.waiting(), 0);
+}
+
+#[test]
 fn nothing_follows_the_end_and_a_lost_feed_is_one() {
     let queue = Queue::new(10);
     let feed = Feed::new(queue.clone());
@@ -126,9 +182,12 @@ async fn the_stream_waits_until_half_of_a_crowded_queue_is_read() {
     let feed = Feed::new(queue.clone());
     feed.batch(events(6000));
     assert!(queue.is_crowded_by(1));
-    assert!(now(queue.relieved()).is_some(), "there is room");
+    assert!(
+        now(queue.relieved(Instant::now())).is_some(),
+        "there is room"
+    );
     feed.batch(events(1500));
-    let mut relieved = pin!(queue.relieved());
+    let mut relieved = pin!(queue.relieved(Instant::now()));
     assert!(now(relieved.as_mut()).is_none());
     take(&queue);
     assert!(now(relieved).is_some(), "half of it was read");
@@ -141,23 +200,71 @@ async fn a_consumer_that_is_slow_is_waited_for_once() {
     for _ in 0..70 {
         feed.batch(events(100));
     }
-    let began = tokio::time::Instant::now();
-    queue.relieved().await;
+    let began = Instant::now();
+    queue.relieved(began).await;
     assert_eq!(began.elapsed(), Duration::from_millis(20));
     take(&queue);
-    assert!(now(queue.relieved()).is_some(), "it was in vain");
+    assert!(
+        now(queue.relieved(Instant::now())).is_some(),
+        "it was in vain"
+    );
     // Who has caught up is worth waiting for again.
     rest(&queue);
     feed.batch(events(7000));
-    queue.relieved().await;
+    queue.relieved(Instant::now()).await;
     assert_eq!(began.elapsed(), Duration::from_millis(40));
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_a_watch_that_has_ended() {
-    let queue = Queue::new(4);
+async fn a_large_queue_is_not_waited_for_longer_than_a_usual_one() {
+    let queue = Queue::new(1_000_000);
     let feed = Feed::new(queue.clone());
-    feed.batch(events(4));
-    drop(feed);
-    assert!(now(queue.relieved()).is_some(), "it has ended");
+    for _ in 0..5 {
+        feed.batch(events(1000));
+    }
+    feed.batch(events(990_000));
+    assert!(!queue.is_crowded_by(2000), "there is room for thousands");
+    feed.batch(events(5000));
+    let began = Instant::now();
+    let mut relieved = pin!(queue.relieved(began));
+    assert!(now(relieved.as_mut()).is_none());
+    for _ in 0..5 {
+        take(&queue);
+    }
+    assert!(now(relieved).is_some(), "the reader keeps pace");
+    feed.batch(events(5000));
+    queue.relieved(began).await;
+    assert!(began.elapsed() < Duration::from_millis(25));
+    assert!(now(queue.relieved(Instant::now())).is_some(), "in vain");
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_slow_readers_together_cost_the_stream_one_wait() {
+    let queues: Vec<_> = (0..255).map(|_| Queue::new(8000)).collect();
+    let feeds: Vec<_> = queues.iter().cloned().map(Feed::new).collect();
+    for feed in &feeds {
+        feed.batch(events(8000));
+    }
+    let began = Instant::now();
+    for queue in &queues {
+        queue.relieved(began).await;
+    }
+    assert_eq!(began.elapsed(), Duration::from_millis(20));
+    for queue in &queues {
+        assert!(now(queue.relieved(Instant::now())).is_some(), "in vain");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_a_watch_that_has_ended() {
+    let queue = Queue::new(8000);
+    let feed = Feed::new(queue.clone());
+    feed.batch(events(8000));
+    let began = Instant::now();
+    let mut relieved = pin!(queue.relieved(began));
+    // It ends while the stream waits.
+    let end = async { drop(feed) };
+    tokio::join!(biased; relieved.as_mut(), end);
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    assert!(now(queue.relieved(began)).is_some(), "it has ended");
 }

@@ -6,8 +6,8 @@ use actix::{ActorContext, AsyncContext, Context, Handler, MessageResult};
 
 use super::{
     super::{CrashOnNext, News, crash_if},
-    Ask, Broken, Close, Flush, Leave, LookForOverdue, OVERDUE, Open, Received, StreamActor,
-    StreamAnswered, Subscriber,
+    Ask, Broken, Close, Flush, Leave, LookForOverdue, Open, Received, StreamActor,
+    actor::Subscriber,
     reader::protocol,
 };
 use crate::proto::{WatchProgressRequest, WatchRequest, watch_request::RequestUnion};
@@ -32,7 +32,7 @@ impl Handler<Open> for StreamActor {
             });
             return;
         }
-        let watch_id = self.creates.create(who);
+        let watch_id = self.creates.create(who, open.next_revision);
         self.ids.insert(open.watch, watch_id);
         let create = open.spec.create(watch_id, open.next_revision);
         self.outgoing.push(WatchRequest {
@@ -42,10 +42,8 @@ impl Handler<Open> for StreamActor {
             // Handled when no more creates wait in the mailbox.
             ctx.notify(Flush);
         }
-        if !self.looking {
-            self.looking = true;
-            self.seen_answers = self.answers;
-            ctx.notify_later(LookForOverdue, OVERDUE);
+        if self.overdue.is_none() {
+            self.look_for_overdue(ctx);
         }
     }
 }
@@ -88,13 +86,6 @@ impl Handler<Received> for StreamActor {
                 break;
             }
             self.answers += 1;
-            if self.answers == 1
-                && let Some(hub) = self.hub.upgrade()
-            {
-                hub.do_send(StreamAnswered {
-                    endpoint: self.connection.id,
-                });
-            }
             self.hear(response);
         }
         MessageResult(std::mem::take(&mut self.crowded))
@@ -112,8 +103,13 @@ impl Handler<Flush> for StreamActor {
 impl Handler<Broken> for StreamActor {
     type Result = ();
 
-    fn handle(&mut self, Broken(error): Broken, _: &mut Context<Self>) {
-        self.break_up(error);
+    fn handle(&mut self, broken: Broken, _: &mut Context<Self>) {
+        if let Some(id) = broken.too_large_for
+            && let Some(who) = self.creates.cancel(id)
+        {
+            who.tell(News::TooLarge(broken.error.clone()));
+        }
+        self.break_up(broken.error);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The receiving side of a stream: answers as they come, and every reason to expect no more of them.
 
 use std::{
+    collections::HashSet,
     future::{Future, poll_fn},
     pin::pin,
     sync::Arc,
@@ -9,12 +10,13 @@ use std::{
 
 use actix::WeakAddr;
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::{super::events, Broken, Received, StreamActor};
 use crate::{
     connection::{Connection, Verdict},
     error::{Error, ErrorKind, Outcome},
-    proto::WatchResponse,
+    proto::{Event, WatchResponse},
     transport::{channel::StreamReceiver, grpc::Failure},
 };
 
@@ -35,13 +37,13 @@ impl Reader {
         leader_wanted: bool,
     ) -> Self {
         Self(actix_rt::spawn(async move {
-            let error = tokio::select! {
+            let broken = tokio::select! {
                 biased;
-                error = read(receiver, &actor, &connection) => error,
-                error = unfit(&connection, leader_wanted) => Some(error),
+                broken = read(receiver, &actor, &connection) => broken,
+                error = unfit(&connection, leader_wanted) => Some(error.into()),
             };
-            if let (Some(error), Some(actor)) = (error, actor.upgrade()) {
-                actor.do_send(Broken(error));
+            if let (Some(broken), Some(actor)) = (broken, actor.upgrade()) {
+                actor.do_send(broken);
             }
         }))
     }
@@ -53,11 +55,24 @@ impl Drop for Reader {
     }
 }
 
+impl From<Error> for Broken {
+    fn from(error: Error) -> Self {
+        Self {
+            error,
+            too_large_for: None,
+        }
+    }
+}
+
 /// Answers that are handed on in one message.
 #[derive(Default)]
 struct Gathered {
     responses: Vec<WatchResponse>,
     events: usize,
+    /// The newest revision in the last of them.
+    newest: i64,
+    /// The watches that have a fragment without its last one.
+    open: HashSet<i64>,
 }
 
 impl Gathered {
@@ -71,14 +86,22 @@ impl Gathered {
         read: Result<Option<Bytes>, Failure>,
         receiver: &mut StreamReceiver<WatchResponse>,
         connection: &Connection,
-    ) -> Option<Error> {
+    ) -> Option<Broken> {
         let message = match read {
             Ok(Some(message)) => message,
             Ok(None) => {
                 let ended = protocol("the member ended the watch stream");
-                return Some(ended.with_endpoint(connection.endpoint.name()));
+                return Some(ended.with_endpoint(connection.endpoint.name()).into());
             }
-            Err(failure) => return Some(failure.error),
+            Err(Failure { error, .. }) => {
+                let too_large = error.kind() == ErrorKind::ResponseTooLarge;
+                return Some(Broken {
+                    error,
+                    too_large_for: too_large
+                        .then(|| events::addressee(receiver.refused()))
+                        .flatten(),
+                });
+            }
         };
         if self.join(&message) {
             return None;
@@ -89,25 +112,45 @@ impl Gathered {
         };
         match read {
             Ok(response) => self.add(response),
-            Err(failure) => return Some(failure.error),
+            Err(failure) => return Some(failure.error.into()),
         }
         None
     }
 
     /// Events of one watch that follow each other become one answer: a busy watch is made of small ones, and each
-    /// costs a message. Their headers say nothing (see the cursor).
+    /// costs a message. Their headers say nothing (see the cursor). What repeats a revision stays apart: the cursor
+    /// drops repeats of earlier answers, and within one takes them for what else happened at that revision.
     fn join(&mut self, message: &Bytes) -> bool {
         let Some(last) = self.responses.last_mut().filter(|last| only_events(last)) else {
             return false;
         };
         let before = last.events.len();
-        let joined = events::append(message, last.watch_id, &mut last.events);
+        if !events::append(message, last.watch_id, &mut last.events) {
+            return false;
+        }
+        let added = last.events[before..].iter().map(Event::revision);
+        if added.clone().any(|revision| revision <= self.newest) {
+            last.events.truncate(before);
+            return false;
+        }
+        self.newest = added.fold(self.newest, i64::max);
         self.events += last.events.len() - before;
-        joined
+        true
     }
 
     fn add(&mut self, response: WatchResponse) {
         self.events += response.events.len();
+        self.newest = response
+            .events
+            .iter()
+            .map(Event::revision)
+            .fold(0, i64::max);
+        if response.fragment {
+            self.open.insert(response.watch_id);
+        } else if self.open.remove(&response.watch_id) {
+            // It goes on with what the fragments before it began, which may be newer.
+            self.newest = i64::MAX;
+        }
         self.responses.push(response);
     }
 }
@@ -126,9 +169,13 @@ async fn read(
     mut receiver: StreamReceiver<WatchResponse>,
     actor: &WeakAddr<StreamActor>,
     connection: &Connection,
-) -> Option<Error> {
+) -> Option<Broken> {
+    let mut open = HashSet::new();
     loop {
-        let mut gathered = Gathered::default();
+        let mut gathered = Gathered {
+            open,
+            ..Gathered::default()
+        };
         let first = receiver.next_encoded().await;
         let mut ended = gathered.take(first, &mut receiver, connection);
         while ended.is_none() && !gathered.is_enough() {
@@ -139,10 +186,14 @@ async fn read(
             let Some(next) = next.await else { break };
             ended = gathered.take(next, &mut receiver, connection);
         }
-        let Gathered { responses, .. } = gathered;
+        let responses = gathered.responses;
+        open = gathered.open;
         if !responses.is_empty() {
-            for queue in actor.upgrade()?.send(Received(responses)).await.ok()? {
-                queue.relieved().await;
+            let crowded = actor.upgrade()?.send(Received(responses)).await.ok()?;
+            // All of them are read at the same time, so one time has to do for all.
+            let since = Instant::now();
+            for queue in crowded {
+                queue.relieved(since).await;
             }
         }
         if ended.is_some() {
@@ -180,15 +231,31 @@ async fn unfit(connection: &Connection, leader_wanted: bool) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
     use prost::Message;
 
-    use super::*;
-    use crate::proto::Event;
+    use super::{
+        super::super::cursor::{Batch, Cursor},
+        *,
+    };
+    use crate::proto::KeyValue;
 
-    fn events(watch_id: i64, count: usize) -> WatchResponse {
+    fn event(mod_revision: i64) -> Event {
+        Event {
+            kv: Some(KeyValue {
+                mod_revision,
+                ..KeyValue::default()
+            }),
+            ..Event::default()
+        }
+    }
+
+    fn at(watch_id: i64, revisions: impl IntoIterator<Item = i64>) -> WatchResponse {
         WatchResponse {
             watch_id,
-            events: vec![Event::default(); count],
+            events: revisions.into_iter().map(event).collect(),
             ..WatchResponse::default()
         }
     }
@@ -203,23 +270,23 @@ mod tests {
     fn only_events_of_one_watch_in_a_row_become_one_answer() {
         let fragment = WatchResponse {
             fragment: true,
-            ..events(1, 1)
+            ..at(1, [7])
         };
         let canceled = WatchResponse {
             canceled: true,
-            ..events(2, 0)
+            ..at(2, [])
         };
         let mut gathered = Gathered::default();
         let answers = [
-            events(1, 2),
-            events(1, 3),
-            events(2, 1),
-            events(1, 1),
+            at(1, [1, 2]),
+            at(1, [3, 4, 5]),
+            at(2, [1]),
+            at(1, [6]),
             fragment,
-            events(1, 1),
-            events(1, 0),
-            events(1, 1),
-            events(2, 1),
+            at(1, [8]),
+            at(1, []),
+            at(1, [9]),
+            at(2, [2]),
             canceled,
         ];
         for answer in answers {
@@ -237,9 +304,57 @@ mod tests {
         let mut gathered = Gathered::default();
         for n in 0..EVENTS_AT_ONCE {
             assert!(!gathered.is_enough(), "after {n}");
-            hear(&mut gathered, events(1, 1));
+            hear(&mut gathered, at(1, [1 + i64::try_from(n).unwrap()]));
         }
         assert!(gathered.is_enough());
         assert_eq!(gathered.responses.len(), 1);
+    }
+
+    #[test]
+    fn answers_that_repeat_a_revision_stay_apart() {
+        let mut gathered = Gathered::default();
+        for answer in [at(1, [5, 6]), at(1, [6, 7]), at(1, [9, 8]), at(1, [9])] {
+            hear(&mut gathered, answer);
+        }
+        let told = gathered.responses.iter().map(|r| r.events.len());
+        assert_eq!(told.collect::<Vec<_>>(), [2, 4, 1]);
+    }
+
+    /// What the cursors of two watches make of answers.
+    fn delivered(answers: Vec<WatchResponse>) -> BTreeMap<i64, Vec<i64>> {
+        let mut cursors = BTreeMap::<i64, (Cursor<Event>, Vec<i64>)>::new();
+        for answer in answers {
+            let (cursor, told) = cursors.entry(answer.watch_id).or_insert_with(|| {
+                let mut cursor = Cursor::new(1);
+                cursor.created(0, 1);
+                (cursor, Vec::new())
+            });
+            let batch = cursor.events(answer.events, answer.fragment);
+            let events = batch.map_or_else(Vec::new, Batch::into_events);
+            told.extend(events.iter().map(Event::revision));
+        }
+        let told = cursors.into_iter().map(|(watch, (_, told))| (watch, told));
+        told.collect()
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_handed_on_together_is_what_was_sent_apart(
+            answers in prop::collection::vec(
+                (1..3_i64, prop::collection::vec(0..12_i64, 0..4), 0..8_u8),
+                0..20,
+            ),
+        ) {
+            let answers = answers.into_iter().map(|(watch, revisions, fragment)| WatchResponse {
+                fragment: fragment == 0,
+                ..at(watch, revisions)
+            });
+            let answers: Vec<_> = answers.collect();
+            let mut gathered = Gathered::default();
+            for answer in &answers {
+                hear(&mut gathered, answer.clone());
+            }
+            prop_assert_eq!(delivered(gathered.responses), delivered(answers));
+        }
     }
 }

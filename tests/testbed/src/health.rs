@@ -58,6 +58,16 @@ impl Cluster {
         .await
     }
 
+    /// The newest raft term that a running member knows; another one than before tells of an election in between.
+    pub async fn term(&self) -> u64 {
+        let cluster = self.clone();
+        let known = runtime::run(async move { cluster.statuses().await }).await;
+        let terms = known
+            .iter()
+            .filter_map(|(_, status)| Some(status.as_ref().ok()?.term));
+        terms.max().unwrap_or(0)
+    }
+
     async fn check_health(&self) -> Result<(), String> {
         let mut leaders = Vec::new();
         for (member, status) in self.statuses().await {

@@ -99,17 +99,22 @@ async fn freeze_moves_no_byte_and_loses_none() {
 async fn delay_holds_every_byte_but_not_those_behind_it() {
     let echo = TcpBehind::echo();
     let mut stream = connected(&echo).await;
-    echo.link().set(Fault::Delay(Duration::from_millis(100)));
-    let started = Instant::now();
-    for _ in 0..5 {
+    let delay = Duration::from_millis(1500);
+    echo.link().set(Fault::Delay(delay));
+    let mut sent = Vec::new();
+    for _ in 0..2 {
+        sent.push(Instant::now());
         stream.write_all(b"ping").await.unwrap();
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let mut answer = [0; 20];
-    stream.read_exact(&mut answer).await.unwrap();
-    let took = started.elapsed();
-    assert!(took >= Duration::from_millis(200), "{took:?} is too early");
-    assert!(took < Duration::from_millis(700), "{took:?}: delays add up");
+    for sent in sent {
+        stream.read_exact(&mut [0; 4]).await.unwrap();
+        let took = sent.elapsed();
+        assert!(took >= 2 * delay, "{took:?} is too early");
+        // The second one, had it to wait for the first, would take as much again as a delay.
+        let late = took - 2 * delay;
+        assert!(late < delay - SHORT * 2, "{late:?}: delays add up");
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,48 @@
+//! Waiting for the first member: until it is ready, or until it is clear that none will be.
+
+use tokio::{
+    sync::broadcast::{Receiver, error::RecvError},
+    time::Instant,
+};
+
+use super::Caller;
+use crate::{
+    balancer::{ConnectivityChange, ReadySet, Subscribe},
+    error::{Error, ErrorKind, Outcome},
+    runtime::shut_down,
+};
+
+impl Caller {
+    /// Waits until a member can take a request. Where TLS stands in the way at every endpoint, waiting does not help:
+    /// that is told at once.
+    pub(crate) async fn first_ready(&self, deadline: Instant) -> Result<(), Error> {
+        let changes = self.balancer.send(Subscribe).await;
+        let changes = changes.map_err(|_| shut_down())?;
+        tokio::select! {
+            biased;
+            ready = self.wait_ready(deadline) => ready,
+            hopeless = self.hopeless(changes) => Err(hopeless),
+        }
+    }
+
+    async fn hopeless(&self, mut changes: Receiver<ConnectivityChange>) -> Error {
+        loop {
+            if let Some(error) = refused_everywhere(&self.ready.load()) {
+                return error;
+            }
+            // Whatever changed, and however many changes were missed: the picture is looked at again.
+            if let Err(RecvError::Closed) = changes.recv().await {
+                return shut_down();
+            }
+        }
+    }
+}
+
+fn refused_everywhere(set: &ReadySet) -> Option<Error> {
+    let refused = |error: &Option<Error>| {
+        let error = error.as_ref();
+        error.is_some_and(|error| error.kind() == ErrorKind::TlsFailed)
+    };
+    let all = !set.members.is_empty() && set.members.iter().all(|member| refused(&member.error));
+    all.then(|| Error::new(ErrorKind::TlsFailed, Outcome::NotSent, set.complaints()))
+}
