@@ -46,7 +46,8 @@
 //! | `LeaseActor`, one a lease | due, acknowledged, broken | renewed, at risk, lost |
 //! | [`Etcd`], for your actors | any request | its answer; failures nobody waits for |
 //!
-//! All of them are supervised: a panic costs the message that caused it, neither state nor mailbox.
+//! All but [`Etcd`] are supervised: a panic costs the message that caused it, neither state nor mailbox. `Etcd` is
+//! started by you as any actor of yours, and keeps nothing a panic could cost: every call is a task of its own.
 //!
 //! # Where it differs from the plan
 //! - A unary call is encoded straight into h2, without tonic's client in between, which halves what it costs; tonic's
@@ -59,6 +60,8 @@
 //!   recovers with one login.
 //! - A member that stands still is compared with when others were *first* seen ahead of it, and a member that comes
 //!   back is compared before it gets requests.
+//! - The [`recipes`] ask etcd through the public API alone, but live on the client's thread, as its actors do: a lock is
+//!   given back and a key put again although the application blocks its own.
 
 mod actor;
 mod api;

@@ -1,4 +1,8 @@
-//! What applications build on etcd, built here on the same API they use.
+//! What applications build on etcd.
+//!
+//! All that is asked of etcd is asked through the public calls an application has, too. What must go on while that is
+//! busy, and be undone when it drops something, runs on the client's own thread, supervised where it has a state to
+//! lose: that is what a copy of these files outside of the crate would lack.
 //!
 //! A [`session`] keeps a lease and what is bound to it. By a session, one at a time holds a lock ([`mutex`]) or leads
 //! ([`election`]), and an actor runs on exactly one node ([`singleton`]). Instances of a service are listed while they

@@ -245,7 +245,7 @@ impl Registrar {
                     return;
                 }
                 // News of the lease comes first: what happens to the key follows from it.
-                Some(event) = session_events.next() => self.hear(event),
+                Some(event) = session_events.next() => self.hear(&event),
                 done = work(&mut self.work) => self.done(done),
                 Some(update) = updates.recv(), if ready => self.begin(update),
                 seen = next(&mut follow), if ready => match seen {
@@ -263,8 +263,8 @@ impl Registrar {
         }
     }
 
-    fn hear(&mut self, event: SessionEvent) {
-        match event {
+    fn hear(&mut self, event: &SessionEvent) {
+        match *event {
             SessionEvent::AtRisk { deadline } => self.tell(RegistrationEvent::AtRisk { deadline }),
             SessionEvent::Healing(reason) => {
                 self.listed = false;

@@ -178,9 +178,9 @@ impl Register<Client> {
     }
 }
 
-/// Fails with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) where the name, the address or the id
-/// is empty, where the cluster can't be asked, and where the user may not write the key. To be listed again, and told
-/// who takes the key, the user must be allowed to read it, too.
+/// Fails with [`ErrorKind::InvalidArgument`] where the name, the address or the id is empty, where the cluster can't be
+/// asked, and where the user may not write the key. To be listed again, and told who takes the key, the user must be
+/// allowed to read it, too.
 impl IntoFuture for Register<Client> {
     type Output = Result<Registration>;
     type IntoFuture = ResponseFuture<Registration>;

@@ -259,7 +259,8 @@ async fn the_loss_of_a_lock_is_told_whichever_way_it_is_lost() {
     drop(guard);
 }
 
-#[tokio::test]
+// On threads of their own, who holds and who waits do not keep each other from hearing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_that_is_cut_off_hears_of_it_before_anybody_else_has_the_lock() {
     let (cluster, etcd) = cluster_and_client(1).await;
     let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
