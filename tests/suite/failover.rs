@@ -34,7 +34,7 @@ where
         end(&cluster, &member).await;
         writers.until_written(20).await;
         let round = writers.finish().await;
-        let unread = readers.finish().await;
+        let unread = readers.finish_timed().await;
         println!(
             "{name}: member {} (leader: {leads}): longest gap {:?}, {} writes, {:?}",
             member.index(),
