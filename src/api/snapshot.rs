@@ -75,7 +75,7 @@ type Reading = Pin<
 >;
 
 enum State {
-    First(Bytes, Opened<SnapshotResponse>),
+    First(Bytes, Box<Opened<SnapshotResponse>>),
     Reading(Reading),
     Done,
 }
@@ -126,7 +126,7 @@ impl Snapshot {
                 total: announced.saturating_add(Check::LENGTH as u64),
             },
             check: Check::default(),
-            state: State::First(first.blob, opened),
+            state: State::First(first.blob, Box::new(opened)),
         }
     }
 
@@ -198,7 +198,7 @@ impl Stream for Snapshot {
         match std::mem::replace(&mut this.state, State::Done) {
             State::Done => Poll::Ready(None),
             State::First(blob, opened) => {
-                this.state = State::Reading(read(opened));
+                this.state = State::Reading(read(*opened));
                 Poll::Ready(Some(Ok(this.take(blob))))
             }
             State::Reading(mut reading) => match reading.as_mut().poll(cx) {

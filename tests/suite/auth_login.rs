@@ -23,8 +23,8 @@ const LONG: Duration = Duration::from_secs(60);
 
 type Given = Result<Credentials, std::io::Error>;
 
-fn word() -> Given {
-    Ok(Credentials::password("ann", "word"))
+fn word() -> Credentials {
+    Credentials::password("ann", "word")
 }
 
 /// A server that lets everybody in who logs in.
@@ -45,7 +45,7 @@ async fn a_provider_that_panics_costs_that_login_and_no_other() {
             assert!(nth != 0, "at once");
             async move {
                 assert!(nth != 1, "later");
-                word()
+                Given::Ok(word())
             }
         })
         .connect_lazy()
@@ -71,7 +71,7 @@ async fn a_cluster_that_is_slow_to_log_in_is_waited_for() {
         .request_timeout(Duration::from_millis(500))
         .auth_provider(|| async {
             sleep(Duration::from_millis(200)).await;
-            word()
+            Given::Ok(word())
         })
         .connect_lazy()
         .await
@@ -137,8 +137,11 @@ fn a_client_that_is_dropped_forgets_how_it_logged_in() {
             // It is to be replaced one day, which is no reason to stay.
             .token_lifetime(Duration::from_secs(600))
             .auth_provider(move || {
-                let _secret = &secret;
-                async { word() }
+                let kept = secret.clone();
+                async move {
+                    drop(kept);
+                    Given::Ok(word())
+                }
             })
             .on_current_arbiter()
             .connect()
