@@ -9,11 +9,12 @@ use super::{
     super::{
         AskProgress, Attach, CrashOnNext, Detach, Shutdown, Start,
         actor::{ShutDown, WatchActor},
-        pump::{Pump, pump},
+        pump::Pump,
         stream::{Ask, Close, StreamAnswered, StreamEnded},
     },
     CrashStreams, Entry, HubActor, LookAgain, Place,
 };
+use crate::delivery::deliver;
 
 impl Handler<Start> for HubActor {
     type Result = MessageResult<Start>;
@@ -119,7 +120,7 @@ impl Handler<Pump> for HubActor {
     type Result = ();
 
     fn handle(&mut self, Pump { watch, recipient }: Pump, _: &mut Context<Self>) {
-        actix_rt::spawn(pump(watch, recipient));
+        actix_rt::spawn(deliver(watch, recipient));
     }
 }
 
