@@ -14,6 +14,7 @@ mod actor;
 mod actor_bad;
 mod actor_limits;
 mod actor_system;
+mod alone;
 mod answers;
 mod auth;
 mod auth_admin;

@@ -5,7 +5,7 @@ use std::{fs, time::Duration};
 use actix_etcd::{Client, ErrorKind, testing::live_actors};
 use testbed::{Reply, ScriptedServer};
 
-use crate::wait::until;
+use crate::{alone::is_alone, wait::until};
 
 /// The established sockets of this process to that port.
 fn sockets_to(port: u16) -> usize {
@@ -32,20 +32,9 @@ pub fn client_threads() -> usize {
     threads.iter().filter(|name| *name == "actix-etcd").count()
 }
 
-/// Other tests run beside this one and have actors of their own: it runs in a process of its own.
 #[test]
 fn a_hundred_clients_leave_no_actor_no_socket_and_no_thread() {
-    if std::env::var_os("ALONE").is_none() {
-        let alone = std::process::Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "shutdown::a_hundred_clients_leave_no_actor_no_socket_and_no_thread",
-                "--nocapture",
-            ])
-            .env("ALONE", "1")
-            .status()
-            .unwrap();
-        assert!(alone.success());
+    if !is_alone("shutdown::a_hundred_clients_leave_no_actor_no_socket_and_no_thread") {
         return;
     }
     // The server's threads are there before the first client and stay after the last.
