@@ -397,3 +397,5 @@ mod properties;
 mod routine;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod waiting;

@@ -166,40 +166,6 @@ async fn the_last_handle_of_a_client_still_revokes() {
 }
 
 #[tokio::test]
-async fn shutdown_revokes_what_was_asked_to_be_and_tells_all() {
-    let (cluster, etcd) = cluster_and_client(1).await;
-    let other = Client::connect(cluster.endpoints()).await.unwrap();
-    let mut doomed = Vec::new();
-    for _ in 0..100 {
-        doomed.push(
-            etcd.lease(60 * SECOND)
-                .keep_alive()
-                .revoke_on_drop()
-                .await
-                .unwrap(),
-        );
-    }
-    let spared = etcd.lease(60 * SECOND).keep_alive().await.unwrap();
-    etcd.shutdown().await;
-    assert_eq!(other.leases().await.unwrap().leases, [spared.id()]);
-    assert_eq!(spared.lost().await, LostReason::Shutdown);
-    assert_eq!(doomed[99].lost().await, LostReason::Shutdown);
-}
-
-#[tokio::test]
-async fn shutdown_revokes_what_is_not_kept_but_was_asked_to_be_revoked() {
-    let (cluster, etcd) = cluster_and_client(1).await;
-    let other = Client::connect(cluster.endpoints()).await.unwrap();
-    let _asked_for_at_first = etcd.lease(60 * SECOND).revoke_on_drop().await.unwrap();
-    let later = etcd.lease(60 * SECOND).await.unwrap();
-    let _asked_for_later = later.revoke_on_drop();
-    let detached = etcd.lease(60 * SECOND).revoke_on_drop().await.unwrap();
-    let detached = detached.detach();
-    etcd.shutdown().await;
-    assert_eq!(other.leases().await.unwrap().leases, [detached]);
-}
-
-#[tokio::test]
 async fn a_lease_whose_id_was_granted_again_is_lost_and_does_not_end_the_new_one() {
     let (cluster, etcd) = cluster_and_client(1).await;
     let other = Client::connect(cluster.endpoints()).await.unwrap();
@@ -222,21 +188,6 @@ async fn a_lease_whose_id_was_granted_again_is_lost_and_does_not_end_the_new_one
     let mut left = other.leases().await.unwrap().leases;
     left.sort_unstable();
     assert_eq!(left, [4711, 4712]);
-}
-
-#[tokio::test]
-async fn shutdown_is_bounded_when_nobody_answers() {
-    let (cluster, etcd) = cluster_and_client(1).await;
-    let _lease = etcd
-        .lease(60 * SECOND)
-        .keep_alive()
-        .revoke_on_drop()
-        .await
-        .unwrap();
-    cluster.member(0).freeze();
-    let start = Instant::now();
-    etcd.shutdown().await;
-    assert!(start.elapsed() < 6 * SECOND, "{:?}", start.elapsed());
 }
 
 #[tokio::test]

@@ -1,6 +1,9 @@
 //! Leases of a client that is shut down.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use actix_etcd::{
     Client, ErrorKind, Outcome,
@@ -8,7 +11,7 @@ use actix_etcd::{
     proto::{LeaseRevokeRequest, LeaseRevokeResponse},
 };
 use prost::Message;
-use testbed::Reply;
+use testbed::{Cluster, Reply};
 use tokio::{sync::Notify, task::JoinHandle, time::timeout};
 
 use crate::{
@@ -43,10 +46,57 @@ async fn ending(lessor: &Lessor, etcd: &Client) -> (JoinHandle<()>, Arc<Notify>)
     (ending, go)
 }
 
+async fn cluster_and_clients() -> (Cluster, Client, Client) {
+    let cluster = Cluster::start(1).await;
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let other = Client::connect(cluster.endpoints()).await.unwrap();
+    (cluster, etcd, other)
+}
+
 async fn server_and_client() -> (Lessor, Client) {
     let lessor = Lessor::start().await;
     let etcd = Client::connect([lessor.server.endpoint()]).await.unwrap();
     (lessor, etcd)
+}
+
+#[tokio::test]
+async fn shutdown_revokes_what_was_asked_to_be_and_tells_all() {
+    let (_cluster, etcd, other) = cluster_and_clients().await;
+    let mut doomed = Vec::new();
+    for _ in 0..100 {
+        doomed.push(etcd.lease(TTL).keep_alive().revoke_on_drop().await.unwrap());
+    }
+    let spared = etcd.lease(TTL).keep_alive().await.unwrap();
+    etcd.shutdown().await;
+    assert_eq!(other.leases().await.unwrap().leases, [spared.id()]);
+    assert_eq!(spared.lost().await, LostReason::Shutdown);
+    assert_eq!(doomed[99].lost().await, LostReason::Shutdown);
+}
+
+#[tokio::test]
+async fn shutdown_revokes_what_is_not_kept_but_was_asked_to_be_revoked() {
+    let (_cluster, etcd, other) = cluster_and_clients().await;
+    let _asked_for_at_first = etcd.lease(TTL).revoke_on_drop().await.unwrap();
+    let later = etcd.lease(TTL).await.unwrap();
+    let _asked_for_later = later.revoke_on_drop();
+    let detached = etcd.lease(TTL).revoke_on_drop().await.unwrap();
+    let detached = detached.detach();
+    etcd.shutdown().await;
+    assert_eq!(other.leases().await.unwrap().leases, [detached]);
+}
+
+#[tokio::test]
+async fn shutdown_is_bounded_when_nobody_answers() {
+    let (cluster, etcd, _) = cluster_and_clients().await;
+    let _lease = etcd.lease(TTL).keep_alive().revoke_on_drop().await.unwrap();
+    cluster.member(0).freeze();
+    let start = Instant::now();
+    etcd.shutdown().await;
+    assert!(
+        start.elapsed() < Duration::from_secs(6),
+        "{:?}",
+        start.elapsed()
+    );
 }
 
 #[tokio::test]
