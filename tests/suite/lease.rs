@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use actix::{Actor, Context, Handler};
 use actix_etcd::{
-    Client, ErrorKind,
+    Client, ConnectivityState, ErrorKind,
     lease::{LeaseEvent, LeaseNews, LostReason},
 };
 use testbed::Cluster;
@@ -14,7 +14,7 @@ use tokio_stream::StreamExt;
 use crate::{
     lateness::Lateness,
     lease_record::Recorder,
-    wait::{hold, until_async},
+    wait::{hold, until, until_async},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -84,7 +84,7 @@ async fn an_id_of_the_user_is_taken_once() {
 #[tokio::test]
 async fn a_kept_lease_outlives_its_ttl_and_a_dropped_one_does_not() {
     let (cluster, etcd) = cluster_and_client(1).await;
-    let lease = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
+    let lease = etcd.lease(4 * SECOND).keep_alive().await.unwrap();
     let recorder = Recorder::start(&lease, Some(&cluster));
     let mut events = lease.events();
     for _ in 0..8 {
@@ -114,15 +114,16 @@ async fn a_lease_that_is_not_kept_ends_with_its_time() {
 #[tokio::test]
 async fn keeping_can_begin_later() {
     let (_cluster, etcd) = cluster_and_client(1).await;
-    let mut lease = etcd.lease(2 * SECOND).await.unwrap();
+    let mut lease = etcd.lease(6 * SECOND).await.unwrap();
     hold(SECOND).await;
     lease.keep_alive();
     let mut events = lease.events();
     for _ in 0..4 {
-        assert!(matches!(
-            events.next().await,
-            Some(LeaseEvent::Renewed { .. })
-        ));
+        let event = events.next().await;
+        assert!(
+            matches!(event, Some(LeaseEvent::Renewed { .. })),
+            "{event:?}"
+        );
     }
     assert!(lease.time_to_live().await.unwrap().remaining.is_some());
 }
@@ -240,15 +241,23 @@ async fn a_lease_that_expired_is_told_so_only_after_its_deadline() {
 #[tokio::test]
 async fn an_outage_of_all_members_is_lived_through_if_etcd_kept_the_lease() {
     let (cluster, etcd) = cluster_and_client(3).await;
-    let lease = etcd.lease(4 * SECOND).keep_alive().await.unwrap();
+    let grant = etcd.lease(6 * SECOND).keep_alive();
+    // Members may take their time to start again.
+    let lease = grant.give_up_after(AT_MOST).await.unwrap();
     let recorder = Recorder::start(&lease, Some(&cluster));
     for member in cluster.members() {
         member.kill();
     }
-    hold(6 * SECOND).await;
-    cluster.start_all().await;
+    hold(8 * SECOND).await;
     let mut events = lease.events();
-    while !matches!(events.next().await.unwrap(), LeaseEvent::Renewed { .. }) {}
+    cluster.start_all().await;
+    loop {
+        match events.next().await {
+            Some(LeaseEvent::Renewed { .. }) => break,
+            Some(LeaseEvent::AtRisk { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
     let record = recorder.check_alive().await;
     let at_risk = |told: &testbed::lease_validators::Told| {
         matches!(told, testbed::lease_validators::Told::AtRisk { .. })
@@ -294,9 +303,9 @@ async fn a_lease_nobody_confirms_is_given_up_when_it_was_said() {
 #[tokio::test]
 async fn an_application_that_blocks_its_thread_keeps_its_lease() {
     let (cluster, etcd) = cluster_and_client(1).await;
-    let lease = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
+    let lease = etcd.lease(4 * SECOND).keep_alive().await.unwrap();
     let recorder = Recorder::start(&lease, None);
-    std::thread::sleep(6 * SECOND);
+    std::thread::sleep(9 * SECOND);
     assert!(lease.remaining() > Duration::ZERO);
     assert!(lease.time_to_live().await.unwrap().remaining.is_some());
     recorder.check_alive().await;
@@ -306,6 +315,12 @@ async fn an_application_that_blocks_its_thread_keeps_its_lease() {
 #[tokio::test]
 async fn a_thousand_leases_share_one_stream_a_connection() {
     let (cluster, etcd) = cluster_and_client(3).await;
+    until("every member is connected", || {
+        let mut members = etcd.connectivity().into_iter();
+        members.all(|member| member.state == ConnectivityState::Ready)
+    })
+    .await;
+    let mut changes = etcd.connectivity_changes().await.unwrap();
     let mut leases = Vec::new();
     for _ in 0..1_000 {
         // An answer is waited for five seconds: no machine is so slow that a stream is left for another.
@@ -318,11 +333,17 @@ async fn a_thousand_leases_share_one_stream_a_connection() {
             Some(LeaseEvent::Renewed { .. })
         ));
     }
+    // On a busy machine a connection may have been given up for another one.
+    let mut again = 0.0;
+    while let Ok(Some(change)) = timeout(Duration::ZERO, changes.next()).await {
+        again += f64::from(u8::from(change.state == ConnectivityState::Ready));
+    }
     let mut all = 0.0;
     for member in cluster.members() {
         let name = "grpc_server_started_total{grpc_method=\"LeaseKeepAlive\"}";
         let streams = member.metric(name).await.expect("etcd counts its streams");
-        assert!(streams <= 1.0, "{streams} on member {}", member.index());
+        let number = member.index();
+        assert!(streams <= 1.0 + again, "{streams} on member {number}");
         all += streams;
     }
     assert!(all >= 1.0, "they are kept on a stream");

@@ -114,9 +114,13 @@ async fn keepalives_come_every_third_of_the_ttl_and_no_more_often() {
 
 #[tokio::test]
 async fn a_keepalive_that_is_swallowed_goes_by_another_member_at_once() {
+    const TTL: Duration = Duration::from_secs(6);
     let (leader, follower, etcd) = two().await;
     let lateness = Lateness::watch();
-    let lease = kept(&etcd).await;
+    let lease = etcd.lease(TTL).keep_alive().await.unwrap();
+    for member in [&leader, &follower] {
+        member.answer(lease.id(), Answer::Ttl(6));
+    }
     let mut events = lease.events();
     let mut last = next_deadline(&mut events).await;
     assert_eq!(follower.count(lease.id()), 0, "the leader is asked");
