@@ -18,6 +18,7 @@ mod alone;
 mod answers;
 mod auth;
 mod auth_admin;
+mod auth_expiry;
 mod auth_login;
 mod auth_moved;
 mod auth_raw;

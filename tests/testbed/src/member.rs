@@ -250,6 +250,14 @@ impl Member {
         self.state.removed.store(true, Ordering::SeqCst);
     }
 
+    /// How many of the lines it logged so far have all of these in them. Most need `--log-level=debug`.
+    pub fn logged(&self, parts: &[&str]) -> usize {
+        let log = fs::read(self.log_file()).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let fits = |line: &&str| parts.iter().all(|part| line.contains(part));
+        log.lines().filter(fits).count()
+    }
+
     /// The last lines it logged, for messages.
     pub(crate) fn log(&self) -> String {
         let log = fs::read(self.log_file()).unwrap_or_default();
