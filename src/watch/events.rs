@@ -62,13 +62,24 @@ fn answer_events(mut answer: Reader<'_>, watch_id: i64, events: &mut Vec<Event>)
     let mut ours = false;
     while !answer.is_done() {
         match answer.varint()? {
-            HEADER => drop(header(&mut answer)?),
+            HEADER => skip_header(answer.nested()?)?,
             WATCH_ID => ours = answer.number()? == watch_id,
             EVENTS if ours => push(&mut answer, events)?,
             _ => return None,
         }
     }
     ours.then_some(())
+}
+
+/// Nothing of it is needed, but it has to be one. Four numbers are passed over in less time than they are decoded.
+fn skip_header(mut header: Reader<'_>) -> Option<()> {
+    while !header.is_done() {
+        match header.varint()? {
+            CLUSTER_ID | MEMBER_ID | REVISION | RAFT_TERM => header.skip_varint()?,
+            _ => return None,
+        }
+    }
+    Some(())
 }
 
 fn header(answer: &mut Reader<'_>) -> Option<ResponseHeader> {
@@ -131,6 +142,11 @@ const HEADER: u64 = delimited(1);
 const WATCH_ID: u64 = number(2);
 const EVENTS: u64 = delimited(11);
 
+const CLUSTER_ID: u64 = number(1);
+const MEMBER_ID: u64 = number(2);
+const REVISION: u64 = number(3);
+const RAFT_TERM: u64 = number(4);
+
 const TYPE: u64 = number(1);
 const KV: u64 = delimited(2);
 const PREV_KV: u64 = delimited(3);
@@ -174,6 +190,17 @@ impl<'a> Reader<'a> {
         }
         // Ten bytes are a negative number, which no field here should be.
         None
+    }
+
+    /// Passes over a number of up to 64 bits: ids use them all.
+    fn skip_varint(&mut self) -> Option<()> {
+        let bytes = self.message.get(self.at..self.end)?;
+        let nth = bytes.iter().take(10).position(|byte| byte & 0x80 == 0)?;
+        if nth == 9 && bytes[nth] > 1 {
+            return None;
+        }
+        self.at += nth + 1;
+        Some(())
     }
 
     fn number(&mut self) -> Option<i64> {
@@ -306,7 +333,12 @@ mod tests {
             ..Event::default()
         };
         let answer = WatchResponse {
-            header: Some(ResponseHeader::default()),
+            header: Some(ResponseHeader {
+                cluster_id: u64::MAX,
+                member_id: 1 << 63,
+                revision: 1 << 40,
+                raft_term: 3,
+            }),
             watch_id: 7,
             events: vec![event; 3],
             ..WatchResponse::default()
