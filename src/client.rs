@@ -118,10 +118,6 @@ impl Client {
                     policy.clone(),
                     retries.clone().recipient(),
                 );
-                balancer.do_send(UpdateEndpoints {
-                    endpoints,
-                    by: By::User,
-                });
                 let caller = Caller {
                     ready,
                     shared,
@@ -150,6 +146,13 @@ impl Client {
                 Caller { tokens, ..caller }
             })
             .await?;
+        // Once this is handled, the client knows its endpoints, whatever it is asked first.
+        let update = UpdateEndpoints {
+            endpoints,
+            by: By::User,
+        };
+        let told = caller.balancer.send(update).await;
+        told.map_err(|_| shut_down())?;
         let caller = Arc::new(caller);
         let (watching, keeping) = (caller.clone(), caller.clone());
         let per_stream = options.watches_per_stream;

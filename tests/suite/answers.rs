@@ -5,7 +5,10 @@ mod rows;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -85,14 +88,17 @@ async fn what_is_sent_again_is_what_every_answer_allows() {
     let servers = [ScriptedServer::start().await, ScriptedServer::start().await];
     let put = Arc::new(once(done));
     let range = Arc::new(once(found));
+    let tokens = Arc::new(AtomicUsize::new(0));
     for server in &servers {
         let (put, range) = (put.clone(), range.clone());
+        let tokens = tokens.clone();
         server.on(PUT, move |call| put(call));
         server.on(RANGE, move |call| range(call));
-        server.on(AUTHENTICATE, |call| {
+        // No two are the same, whoever gives them.
+        server.on(AUTHENTICATE, move |_| {
             Reply::message(&proto::AuthenticateResponse {
                 header: Some(proto::ResponseHeader::default()),
-                token: format!("token {}", call.nth),
+                token: format!("token {}", tokens.fetch_add(1, Ordering::SeqCst)),
             })
         });
     }
