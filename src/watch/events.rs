@@ -84,14 +84,14 @@ fn skip_header(mut header: Reader<'_>) -> Option<()> {
 
 fn header(answer: &mut Reader<'_>) -> Option<ResponseHeader> {
     let (from, end) = answer.delimited()?;
-    ResponseHeader::decode(&answer.message[from..end]).ok()
+    ResponseHeader::decode(&answer.wire[from..end]).ok()
 }
 
 /// Reads an event into its place in the list.
 fn push(answer: &mut Reader<'_>, events: &mut Vec<Event>) -> Option<()> {
     let wire = answer.nested()?;
     if events.len() == events.capacity() {
-        let alike = (answer.end - answer.at) / wire.end.saturating_sub(wire.at).max(1);
+        let alike = answer.left() / wire.left().max(1);
         let grown = (events.len() * GROWTH).max(alike + 1).min(GROWTH_AT_MOST);
         events.reserve(grown);
     }
@@ -160,28 +160,39 @@ const LEASE: u64 = number(6);
 
 /// A part of a message being read; every method gives `None` where the message ends too soon.
 struct Reader<'a> {
+    /// The whole message, of which keys and values are parts.
     message: &'a Bytes,
+    /// The same as bytes, up to the end of this part.
+    wire: &'a [u8],
     at: usize,
-    end: usize,
 }
 
 impl<'a> Reader<'a> {
     fn of(message: &'a Bytes) -> Self {
         Self {
             message,
+            wire: message,
             at: 0,
-            end: message.len(),
         }
     }
 
+    fn left(&self) -> usize {
+        self.wire.len() - self.at
+    }
+
     fn is_done(&self) -> bool {
-        self.at == self.end
+        self.at == self.wire.len()
     }
 
     fn varint(&mut self) -> Option<u64> {
-        let bytes = self.message.get(self.at..self.end)?;
+        let first = *self.wire.get(self.at)?;
+        // Keys of fields and most lengths are one byte.
+        if first & 0x80 == 0 {
+            self.at += 1;
+            return Some(u64::from(first));
+        }
         let mut value = 0;
-        for (nth, byte) in bytes.iter().take(9).enumerate() {
+        for (nth, byte) in self.wire[self.at..].iter().take(9).enumerate() {
             value |= u64::from(byte & 0x7f) << (7 * nth);
             if byte & 0x80 == 0 {
                 self.at += nth + 1;
@@ -194,7 +205,7 @@ impl<'a> Reader<'a> {
 
     /// Passes over a number of up to 64 bits: ids use them all.
     fn skip_varint(&mut self) -> Option<()> {
-        let bytes = self.message.get(self.at..self.end)?;
+        let bytes = &self.wire[self.at..];
         let nth = bytes.iter().take(10).position(|byte| byte & 0x80 == 0)?;
         if nth == 9 && bytes[nth] > 1 {
             return None;
@@ -209,17 +220,20 @@ impl<'a> Reader<'a> {
 
     fn delimited(&mut self) -> Option<(usize, usize)> {
         let length = usize::try_from(self.varint()?).ok()?;
-        let end = self.at.checked_add(length).filter(|end| *end <= self.end)?;
-        let from = std::mem::replace(&mut self.at, end);
-        Some((from, end))
+        if length > self.left() {
+            return None;
+        }
+        let from = self.at;
+        self.at += length;
+        Some((from, self.at))
     }
 
     fn nested(&mut self) -> Option<Reader<'a>> {
         let (at, end) = self.delimited()?;
         Some(Reader {
             message: self.message,
+            wire: &self.wire[..end],
             at,
-            end,
         })
     }
 

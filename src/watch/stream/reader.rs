@@ -129,11 +129,14 @@ impl Gathered {
             return false;
         }
         let added = last.events[before..].iter().map(Event::revision);
-        if added.clone().any(|revision| revision <= self.newest) {
+        let (oldest, newest) = added.fold((i64::MAX, self.newest), |(oldest, newest), revision| {
+            (oldest.min(revision), newest.max(revision))
+        });
+        if oldest <= self.newest {
             last.events.truncate(before);
             return false;
         }
-        self.newest = added.fold(self.newest, i64::max);
+        self.newest = newest;
         self.events += last.events.len() - before;
         true
     }
