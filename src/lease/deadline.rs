@@ -183,17 +183,18 @@ impl Deadline {
             Keepalive::InFlight { sent_at } => later(sent_at, self.patience()),
         };
         Step::Wait {
-            until: self.expect(next),
+            until: self.expect(next, now),
         }
     }
 
-    /// When it has to be looked at, if there is something to do about its keepalive then.
-    fn expect(&mut self, next: Instant) -> Instant {
-        self.expected = next.min(if self.at_risk {
+    /// When it has to be looked at, if there is something to do about its keepalive then. What is overdue is due now.
+    fn expect(&mut self, next: Instant, now: Instant) -> Instant {
+        let last = if self.at_risk {
             self.gives_up_at()
         } else {
             self.held_until
-        });
+        };
+        self.expected = next.min(last).max(now);
         self.expected
     }
 
@@ -278,9 +279,7 @@ impl Deadline {
     pub(crate) fn sent(&mut self, now: Instant) -> Instant {
         self.notice_sleep(now);
         self.keepalive = Keepalive::InFlight { sent_at: now };
-        // A deadline that has passed is not told yet: that is due now, not a sleep.
-        self.expected = self.expect(later(now, self.patience())).max(now);
-        self.expected
+        self.expect(later(now, self.patience()), now)
     }
 
     /// When the keepalive in flight was sent.
