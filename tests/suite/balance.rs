@@ -117,7 +117,9 @@ async fn the_spread_is_even_at_the_proxies() {
         let seen = less(&at_proxies(), &before.0);
         // What else the client asked meanwhile, such as how a member is, the member itself has counted.
         let others = less(&requests, &reads);
-        (reads.iter().sum::<u64>() == 300).then_some((seen, others))
+        // A member that was slow to answer is asked more: that is not the time to count.
+        let calm = reads.iter().sum::<u64>() == 300 && others.iter().all(|others| *others < 10);
+        calm.then_some((seen, others))
     })
     .await;
     for (seen, others) in seen.0.into_iter().zip(seen.1) {
@@ -125,7 +127,6 @@ async fn the_spread_is_even_at_the_proxies() {
             (100..=100 + others).contains(&seen),
             "{seen} through the proxy, {others} of them no reads"
         );
-        assert!(others < 10, "{others} requests of the client's own");
     }
 }
 
