@@ -9,6 +9,7 @@ use actix_etcd::{
 use tokio_stream::StreamExt;
 
 use crate::{
+    calm::ready,
     lateness::Lateness,
     lease_record::Recorder,
     lessor::{Answer, KEEP_ALIVE, Lessor, TTL},
@@ -26,7 +27,7 @@ async fn two() -> (Lessor, Lessor, Client) {
     let (leader, follower) = Lessor::pair().await;
     let endpoints = [leader.server.endpoint(), follower.server.endpoint()];
     let etcd = Client::connect(endpoints).await.unwrap();
-    etcd.wait_ready(Duration::from_secs(30)).await.unwrap();
+    until("both are ready", || ready(&etcd) == 2).await;
     (leader, follower, etcd)
 }
 

@@ -9,6 +9,8 @@ use actix_etcd::{
 use testbed::{Reply, ScriptedServer};
 
 use crate::{
+    calm::ready,
+    wait::until,
     watch::{SOON, item, last_item, next},
     watch_script::{
         WATCH, connect, create, created, event, events, header, progress, refused, request, server,
@@ -198,7 +200,7 @@ async fn a_member_that_creates_no_watch_is_left_for_another() {
         .connect()
         .await
         .unwrap();
-    etcd.wait_ready(Duration::from_secs(5)).await.unwrap();
+    until("both are ready", || ready(&etcd) == 2).await;
     let mut watches = Vec::new();
     // Round robin: one of the two begins at the silent member.
     for _ in 0..2 {
