@@ -79,6 +79,8 @@ fn generate(proto: &Path) -> BTreeMap<String, String> {
         .build_server(false)
         .build_transport(false)
         .bytes(".")
+        // Few watches ask for it, and all would carry its room in every event.
+        .boxed(".mvccpb.Event.prev_kv")
         .skip_debug(SECRETS)
         .emit_rerun_if_changed(false)
         .out_dir(&out.0)

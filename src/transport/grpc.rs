@@ -4,6 +4,7 @@
 
 use std::{
     future::poll_fn,
+    ops::Range,
     task::{Context, Poll, ready},
 };
 
@@ -87,7 +88,7 @@ pub(crate) struct MessageReader {
     limit: usize,
     /// What arrived and was not taken yet, as it arrived.
     head: Bytes,
-    /// A message that came in several pieces, being put together.
+    /// A message that came in several pieces, being put together; meanwhile the head is empty.
     pieces: BytesMut,
     /// Whether the head said already that all is well, so that no trailers will.
     told_ok: bool,
@@ -134,6 +135,25 @@ impl MessageReader {
                     .into()));
                 }
             }
+        }
+    }
+
+    /// The next message if all of it has arrived in one frame and nothing is wrong with it: what is left of the frame, and
+    /// where in it the message is. To take it costs a reference to the frame and its return; this costs nothing.
+    pub(crate) fn arrived(&self) -> Option<(&Bytes, Range<usize>)> {
+        let length = announced(&self.head)?;
+        let end = PREFIX + length;
+        let fit = self.head[0] == 0 && length <= self.limit && end <= self.head.len();
+        fit.then_some((&self.head, PREFIX..end))
+    }
+
+    /// Goes on after the message that ends there in the frame.
+    pub(crate) fn pass(&mut self, end: usize) {
+        if end == self.head.len() {
+            // An empty rest would keep the frame.
+            self.head = Bytes::new();
+        } else {
+            self.head.advance(end);
         }
     }
 

@@ -4,20 +4,25 @@
 //! an answer that is nothing but events is read here, and more events for the watch the last one was about go into the
 //! same list. Whatever else it may be is left to the generated code.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use prost::Message;
 
 use crate::proto::{Event, KeyValue, ResponseHeader, WatchResponse};
 
-/// A list that is full grows fourfold: events are large, and to move them costs as much as to read them.
+/// A list that is full grows fourfold: to move events costs as much as to read them.
 const GROWTH: usize = 3;
 /// But not by more than this at once.
 const GROWTH_AT_MOST: usize = 256;
 
-/// Reads an answer that has nothing but events.
-pub(crate) fn read(answer: &Bytes) -> Option<WatchResponse> {
-    let mut wire = Reader::of(answer);
-    let mut response = WatchResponse::default();
+/// Reads an answer that has nothing but events, into a list with room for so many at first.
+pub(crate) fn read(answer: &Bytes, room: usize) -> Option<WatchResponse> {
+    let mut wire = Reader::of(answer, 0..answer.len());
+    let mut response = WatchResponse {
+        events: Vec::with_capacity(room),
+        ..WatchResponse::default()
+    };
     while !wire.is_done() {
         match wire.varint()? {
             HEADER if response.header.is_none() => {
@@ -31,12 +36,17 @@ pub(crate) fn read(answer: &Bytes) -> Option<WatchResponse> {
     (!response.events.is_empty()).then_some(response)
 }
 
-/// Appends the events of an answer if it has nothing but events, and they are for this watch. Otherwise nothing is
-/// appended.
-pub(crate) fn append(answer: &Bytes, watch_id: i64, events: &mut Vec<Event>) -> bool {
+/// Appends the events of an answer, which is a part of a frame, if it has nothing but events, and they are for this
+/// watch. Otherwise nothing is appended.
+pub(crate) fn append(
+    frame: &Bytes,
+    answer: Range<usize>,
+    watch_id: i64,
+    events: &mut Vec<Event>,
+) -> bool {
     let before = events.len();
-    let appended =
-        answer_events(Reader::of(answer), watch_id, events).is_some() && events.len() > before;
+    let answer = Reader::of(frame, answer);
+    let appended = answer_events(answer, watch_id, events).is_some() && events.len() > before;
     if !appended {
         events.truncate(before);
     }
@@ -45,7 +55,7 @@ pub(crate) fn append(answer: &Bytes, watch_id: i64, events: &mut Vec<Event>) -> 
 
 /// The watch an answer is for, by its beginning.
 pub(crate) fn addressee(beginning: &Bytes) -> Option<i64> {
-    let mut wire = Reader::of(beginning);
+    let mut wire = Reader::of(beginning, 0..beginning.len());
     loop {
         match wire.varint()? {
             HEADER => {
@@ -87,7 +97,6 @@ fn header(answer: &mut Reader<'_>) -> Option<ResponseHeader> {
     ResponseHeader::decode(&answer.wire[from..end]).ok()
 }
 
-/// Reads an event into its place in the list.
 fn push(answer: &mut Reader<'_>, events: &mut Vec<Event>) -> Option<()> {
     let wire = answer.nested()?;
     if events.len() == events.capacity() {
@@ -95,39 +104,53 @@ fn push(answer: &mut Reader<'_>, events: &mut Vec<Event>) -> Option<()> {
         let grown = (events.len() * GROWTH).max(alike + 1).min(GROWTH_AT_MOST);
         events.reserve(grown);
     }
-    events.push(Event::default());
-    event(wire, events.last_mut()?)
+    events.push(event(wire)?);
+    Some(())
 }
 
-fn event(mut wire: Reader<'_>, event: &mut Event) -> Option<()> {
+fn event(mut wire: Reader<'_>) -> Option<Event> {
+    let mut kind = 0;
+    let mut kv = None;
+    let mut prev_kv = None;
     while !wire.is_done() {
         match wire.varint()? {
-            TYPE => event.r#type = i32::try_from(wire.number()?).ok()?,
-            KV if event.kv.is_none() => {
-                key_value(wire.nested()?, event.kv.insert(KeyValue::default()))?;
-            }
-            PREV_KV if event.prev_kv.is_none() => {
-                key_value(wire.nested()?, event.prev_kv.insert(KeyValue::default()))?;
+            TYPE => kind = i32::try_from(wire.number()?).ok()?,
+            KV if kv.is_none() => kv = Some(key_value(wire.nested()?)?),
+            PREV_KV if prev_kv.is_none() => {
+                prev_kv = Some(Box::new(key_value(wire.nested()?)?));
             }
             _ => return None,
         }
     }
-    Some(())
+    Some(Event {
+        r#type: kind,
+        kv,
+        prev_kv,
+    })
 }
 
-fn key_value(mut wire: Reader<'_>, kv: &mut KeyValue) -> Option<()> {
+fn key_value(mut wire: Reader<'_>) -> Option<KeyValue> {
+    let (mut key, mut value) = ((0, 0), (0, 0));
+    let (mut create_revision, mut mod_revision, mut version, mut lease) = (0, 0, 0, 0);
     while !wire.is_done() {
         match wire.varint()? {
-            KEY => kv.key = wire.bytes()?,
-            CREATE_REVISION => kv.create_revision = wire.number()?,
-            MOD_REVISION => kv.mod_revision = wire.number()?,
-            VERSION => kv.version = wire.number()?,
-            VALUE => kv.value = wire.bytes()?,
-            LEASE => kv.lease = wire.number()?,
+            KEY => key = wire.delimited()?,
+            CREATE_REVISION => create_revision = wire.number()?,
+            MOD_REVISION => mod_revision = wire.number()?,
+            VERSION => version = wire.number()?,
+            VALUE => value = wire.delimited()?,
+            LEASE => lease = wire.number()?,
             _ => return None,
         }
     }
-    Some(())
+    Some(KeyValue {
+        key: wire.frame.slice(key.0..key.1),
+        create_revision,
+        mod_revision,
+        version,
+        value: wire.frame.slice(value.0..value.1),
+        lease,
+    })
 }
 
 const fn number(field: u64) -> u64 {
@@ -158,21 +181,21 @@ const VERSION: u64 = number(4);
 const VALUE: u64 = delimited(5);
 const LEASE: u64 = number(6);
 
-/// A part of a message being read; every method gives `None` where the message ends too soon.
+/// A part of a frame being read; every method gives `None` where the part ends too soon.
 struct Reader<'a> {
-    /// The whole message, of which keys and values are parts.
-    message: &'a Bytes,
+    /// The whole frame, of which keys and values are parts.
+    frame: &'a Bytes,
     /// The same as bytes, up to the end of this part.
     wire: &'a [u8],
     at: usize,
 }
 
 impl<'a> Reader<'a> {
-    fn of(message: &'a Bytes) -> Self {
+    fn of(frame: &'a Bytes, part: Range<usize>) -> Self {
         Self {
-            message,
-            wire: message,
-            at: 0,
+            frame,
+            wire: &frame[..part.end],
+            at: part.start,
         }
     }
 
@@ -231,15 +254,10 @@ impl<'a> Reader<'a> {
     fn nested(&mut self) -> Option<Reader<'a>> {
         let (at, end) = self.delimited()?;
         Some(Reader {
-            message: self.message,
+            frame: self.frame,
             wire: &self.wire[..end],
             at,
         })
-    }
-
-    fn bytes(&mut self) -> Option<Bytes> {
-        let (from, end) = self.delimited()?;
-        Some(self.message.slice(from..end))
     }
 }
 
@@ -248,6 +266,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// The answer as it is in a frame: between others.
+    fn append(answer: &[u8], watch_id: i64, events: &mut Vec<Event>) -> bool {
+        let frame = Bytes::from([b"before", answer, b"after"].concat());
+        super::append(&frame, 6..6 + answer.len(), watch_id, events)
+    }
+
+    fn read(answer: &[u8]) -> Option<WatchResponse> {
+        super::read(&Bytes::copy_from_slice(answer), 3)
+    }
 
     fn kvs() -> impl Strategy<Value = KeyValue> {
         let numbers = prop_oneof![Just(0), 1..300_i64, any::<i64>()];
@@ -268,7 +296,7 @@ mod tests {
         let event = (prop::option::of(kvs()), prop::option::of(kvs()), 0..3).prop_map(
             |(kv, prev_kv, kind)| Event {
                 kv,
-                prev_kv,
+                prev_kv: prev_kv.map(Box::new),
                 r#type: kind,
             },
         );
@@ -299,7 +327,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_appended_is_what_the_generated_code_reads(answer in answers(), before in 0..2_usize) {
-            let encoded = Bytes::from(answer.encode_to_vec());
+            let encoded = answer.encode_to_vec();
             let known = vec![Event::default(); before];
             let mut events = known.clone();
             let plain = !(answer.created || answer.canceled || answer.fragment)
@@ -315,7 +343,7 @@ mod tests {
 
         #[test]
         fn what_is_read_is_what_the_generated_code_reads(answer in answers()) {
-            if let Some(read) = read(&answer.encode_to_vec().into()) {
+            if let Some(read) = read(&answer.encode_to_vec()) {
                 prop_assert_eq!(read, answer);
             }
         }
@@ -323,11 +351,11 @@ mod tests {
         #[test]
         fn no_message_makes_it_fail(message in prop::collection::vec(any::<u8>(), 0..100)) {
             let mut events = Vec::new();
-            if append(&message.clone().into(), 1, &mut events) {
+            if append(&message, 1, &mut events) {
                 let read = WatchResponse::decode(&message[..]).unwrap();
                 prop_assert_eq!(read.events, events);
             }
-            if let Some(read) = read(&message.clone().into()) {
+            if let Some(read) = read(&message) {
                 prop_assert_eq!(WatchResponse::decode(&message[..]).unwrap(), read);
             }
         }
@@ -358,10 +386,10 @@ mod tests {
             ..WatchResponse::default()
         };
         let mut events = Vec::new();
-        assert!(append(&answer.encode_to_vec().into(), 7, &mut events));
+        assert!(append(&answer.encode_to_vec(), 7, &mut events));
         assert_eq!(events, answer.events);
-        assert_eq!(read(&answer.encode_to_vec().into()), Some(answer.clone()));
-        assert!(!append(&answer.encode_to_vec().into(), 8, &mut events));
+        assert_eq!(read(&answer.encode_to_vec()), Some(answer.clone()));
+        assert!(!append(&answer.encode_to_vec(), 8, &mut events));
     }
 
     #[test]
@@ -374,8 +402,8 @@ mod tests {
         // A length that goes beyond the header.
         let broken = [&[0x0a, 2, 0x0a, 9], &answer.encode_to_vec()[..]].concat();
         assert!(WatchResponse::decode(&broken[..]).is_err());
-        assert!(!append(&broken.clone().into(), 7, &mut Vec::new()));
-        assert_eq!(read(&broken.into()), None);
+        assert!(!append(&broken, 7, &mut Vec::new()));
+        assert_eq!(read(&broken), None);
     }
 
     #[test]

@@ -115,8 +115,11 @@ impl Queue {
         self.delivered.load(Ordering::Relaxed)
     }
 
+    /// Said by one at a time: by the watch when it is created, then by its only reader.
     pub(crate) fn set_delivered(&self, revision: i64) {
-        self.delivered.fetch_max(revision, Ordering::Relaxed);
+        if revision > self.delivered() {
+            self.delivered.store(revision, Ordering::Relaxed);
+        }
     }
 
     /// Whether the watch has ended, though its last item may not be read yet.

@@ -8,15 +8,66 @@ use std::{
     time::Duration,
 };
 
-use actix_etcd::{Client, ErrorKind, WatchEnd, proto::watch_request::RequestUnion};
+use actix_etcd::{
+    Client, ErrorKind, WatchEnd, WatchItem,
+    proto::{WatchResponse, watch_request::RequestUnion},
+};
 use h2::Reason;
+use prost::Message;
+use testbed::framed;
 use tokio::{sync::Notify, time::timeout};
 
 use crate::{
     wait::{hold, until},
-    watch::{SOON, last_item, next},
-    watch_script::{WATCH, connect, create, created, event, events, request, server},
+    watch::{SOON, item, last_item, next},
+    watch_script::{WATCH, connect, create, created, event, events, progress, request, server},
 };
+
+#[tokio::test]
+async fn answers_arrive_wherever_frames_cut_them() {
+    const EVENTS: i64 = 40;
+    for size in [1, 4, 5, 30, 100, 1000, 16_384] {
+        let (server, _) = server(move |nth, mut tx, mut rx, _| async move {
+            if nth > 0 {
+                // It would make up for what was misread.
+                return tx.stopped().await;
+            }
+            let mut ids = Vec::new();
+            while ids.len() < 2 {
+                ids.push(create(&mut rx).await.watch_id);
+                tx.send(&created(ids[ids.len() - 1], 5)).await.unwrap();
+            }
+            let mut bytes = Vec::new();
+            let mut say = |answer: WatchResponse| bytes.extend(framed(&answer.encode_to_vec()));
+            for nth in 0..EVENTS {
+                say(events(ids[0], false, vec![event("a", 6 + nth)]));
+                // Between those that are joined, what can't be.
+                if nth % 10 == 9 {
+                    say(events(ids[1], false, vec![event("b", 6 + nth)]));
+                    say(progress(ids[0], 6 + nth));
+                }
+            }
+            for frame in bytes.chunks(size) {
+                tx.send_raw(frame.to_vec().into()).await.unwrap();
+            }
+            tx.stopped().await;
+        })
+        .await;
+        let etcd = connect(&server).await;
+        let mut first = etcd.watch("a").progress_notify().await.unwrap();
+        let mut second = etcd.watch("b").await.unwrap();
+        for nth in 0..EVENTS {
+            let told = next(&mut first).await;
+            assert_eq!(told, (6 + nth, vec!["a".into()]), "frames of {size}");
+            if nth % 10 == 9 {
+                let told = item(&mut first).await;
+                assert!(matches!(told, WatchItem::Progress(at) if at == 6 + nth));
+                assert_eq!(next(&mut second).await, (6 + nth, vec!["b".into()]));
+            }
+        }
+        etcd.shutdown().await;
+    }
+}
 
 #[tokio::test]
 async fn a_stream_that_is_reset_is_opened_again_on_the_same_connection() {

@@ -29,8 +29,8 @@ pub struct Event {
     pub kv: ::core::option::Option<KeyValue>,
     /// The key before the change: only if the watch asked for it, and not when
     /// the key was new or its former value is compacted.
-    #[prost(message, optional, tag = "3")]
-    pub prev_kv: ::core::option::Option<KeyValue>,
+    #[prost(message, optional, boxed, tag = "3")]
+    pub prev_kv: ::core::option::Option<::prost::alloc::boxed::Box<KeyValue>>,
 }
 /// Nested message and enum types in `Event`.
 pub mod event {

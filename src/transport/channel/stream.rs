@@ -1,6 +1,6 @@
 //! The two halves of a stream over a connection.
 
-use std::{future::poll_fn, marker::PhantomData};
+use std::{future::poll_fn, marker::PhantomData, ops::Range};
 
 use bytes::Bytes;
 use h2::client::ResponseFuture;
@@ -98,6 +98,22 @@ impl<A: Message + Default> StreamReceiver<A> {
             self.state = Answer::Ended;
         }
         read
+    }
+
+    /// The next message if it is there already, in one frame: the frame, and where in it the message is. It stays the next
+    /// one until it is [passed](Self::pass).
+    pub(crate) fn arrived(&self) -> Option<(&Bytes, Range<usize>)> {
+        match &self.state {
+            Answer::Open(reader) => reader.arrived(),
+            Answer::Awaited(_) | Answer::Ended => None,
+        }
+    }
+
+    /// Passes over what [`Self::arrived`] gave, up to its end.
+    pub(crate) fn pass(&mut self, end: usize) {
+        if let Answer::Open(reader) = &mut self.state {
+            reader.pass(end);
+        }
     }
 
     /// Fails if it is not the message it should be, which ends the stream.

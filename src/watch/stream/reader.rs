@@ -3,6 +3,7 @@
 use std::{
     collections::HashSet,
     future::{Future, poll_fn},
+    ops::Range,
     pin::pin,
     sync::Arc,
     task::Poll,
@@ -69,6 +70,8 @@ impl From<Error> for Broken {
 struct Gathered {
     responses: Vec<WatchResponse>,
     events: usize,
+    /// For how many events the next list had better have room.
+    room: usize,
     /// The newest revision in the last of them.
     newest: i64,
     /// The watches that have a fragment without its last one.
@@ -80,11 +83,27 @@ impl Gathered {
         self.responses.len() >= AT_ONCE || self.events >= EVENTS_AT_ONCE
     }
 
+    /// Takes in what is there already as far as it can be joined; says whether the next answer is worth a try.
+    fn join_arrived(&mut self, receiver: &mut StreamReceiver<WatchResponse>) -> bool {
+        while !self.is_enough() {
+            let Some((frame, message)) = receiver.arrived() else {
+                return true;
+            };
+            let end = message.end;
+            if !self.join(frame, message) {
+                return false;
+            }
+            receiver.pass(end);
+        }
+        true
+    }
+
     /// Takes in what was read; gives why nothing more can be.
     fn take(
         &mut self,
         read: Result<Option<Bytes>, Failure>,
         receiver: &mut StreamReceiver<WatchResponse>,
+        joinable: bool,
         connection: &Connection,
     ) -> Option<Broken> {
         let message = match read {
@@ -103,10 +122,10 @@ impl Gathered {
                 });
             }
         };
-        if self.join(&message) {
+        if joinable && self.join(&message, 0..message.len()) {
             return None;
         }
-        let read = match events::read(&message) {
+        let read = match events::read(&message, self.room) {
             Some(response) => Ok(response),
             None => receiver.decode(message),
         };
@@ -120,12 +139,12 @@ impl Gathered {
     /// Events of one watch that follow each other become one answer: a busy watch is made of small ones, and each
     /// costs a message. Their headers say nothing (see the cursor). What repeats a revision stays apart: the cursor
     /// drops repeats of earlier answers, and within one takes them for what else happened at that revision.
-    fn join(&mut self, message: &Bytes) -> bool {
+    fn join(&mut self, frame: &Bytes, message: Range<usize>) -> bool {
         let Some(last) = self.responses.last_mut().filter(|last| only_events(last)) else {
             return false;
         };
         let before = last.events.len();
-        if !events::append(message, last.watch_id, &mut last.events) {
+        if !events::append(frame, message, last.watch_id, &mut last.events) {
             return false;
         }
         let added = last.events[before..].iter().map(Event::revision);
@@ -174,23 +193,30 @@ async fn read(
     connection: &Connection,
 ) -> Option<Broken> {
     let mut open = HashSet::new();
+    let mut room = 0;
     loop {
         let mut gathered = Gathered {
+            room,
             open,
             ..Gathered::default()
         };
         let first = receiver.next_encoded().await;
-        let mut ended = gathered.take(first, &mut receiver, connection);
-        while ended.is_none() && !gathered.is_enough() {
+        let mut ended = gathered.take(first, &mut receiver, false, connection);
+        while ended.is_none() {
+            let joinable = gathered.join_arrived(&mut receiver);
+            if gathered.is_enough() {
+                break;
+            }
             let next = poll_fn(|cx| match pin!(receiver.next_encoded()).poll(cx) {
                 Poll::Ready(next) => Poll::Ready(Some(next)),
                 Poll::Pending => Poll::Ready(None),
             });
             let Some(next) = next.await else { break };
-            ended = gathered.take(next, &mut receiver, connection);
+            ended = gathered.take(next, &mut receiver, joinable, connection);
         }
         let responses = gathered.responses;
         open = gathered.open;
+        room = responses.last().map_or(0, |last| last.events.len());
         if !responses.is_empty() {
             let crowded = actor.upgrade()?.send(Received(responses)).await.ok()?;
             // All of them are read at the same time, so one time has to do for all.
@@ -264,7 +290,8 @@ mod tests {
     }
 
     fn hear(gathered: &mut Gathered, response: WatchResponse) {
-        if !gathered.join(&response.encode_to_vec().into()) {
+        let message = Bytes::from(response.encode_to_vec());
+        if !gathered.join(&message, 0..message.len()) {
             gathered.add(response);
         }
     }
