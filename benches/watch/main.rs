@@ -19,9 +19,16 @@ mod process;
 mod program;
 mod resume;
 
+use std::process::ExitCode;
+
 use testbed::FastServer;
 
-fn main() {
+/// Of something promised.
+fn verdict(holds: bool) -> &'static str {
+    if holds { "holds" } else { "BROKEN" }
+}
+
+fn main() -> ExitCode {
     FastServer::run_if_child();
     holder::Holder::run_if_child();
     tracing_subscriber::fmt()
@@ -33,17 +40,25 @@ fn main() {
         .enable_all()
         .build()
         .expect("a runtime starts");
-    runtime.block_on(async {
+    let holds = runtime.block_on(async {
+        let mut holds = true;
         if runs("resume") {
             for watches in [1_000, 10_000] {
-                resume::run(watches).await;
+                holds &= resume::run(watches).await;
             }
         }
         if runs("events") {
-            events::run();
+            holds &= events::run();
         }
         if runs("paused") {
-            paused::run().await;
+            holds &= paused::run().await;
         }
+        holds
     });
+    if holds {
+        ExitCode::SUCCESS
+    } else {
+        eprintln!("a promise does not hold");
+        ExitCode::FAILURE
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! Encoding would be the bottleneck, so a batch is encoded once and only its revisions are written anew: they start
 //! where a varint has five bytes, and stay there for 34 thousand million events. Then system calls would be, so answers
-//! go in frames as large as HTTP/2 allows by default.
+//! fill frames as large as HTTP/2 allows by default.
 
 use bytes::{Bytes, BytesMut};
 use h2::{RecvStream, SendStream};
@@ -137,9 +137,11 @@ pub(super) async fn serve(
                 let now = left.min(batch);
                 revision += i64::try_from(now).unwrap_or_default();
                 left -= now;
-                let full = frame.len() + answer.bytes.len() > FRAME;
-                if (full || left == 0) && sender.send_raw(frame.split().freeze()).await.is_err() {
-                    return;
+                while frame.len() >= FRAME || (left == 0 && !frame.is_empty()) {
+                    let full = frame.split_to(frame.len().min(FRAME));
+                    if sender.send_raw(full.freeze()).await.is_err() {
+                        return;
+                    }
                 }
             }
         }
