@@ -35,6 +35,8 @@ pub(crate) struct ConnectionActor {
     machine: Machine,
     live: Option<Live>,
     error: Option<Error>,
+    /// When and how the last connection went out of use by itself.
+    left: Option<(Instant, Verdict)>,
     retry: Option<SpawnHandle>,
     /// The attempt under way, which ends when it is not wanted any more.
     dialling: Option<AbortOnDrop>,
@@ -62,6 +64,7 @@ impl ConnectionActor {
             machine: Machine::new(),
             live: None,
             error: None,
+            left: None,
             retry: None,
             dialling: None,
             restarted: false,
@@ -309,6 +312,7 @@ impl Handler<Rest> for ConnectionActor {
                 drop(live.leave());
             }
             self.error = None;
+            self.left = None;
         }
         self.apply(next, ctx);
     }

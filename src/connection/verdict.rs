@@ -6,7 +6,10 @@ use tokio::time::Instant;
 
 /// A member that lacks what others committed that long ago, and does not move, is cut off from them. Longer than
 /// several heartbeats: a follower learns of a commit with the next one.
-const STALLED_AFTER: Duration = Duration::from_millis(500);
+pub(crate) const STALLED_AFTER: Duration = Duration::from_millis(500);
+
+/// How long a member that was away waits for others to say what it may have missed.
+const WITNESS_PATIENCE: Duration = Duration::from_millis(600);
 
 /// What a member said of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,9 +76,45 @@ pub(crate) struct Progress {
     shows: Option<Sighting>,
     /// Since when others are known to be ahead of it while it stands still.
     behind_since: Option<Instant>,
+    /// It was away, and has not shown yet that it missed nothing.
+    returning: Option<Returning>,
+}
+
+/// A member that was away. A frozen one wakes with what had still reached its machine, and believes in its leader for a
+/// while: what it has to catch up with is what the others have since it is back.
+#[derive(Debug)]
+struct Returning {
+    since: Instant,
+    /// How far the others were when they were first heard of since then.
+    missed: Option<Reach>,
+}
+
+type Reach = (u64, u64);
+
+impl Returning {
+    /// Whether there is nothing more to wait for.
+    fn is_over(&mut self, now: &Sighting, others: &[Sighting]) -> bool {
+        let fresh = others.iter().filter(|other| other.at >= self.since);
+        self.missed = self.missed.or(fresh.map(Sighting::reach).max());
+        match self.missed {
+            Some(missed) => now.reach() >= missed,
+            None => others.is_empty() || self.since + WITNESS_PATIENCE <= now.at,
+        }
+    }
 }
 
 impl Progress {
+    /// Of a member that was away until now.
+    pub(crate) fn returning(now: Instant) -> Self {
+        Self {
+            returning: Some(Returning {
+                since: now,
+                missed: None,
+            }),
+            ..Self::default()
+        }
+    }
+
     /// Judges a new look at the member by what it showed before and by what others show.
     pub(crate) fn look(
         &mut self,
@@ -90,10 +129,14 @@ impl Progress {
             (None, None) => None,
         };
         self.shows = shown.or(Some(*now));
-        let ahead = others
+        let witnesses: Vec<_> = others
             .into_iter()
             .filter(|other| other.cluster == now.cluster && other.member != now.member)
-            .filter(|other| other.leader != 0 && other.reach() > now.reach())
+            .filter(|other| other.leader != 0)
+            .collect();
+        let ahead = witnesses
+            .iter()
+            .filter(|other| other.reach() > now.reach())
             .map(|other| other.at)
             .min();
         self.behind_since = ahead.map(|ahead| match self.behind_since {
@@ -106,6 +149,14 @@ impl Progress {
         if now.leader == 0 {
             return Verdict::NoLeader;
         }
+        if self
+            .returning
+            .as_mut()
+            .is_some_and(|returning| !returning.is_over(now, &witnesses))
+        {
+            return Verdict::CutOff;
+        }
+        self.returning = None;
         match self.behind_since {
             Some(behind) if behind + STALLED_AFTER <= now.at => Verdict::CutOff,
             Some(_) | None => Verdict::Fine,
@@ -115,7 +166,7 @@ impl Progress {
 
 impl Sighting {
     /// How far the member knows the cluster's history.
-    fn reach(&self) -> (u64, u64) {
+    fn reach(&self) -> Reach {
         (self.term, self.index)
     }
 }
@@ -158,8 +209,6 @@ mod tests {
         Duration::from_millis(n)
     }
 
-    type Reach = (u64, u64);
-
     /// Looks at member 2 at these times, with these reaches, while member 3 shows something else each time.
     fn looks(start: Instant, looks: &[(u64, Reach, Reach)]) -> Vec<Verdict> {
         let mut progress = Progress::default();
@@ -199,6 +248,43 @@ mod tests {
         assert_eq!(progress.look(&thawed, [other]), Verdict::CutOff);
         let caught_up = sighting(start + ms(3100), 2, 5, 201);
         assert_eq!(progress.look(&caught_up, [other]), Verdict::Fine);
+    }
+
+    #[test]
+    fn a_member_that_was_away_is_used_when_it_has_what_others_have_since_it_is_back() {
+        use Verdict::{CutOff, Fine};
+        let start = Instant::now();
+        let mut progress = Progress::returning(start + ms(3000));
+        let mut look = |at, index, (others_at, others_index)| {
+            let other = sighting(start + ms(others_at), 3, 5, others_index);
+            progress.look(&sighting(start + ms(at), 2, 5, index), [other])
+        };
+        assert_eq!(
+            look(3001, 150, (0, 100)),
+            CutOff,
+            "what others had when it left says nothing"
+        );
+        assert_eq!(look(3100, 190, (3002, 200)), CutOff);
+        assert_eq!(look(3300, 200, (3250, 300)), Fine, "it moves");
+        assert_eq!(
+            look(3400, 200, (3390, 400)),
+            Fine,
+            "and is known to be back"
+        );
+    }
+
+    #[test]
+    fn a_member_that_was_away_does_not_wait_for_witnesses_that_do_not_come() {
+        let start = Instant::now();
+        let other = sighting(start, 3, 5, 100);
+        let back = start + ms(3000);
+        let now = sighting(back, 2, 5, 100);
+        let mut alone = Progress::returning(back);
+        assert_eq!(alone.look(&now, []), Verdict::Fine);
+        let mut unheard = Progress::returning(back);
+        assert_eq!(unheard.look(&now, [other]), Verdict::CutOff);
+        let later = sighting(back + WITNESS_PATIENCE, 2, 5, 100);
+        assert_eq!(unheard.look(&later, [other]), Verdict::Fine);
     }
 
     #[test]

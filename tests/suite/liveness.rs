@@ -13,6 +13,7 @@ use serde_json::json;
 use testbed::{Cluster, Direction, Fault, Reply, STATUS, ScriptedServer, StatusResponse, number};
 
 use crate::{
+    calm::ready,
     told::{PUT, done},
     traffic::{Readers, Writers, check_applied_at_most_once},
     wait::{until, until_async},
@@ -115,6 +116,58 @@ async fn a_member_cut_off_is_left_before_it_knows_and_taken_back_when_it_moves()
         assert_eq!(error.outcome(), Outcome::Unknown, "{error}");
     }
     check_applied_at_most_once(&cluster, "cut-off/", &writes).await;
+}
+
+/// A member that knows the history up to an index. At zero it is frozen.
+async fn member(id: u64, index: &Arc<AtomicU64>) -> ScriptedServer {
+    let server = ScriptedServer::start().await;
+    let status = index.clone();
+    server.on(STATUS, move |_| match status.load(Ordering::Relaxed) {
+        0 => Reply::hang(),
+        raft_index => {
+            let mut healthy = StatusResponse::healthy();
+            healthy.raft_index = raft_index;
+            if let Some(header) = &mut healthy.header {
+                header.member_id = id;
+            }
+            Reply::message(&healthy)
+        }
+    });
+    let status = index.clone();
+    server.on(PUT, move |_| match status.load(Ordering::Relaxed) {
+        0 => Reply::hang(),
+        _ => done(),
+    });
+    server
+}
+
+#[tokio::test]
+async fn a_member_that_wakes_up_gets_no_requests_before_it_has_what_it_missed() {
+    let (slept, stayed) = (Arc::new(AtomicU64::new(90)), Arc::new(AtomicU64::new(100)));
+    let (sleeper, awake) = (member(1, &slept).await, member(2, &stayed).await);
+    let etcd = Client::connect([sleeper.endpoint(), awake.endpoint()])
+        .await
+        .unwrap();
+    until("both are ready", || ready(&etcd) == 2).await;
+    slept.store(0, Ordering::Relaxed);
+    until_async("it is left", async || {
+        let _ = etcd.put("k", "v").await;
+        ready(&etcd) == 1
+    })
+    .await;
+    // It has more than the other had when it fell asleep, and less than the other has now.
+    stayed.store(200, Ordering::Relaxed);
+    slept.store(150, Ordering::Relaxed);
+    let looks = sleeper.count(STATUS);
+    let asked = sleeper.count(PUT);
+    until_async("it was looked at", async || {
+        etcd.put("k", "v").await.unwrap();
+        sleeper.count(STATUS) > looks + 5
+    })
+    .await;
+    assert_eq!(sleeper.count(PUT), asked, "it was trusted too early");
+    slept.store(200, Ordering::Relaxed);
+    until("it is taken back", || ready(&etcd) == 2).await;
 }
 
 #[tokio::test]

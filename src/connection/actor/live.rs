@@ -13,7 +13,7 @@ use crate::{
         probe::{self, Answer, DriverTask},
         shared::other_cluster,
         state::Next,
-        verdict::Progress,
+        verdict::{Progress, STALLED_AFTER},
     },
     error::{Error, ErrorKind, Outcome},
     transport::channel::Metadata,
@@ -54,6 +54,7 @@ impl ConnectionActor {
         if next == Next::Stay {
             return;
         }
+        self.left = Some((Instant::now(), verdict));
         if let Some(live) = self.live.take() {
             if verdict == Verdict::Unresponsive {
                 self.error = Some(complaint(verdict).with_endpoint(self.endpoint.name()));
@@ -80,6 +81,7 @@ impl ConnectionActor {
         let text = "the connection takes no more requests";
         let refused = Error::new(ErrorKind::ConnectionLost, Outcome::NotSent, text);
         self.error = Some(refused.with_endpoint(self.endpoint.name()));
+        self.left = Some((Instant::now(), Verdict::Closed));
         if let Some(mut live) = self.live.take() {
             if let Some(due) = live.due.take() {
                 ctx.cancel_future(due);
@@ -114,7 +116,15 @@ impl ConnectionActor {
     ) {
         let actor = ctx.address().downgrade();
         let came_back = self.error.is_some();
-        let mut progress = Progress::default();
+        let now = Instant::now();
+        let was_away = self.left.take().is_some_and(|(at, verdict)| {
+            verdict == Verdict::Unresponsive || at + STALLED_AFTER <= now
+        });
+        let mut progress = if was_away {
+            Progress::returning(now)
+        } else {
+            Progress::default()
+        };
         let (verdict, sighting) = match contact.answer {
             Answer::Seen(seen) => {
                 let others = self.shared.ready.load().sightings(self.id);
