@@ -70,7 +70,7 @@ impl From<Error> for Broken {
 struct Gathered {
     responses: Vec<WatchResponse>,
     events: usize,
-    /// For how many events the next list had better have room.
+    /// For how many events the first list had better have room: as many as the last one had.
     room: usize,
     /// The newest revision in the last of them.
     newest: i64,
@@ -125,7 +125,7 @@ impl Gathered {
         if joinable && self.join(&message, 0..message.len()) {
             return None;
         }
-        let read = match events::read(&message, self.room) {
+        let read = match events::read(&message, std::mem::take(&mut self.room)) {
             Some(response) => Ok(response),
             None => receiver.decode(message),
         };
