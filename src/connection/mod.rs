@@ -43,7 +43,8 @@ pub enum ConnectivityState {
     Connecting,
     /// The member answers and has a leader: it gets requests.
     Ready,
-    /// The member answers, but it is cut off from the leader or there is none: it gets serializable reads only.
+    /// The member answers, but it is cut off from the leader or there is none, or it was away and has not caught up: it
+    /// gets serializable reads only.
     NoLeader,
     /// The member cannot be reached, does not answer or does not serve; it is tried again soon.
     TransientFailure,
