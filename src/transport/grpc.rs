@@ -227,8 +227,12 @@ impl MessageReader {
         let mut message = if self.pieces.is_empty() {
             self.head.split_to(PREFIX + length)
         } else {
-            let whole = self.pieces.split_to(PREFIX + length).freeze();
-            self.head = self.pieces.split().freeze();
+            let mut pieces = std::mem::take(&mut self.pieces);
+            let whole = pieces.split_to(PREFIX + length).freeze();
+            // An empty rest would keep the buffer.
+            if !pieces.is_empty() {
+                self.head = pieces.freeze();
+            }
             whole
         };
         message.advance(PREFIX);
