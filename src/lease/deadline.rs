@@ -28,7 +28,8 @@ const MAX_TTL: u64 = 9_000_000_000;
 pub enum LostReason {
     /// The server says it is gone, after its deadline.
     Expired,
-    /// The server says it is gone, before its deadline: someone revoked it.
+    /// The server says it is gone, before its deadline: someone revoked it; or a leader that had stood still for longer
+    /// than the lease lives went on and took it for expired, which etcd does not always prevent.
     Revoked,
     /// No member said anything about it until the time to give up had come.
     NeverConfirmed,

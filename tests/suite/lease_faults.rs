@@ -1,6 +1,6 @@
 //! A kept lease lives through the faults of any one member, and through crashes of the client's own actors.
 
-use std::time::Duration;
+use std::{cell::Cell, time::Duration};
 
 use actix_etcd::{Client, Lease, lease::LeaseEvent, testing};
 use testbed::{
@@ -95,11 +95,25 @@ async fn a_lease_lives_through_killed_members() {
     .await;
 }
 
+/// A leader that slept for longer than a lease lives takes it for expired when it wakes, and may have it revoked before
+/// it learns that others lead (seen with 3.7.2: the lease is gone in the moment it steps down). No client can help
+/// that, so a leader does not wake.
 #[tokio::test]
 async fn a_lease_lives_through_frozen_members() {
+    let leads = Cell::new(false);
     live_through(
-        async |_, member| member.freeze(),
-        async |_, member| member.thaw(),
+        async |cluster, member| {
+            leads.set(cluster.leader().await == member.index());
+            member.freeze();
+        },
+        async |_, member| {
+            if leads.get() {
+                member.kill();
+                member.start().await;
+            } else {
+                member.thaw();
+            }
+        },
     )
     .await;
 }

@@ -126,7 +126,9 @@ impl Recorder {
             until("a server says that it is there", || {
                 let record = self.record.lock().unwrap();
                 let mut probes = record.probes.iter();
+                let lost = |(_, told): &(_, Told)| matches!(told, Told::Lost(_));
                 probes.any(|probe| probe.asked >= now && probe.ttl > 0)
+                    || record.told.iter().any(lost)
             })
             .await;
         }
@@ -135,7 +137,7 @@ impl Recorder {
             .told
             .iter()
             .find(|(_, told)| matches!(told, Told::Lost(_)));
-        assert!(lost.is_none(), "{lost:?} in {:#?}", record.told);
+        assert!(lost.is_none(), "{lost:?} in {record:#?}");
         record
     }
 }
