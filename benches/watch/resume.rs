@@ -59,7 +59,7 @@ pub async fn run(count: usize) -> bool {
         bytes => format!("must {bytes}"),
     };
     println!(
-        "{count} watches resumed: median {median:?}, worst {worst:?} (must {limit:?}); {} bytes each ({bytes}), at \
+        "{count} watches resumed: median {median:?} (must {limit:?}), worst {worst:?}; {} bytes each ({bytes}), at \
          most {}: {}",
         each.0,
         each.1,

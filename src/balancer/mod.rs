@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use crate::{
-    connection::{Connection, ConnectivityState, EndpointId, Sighting},
+    connection::{Connection, ConnectivityState, EndpointId, verdict::Others},
     error::Error,
     transport::Endpoint,
 };
@@ -67,14 +67,17 @@ impl ReadySet {
         members.map(|member| member.endpoint.clone()).collect()
     }
 
-    /// What the members said of themselves, but for one.
-    pub(crate) fn sightings(&self, except: EndpointId) -> Vec<Sighting> {
-        self.ready
-            .iter()
-            .chain(&self.leaderless)
-            .filter(|connection| connection.id != except)
-            .filter_map(|connection| connection.health().sighting)
-            .collect()
+    /// What is known of all members but one.
+    pub(crate) fn others(&self, except: EndpointId) -> Others {
+        let other = |connection: &&Arc<Connection>| connection.id != except;
+        let all = self.ready.iter().chain(&self.leaderless);
+        Others {
+            sightings: all
+                .filter(other)
+                .filter_map(|connection| connection.health().sighting)
+                .collect(),
+            serve: self.ready.iter().any(|connection| connection.id != except),
+        }
     }
 
     /// Whether another member has said anything since then.

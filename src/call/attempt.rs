@@ -184,6 +184,7 @@ impl AttemptUnderWay<'_> {
             | Verdict::Learner
             | Verdict::NoLeader
             | Verdict::CutOff
+            | Verdict::Returning
             | Verdict::NotServing => return None,
         };
         Some(self.given_up(kind, health.verdict.reason(), sent))

@@ -24,7 +24,7 @@ use crate::{
     supervisor::{crashes, supervise},
     transport::{Endpoint, channel::Metadata},
 };
-use live::{AbortOnDrop, Live};
+use live::{AbortOnDrop, Left, Live};
 
 /// Dials, drives and watches over the connection to one endpoint.
 pub(crate) struct ConnectionActor {
@@ -35,8 +35,7 @@ pub(crate) struct ConnectionActor {
     machine: Machine,
     live: Option<Live>,
     error: Option<Error>,
-    /// When and how the last connection went out of use by itself.
-    left: Option<(Instant, Verdict)>,
+    left: Option<Left>,
     retry: Option<SpawnHandle>,
     /// The attempt under way, which ends when it is not wanted any more.
     dialling: Option<AbortOnDrop>,

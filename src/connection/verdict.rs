@@ -33,6 +33,8 @@ pub(crate) enum Verdict {
     NoLeader,
     /// It answers, but others have moved on without it.
     CutOff,
+    /// It was away, answers again, and has not shown yet that it has what happened meanwhile.
+    Returning,
     /// It takes no part in the quorum and serves only serializable reads.
     Learner,
     /// It said that it does not serve now (health service).
@@ -54,6 +56,7 @@ impl Verdict {
             Self::Fine => "it answers",
             Self::NoLeader => "it has no leader",
             Self::CutOff => "it is cut off: other members have moved on without it",
+            Self::Returning => "it was away and has not shown yet that it has caught up",
             Self::Learner => "it is a learner and serves serializable reads only",
             Self::NotServing => "it reports that it is not serving now",
             Self::Unresponsive => "it does not answer",
@@ -93,14 +96,24 @@ type Reach = (u64, u64);
 
 impl Returning {
     /// Whether there is nothing more to wait for.
-    fn is_over(&mut self, now: &Sighting, others: &[Sighting]) -> bool {
-        let fresh = others.iter().filter(|other| other.at >= self.since);
+    fn is_over(&mut self, now: &Sighting, witnesses: &[Sighting], others_serve: bool) -> bool {
+        let fresh = witnesses.iter().filter(|other| other.at >= self.since);
         self.missed = self.missed.or(fresh.map(Sighting::reach).max());
-        match self.missed {
-            Some(missed) => now.reach() >= missed,
-            None => others.is_empty() || self.since + WITNESS_PATIENCE <= now.at,
+        if let Some(missed) = self.missed {
+            return now.reach() >= missed;
         }
+        let waited_in_vain = self.since + WITNESS_PATIENCE <= now.at;
+        waited_in_vain || witnesses.is_empty() || !others_serve
     }
+}
+
+/// What is known of the other members.
+#[derive(Debug, Default)]
+pub(crate) struct Others {
+    /// What each said last.
+    pub(crate) sightings: Vec<Sighting>,
+    /// Whether one of them serves now, and can tell what happens.
+    pub(crate) serve: bool,
 }
 
 impl Progress {
@@ -115,12 +128,18 @@ impl Progress {
         }
     }
 
+    /// Whether it was away and has not caught up.
+    pub(crate) fn is_returning(&self) -> bool {
+        self.returning.is_some()
+    }
+
+    /// The member answers, but may not tell how far it is: there is nothing to wait for.
+    pub(crate) fn untold(&mut self) {
+        self.returning = None;
+    }
+
     /// Judges a new look at the member by what it showed before and by what others show.
-    pub(crate) fn look(
-        &mut self,
-        now: &Sighting,
-        others: impl IntoIterator<Item = Sighting>,
-    ) -> Verdict {
+    pub(crate) fn look(&mut self, now: &Sighting, others: Others) -> Verdict {
         let shown = self.shows.filter(|shown| shown.reach() == now.reach());
         // On the first look nobody knows for how long it has stood still: what it lacks counts.
         let since = match (shown, self.shows) {
@@ -130,6 +149,7 @@ impl Progress {
         };
         self.shows = shown.or(Some(*now));
         let witnesses: Vec<_> = others
+            .sightings
             .into_iter()
             .filter(|other| other.cluster == now.cluster && other.member != now.member)
             .filter(|other| other.leader != 0)
@@ -149,18 +169,16 @@ impl Progress {
         if now.leader == 0 {
             return Verdict::NoLeader;
         }
-        if self
-            .returning
-            .as_mut()
-            .is_some_and(|returning| !returning.is_over(now, &witnesses))
-        {
+        let stalled = |behind: Instant| behind + STALLED_AFTER <= now.at;
+        if self.behind_since.is_some_and(stalled) {
             return Verdict::CutOff;
         }
-        self.returning = None;
-        match self.behind_since {
-            Some(behind) if behind + STALLED_AFTER <= now.at => Verdict::CutOff,
-            Some(_) | None => Verdict::Fine,
+        let returns = |returning: &mut Returning| !returning.is_over(now, &witnesses, others.serve);
+        if self.returning.as_mut().is_some_and(returns) {
+            return Verdict::Returning;
         }
+        self.returning = None;
+        Verdict::Fine
     }
 }
 
@@ -205,6 +223,13 @@ mod tests {
         }
     }
 
+    fn seen(sightings: impl IntoIterator<Item = Sighting>) -> Others {
+        Others {
+            sightings: sightings.into_iter().collect(),
+            serve: true,
+        }
+    }
+
     fn ms(n: u64) -> Duration {
         Duration::from_millis(n)
     }
@@ -216,7 +241,7 @@ mod tests {
             let at = start + ms(*at);
             progress.look(
                 &sighting(at, 2, own.0, own.1),
-                [sighting(at, 3, other.0, other.1)],
+                seen([sighting(at, 3, other.0, other.1)]),
             )
         };
         looks.iter().map(look).collect()
@@ -245,29 +270,31 @@ mod tests {
         let other = sighting(start, 3, 5, 200);
         let mut progress = Progress::default();
         let thawed = sighting(start + ms(3000), 2, 5, 100);
-        assert_eq!(progress.look(&thawed, [other]), Verdict::CutOff);
+        assert_eq!(progress.look(&thawed, seen([other])), Verdict::CutOff);
         let caught_up = sighting(start + ms(3100), 2, 5, 201);
-        assert_eq!(progress.look(&caught_up, [other]), Verdict::Fine);
+        assert_eq!(progress.look(&caught_up, seen([other])), Verdict::Fine);
     }
 
     #[test]
     fn a_member_that_was_away_is_used_when_it_has_what_others_have_since_it_is_back() {
-        use Verdict::{CutOff, Fine};
+        use Verdict::{CutOff, Fine, Returning};
         let start = Instant::now();
         let mut progress = Progress::returning(start + ms(3000));
         let mut look = |at, index, (others_at, others_index)| {
             let other = sighting(start + ms(others_at), 3, 5, others_index);
-            progress.look(&sighting(start + ms(at), 2, 5, index), [other])
+            progress.look(&sighting(start + ms(at), 2, 5, index), seen([other]))
         };
+        let stale = look(3001, 150, (0, 100));
         assert_eq!(
-            look(3001, 150, (0, 100)),
-            CutOff,
+            stale, Returning,
             "what others had when it left says nothing"
         );
-        assert_eq!(look(3100, 190, (3002, 200)), CutOff);
-        assert_eq!(look(3300, 200, (3250, 300)), Fine, "it moves");
+        assert_eq!(look(3100, 190, (3002, 200)), Returning);
+        assert_eq!(look(3200, 190, (3150, 250)), Returning);
+        assert_eq!(look(3700, 190, (3550, 280)), CutOff, "it stands still");
+        assert_eq!(look(3800, 200, (3750, 300)), Fine, "it moves");
         assert_eq!(
-            look(3400, 200, (3390, 400)),
+            look(3900, 200, (3890, 400)),
             Fine,
             "and is known to be back"
         );
@@ -275,16 +302,25 @@ mod tests {
 
     #[test]
     fn a_member_that_was_away_does_not_wait_for_witnesses_that_do_not_come() {
+        use Verdict::{Fine, Returning};
         let start = Instant::now();
         let other = sighting(start, 3, 5, 100);
         let back = start + ms(3000);
         let now = sighting(back, 2, 5, 100);
-        let mut alone = Progress::returning(back);
-        assert_eq!(alone.look(&now, []), Verdict::Fine);
-        let mut unheard = Progress::returning(back);
-        assert_eq!(unheard.look(&now, [other]), Verdict::CutOff);
+        let returning = || Progress::returning(back);
+        assert_eq!(returning().look(&now, Others::default()), Fine);
+        let idle = Others {
+            sightings: vec![other],
+            serve: false,
+        };
+        assert_eq!(returning().look(&now, idle), Fine, "nobody else serves");
+        let mut unheard = returning();
+        assert_eq!(unheard.look(&now, seen([other])), Returning);
         let later = sighting(back + WITNESS_PATIENCE, 2, 5, 100);
-        assert_eq!(unheard.look(&later, [other]), Verdict::Fine);
+        assert_eq!(unheard.look(&later, seen([other])), Fine);
+        let mut untold = returning();
+        untold.untold();
+        assert_eq!(untold.look(&now, seen([other])), Fine);
     }
 
     #[test]
@@ -339,7 +375,7 @@ mod tests {
         let mut stranger = sighting(start, 3, 9, 900);
         stranger.cluster = 2;
         for at in [0, 900, 1800] {
-            let verdict = progress.look(&sighting(start + ms(at), 2, 5, 100), [stranger]);
+            let verdict = progress.look(&sighting(start + ms(at), 2, 5, 100), seen([stranger]));
             assert_eq!(verdict, Verdict::Fine);
         }
     }
@@ -348,9 +384,15 @@ mod tests {
     fn leader_loss_and_learners_are_told_at_once() {
         let mut now = sighting(Instant::now(), 2, 5, 100);
         now.leader = 0;
-        assert_eq!(Progress::default().look(&now, []), Verdict::NoLeader);
+        assert_eq!(
+            Progress::default().look(&now, Others::default()),
+            Verdict::NoLeader
+        );
         now.learner = true;
-        assert_eq!(Progress::default().look(&now, []), Verdict::Learner);
+        assert_eq!(
+            Progress::default().look(&now, Others::default()),
+            Verdict::Learner
+        );
     }
 
     #[test]
@@ -382,7 +424,7 @@ mod tests {
             let others: Vec<_> = others.into_iter().zip(2..).map(|((t, i), m)| sighting(start, m, t, i)).collect();
             let mut progress = Progress::default();
             for at in [0, 700, 2000] {
-                let verdict = progress.look(&sighting(start + ms(at), 1, top.0, top.1), others.clone());
+                let verdict = progress.look(&sighting(start + ms(at), 1, top.0, top.1), seen(others.clone()));
                 prop_assert_eq!(verdict, Verdict::Fine);
             }
         }

@@ -222,7 +222,7 @@ impl Feed {
     }
 
     pub(crate) fn batch(&self, mut events: Vec<Event>) {
-        // An answer with one event is decoded into room for four, and thousands may wait to be read.
+        // A list may have room for more than it has, and thousands may wait to be read.
         if events.capacity() / 2 >= events.len() {
             events.shrink_to_fit();
         }

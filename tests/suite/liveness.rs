@@ -143,7 +143,8 @@ async fn member(id: u64, index: &Arc<AtomicU64>) -> ScriptedServer {
 
 #[tokio::test]
 async fn a_member_that_wakes_up_gets_no_requests_before_it_has_what_it_missed() {
-    let (slept, stayed) = (Arc::new(AtomicU64::new(90)), Arc::new(AtomicU64::new(100)));
+    let index = || Arc::new(AtomicU64::new(100));
+    let (slept, stayed) = (index(), index());
     let (sleeper, awake) = (member(1, &slept).await, member(2, &stayed).await);
     let etcd = Client::connect([sleeper.endpoint(), awake.endpoint()])
         .await
@@ -166,6 +167,19 @@ async fn a_member_that_wakes_up_gets_no_requests_before_it_has_what_it_missed() 
     })
     .await;
     assert_eq!(sleeper.count(PUT), asked, "it was trusted too early");
+    // Another connection does not make it any better.
+    let accepted = sleeper.accepted();
+    sleeper.reset_connections();
+    until_async("it was looked at again", async || {
+        etcd.put("k", "v").await.unwrap();
+        sleeper.accepted() > accepted && sleeper.count(STATUS) > looks + 10
+    })
+    .await;
+    assert_eq!(
+        sleeper.count(PUT),
+        asked,
+        "it was trusted for a new connection"
+    );
     slept.store(200, Ordering::Relaxed);
     until("it is taken back", || ready(&etcd) == 2).await;
 }

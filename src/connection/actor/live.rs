@@ -54,8 +54,8 @@ impl ConnectionActor {
         if next == Next::Stay {
             return;
         }
-        self.left = Some((Instant::now(), verdict));
         if let Some(live) = self.live.take() {
+            self.left = Some(live.left(verdict));
             if verdict == Verdict::Unresponsive {
                 self.error = Some(complaint(verdict).with_endpoint(self.endpoint.name()));
             }
@@ -81,8 +81,8 @@ impl ConnectionActor {
         let text = "the connection takes no more requests";
         let refused = Error::new(ErrorKind::ConnectionLost, Outcome::NotSent, text);
         self.error = Some(refused.with_endpoint(self.endpoint.name()));
-        self.left = Some((Instant::now(), Verdict::Closed));
         if let Some(mut live) = self.live.take() {
+            self.left = Some(live.left(Verdict::Closed));
             if let Some(due) = live.due.take() {
                 ctx.cancel_future(due);
             }
@@ -117,9 +117,7 @@ impl ConnectionActor {
         let actor = ctx.address().downgrade();
         let came_back = self.error.is_some();
         let now = Instant::now();
-        let was_away = self.left.take().is_some_and(|(at, verdict)| {
-            verdict == Verdict::Unresponsive || at + STALLED_AFTER <= now
-        });
+        let was_away = self.left.take().is_some_and(|left| left.was_long(now));
         let mut progress = if was_away {
             Progress::returning(now)
         } else {
@@ -127,11 +125,14 @@ impl ConnectionActor {
         };
         let (verdict, sighting) = match contact.answer {
             Answer::Seen(seen) => {
-                let others = self.shared.ready.load().sightings(self.id);
+                let others = self.shared.ready.load().others(self.id);
                 (progress.look(&seen, others), Some(seen))
             }
             Answer::NoLeader => (Verdict::NoLeader, None),
-            Answer::Alive | Answer::Silent | Answer::Broken(_) => (Verdict::Fine, None),
+            Answer::Alive | Answer::Silent | Answer::Broken(_) => {
+                progress.untold();
+                (Verdict::Fine, None)
+            }
         };
         let connection = Arc::new(Connection::new(
             self.id,
@@ -175,7 +176,7 @@ impl ConnectionActor {
             return;
         }
         self.apply(next, ctx);
-        if came_back {
+        if came_back || was_away {
             // It may not have heard yet what it missed: the others are asked, and then it is looked at again.
             self.tell_balancer(Suspected { id: self.id });
             ctx.notify_later(Probe, SECOND_LOOK);
@@ -186,7 +187,7 @@ impl ConnectionActor {
 
 pub(super) fn complaint(verdict: Verdict) -> Error {
     let kind = match verdict {
-        Verdict::NoLeader | Verdict::CutOff => ErrorKind::NoLeader,
+        Verdict::NoLeader | Verdict::CutOff | Verdict::Returning => ErrorKind::NoLeader,
         Verdict::Learner => ErrorKind::NotSupportedForLearner,
         Verdict::Unresponsive => ErrorKind::MemberUnresponsive,
         Verdict::NotServing => ErrorKind::NotServing,
@@ -195,7 +196,28 @@ pub(super) fn complaint(verdict: Verdict) -> Error {
     Error::new(kind, Outcome::NotSent, verdict.reason())
 }
 
+/// How a connection went out of use by itself.
+pub(super) struct Left {
+    at: Instant,
+    /// The member did not answer, or had been away before and not caught up.
+    behind: bool,
+}
+
+impl Left {
+    /// Whether the member may have missed something since.
+    fn was_long(&self, now: Instant) -> bool {
+        self.behind || self.at + STALLED_AFTER <= now
+    }
+}
+
 impl Live {
+    fn left(&self, verdict: Verdict) -> Left {
+        Left {
+            at: Instant::now(),
+            behind: verdict == Verdict::Unresponsive || self.progress.is_returning(),
+        }
+    }
+
     /// Lets what is in flight finish; the future resolves when the connection is closed.
     pub(super) fn leave(self) -> impl Future<Output = ()> + 'static {
         let Self {

@@ -68,10 +68,13 @@ impl ConnectionActor {
                 return self.leave_cluster(generation, seen.cluster, ctx);
             }
             Answer::Seen(seen) => {
-                let others = self.shared.ready.load().sightings(self.id);
+                let others = self.shared.ready.load().others(self.id);
                 (live.progress.look(&seen, others), Some(seen))
             }
-            Answer::Alive => (Verdict::Fine, None),
+            Answer::Alive => {
+                live.progress.untold();
+                (Verdict::Fine, None)
+            }
             Answer::NoLeader => (Verdict::NoLeader, None),
             Answer::Silent => return self.give_up(generation, Verdict::Unresponsive, ctx),
             Answer::Broken(_) if !live.connection.channel.takes_requests() => {

@@ -216,7 +216,8 @@ async fn read(
         }
         let responses = gathered.responses;
         open = gathered.open;
-        room = responses.last().map_or(0, |last| last.events.len());
+        let last = responses.last().map_or(0, |last| last.events.len());
+        room = last.min(EVENTS_AT_ONCE);
         if !responses.is_empty() {
             let crowded = actor.upgrade()?.send(Received(responses)).await.ok()?;
             // All of them are read at the same time, so one time has to do for all.
@@ -242,7 +243,9 @@ async fn unfit(connection: &Connection, leader_wanted: bool) -> Error {
         let verdict = health.borrow_and_update().verdict;
         let kind = match verdict {
             Verdict::Fine => None,
-            Verdict::NoLeader | Verdict::CutOff => leader_wanted.then_some(ErrorKind::NoLeader),
+            Verdict::NoLeader | Verdict::CutOff | Verdict::Returning => {
+                leader_wanted.then_some(ErrorKind::NoLeader)
+            }
             Verdict::Learner => Some(ErrorKind::NotSupportedForLearner),
             Verdict::NotServing => Some(ErrorKind::Unhealthy),
             Verdict::Unresponsive => Some(ErrorKind::MemberUnresponsive),
