@@ -58,8 +58,8 @@
 //! - Endpoints that lead to another cluster all of a sudden are refused unless the client was told to follow them
 //!   ([`ClientBuilder::follow_cluster_change`]): revisions and leases of one cluster mean nothing in another. Who follows
 //!   recovers with one login.
-//! - A member that stands still is compared with when others were *first* seen ahead of it, and a member that comes
-//!   back is compared before it gets requests.
+//! - A member that stands still is compared with when others were *first* seen ahead of it. A member that was away gets
+//!   requests again when it has what others have *since* it is back: one that wakes believes in its leader for a while.
 //! - The [`recipes`] ask etcd through the public API alone, but live on the client's thread, as its actors do: a lock is
 //!   given back and a key put again although the application blocks its own.
 
