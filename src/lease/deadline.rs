@@ -397,5 +397,3 @@ mod properties;
 mod routine;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod waiting;

@@ -1,3 +1,5 @@
+mod waiting;
+
 use std::time::{Duration, Instant};
 
 use super::{Deadline, LostReason, Step, Told};

@@ -2,10 +2,7 @@
 
 use std::time::Instant;
 
-use super::{
-    Step, Told,
-    tests::{ms, run, six_seconds},
-};
+use super::{Step, Told, ms, run, six_seconds};
 
 #[test]
 fn keepalive_that_had_to_wait_for_a_member_is_awaited_from_its_sending() {
