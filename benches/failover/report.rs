@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde_json::{Value, json};
 use testbed::Change;
 
-use crate::{Run, Window, calls::Call, faults::Fault};
+use crate::{Run, Window, calls::Call, faults::Fault, program::verdict};
 
 /// A call that takes longer than this was held up by a fault.
 const SLOW: u128 = 300_000;
@@ -82,8 +82,8 @@ impl Row {
         };
         for window in windows() {
             let (writes, reads) = (inside(window, &run.writes), inside(window, &run.reads));
-            row.ideal
-                .push(longest_gap(window, run.ideal.iter().copied()));
+            let ideal = longest_gap(window, run.ideal.iter().copied());
+            row.ideal.push(ideal);
             row.gap.push(longest_gap(window, successes(&writes)));
             row.read_gap = row.read_gap.max(longest_gap(window, successes(&reads)));
             for (kind, outcome) in writes.iter().filter_map(|call| call.failure.as_ref()) {
@@ -93,7 +93,7 @@ impl Row {
             for (kind, _) in reads.iter().filter_map(|call| call.failure.as_ref()) {
                 *row.read_errors.entry(kind.clone()).or_default() += 1;
             }
-            let elected = usize::from(longest_gap(window, run.ideal.iter().copied()) > ELECTION);
+            let elected = usize::from(ideal > ELECTION);
             let slow = slow_calls(&writes, &run.ideal).saturating_sub(elected);
             row.slow = row.slow.max(slow);
         }
@@ -235,10 +235,6 @@ pub fn print(run: &Run) {
         truth.denied,
         verdict(truth.holds()),
     );
-}
-
-fn verdict(holds: bool) -> &'static str {
-    if holds { "holds" } else { "BROKEN" }
 }
 
 fn counted(errors: &BTreeMap<String, usize>) -> String {

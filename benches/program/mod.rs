@@ -68,3 +68,8 @@ fn target() -> PathBuf {
         .expect("a bench runs from its target folder")
         .to_owned()
 }
+
+/// What a bench says of something promised.
+pub fn verdict(holds: bool) -> &'static str {
+    if holds { "holds" } else { "BROKEN" }
+}

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Cell, Figures, Measured};
+use super::{Cell, Figures, Measured, program::verdict};
 
 /// A figure, how it must stand to etcd-client's, and where.
 struct Promise {
@@ -85,8 +85,8 @@ pub fn check(measured: &[Measured]) -> (Vec<Value>, bool) {
             let holds = promise.holds(ratio);
             all_hold &= holds;
             println!(
-                "  {}  {:<10} {:>5.2}× (must be {})  {}",
-                if holds { "holds " } else { "BROKEN" },
+                "  {:<6}  {:<10} {:>5.2}× (must be {})  {}",
+                verdict(holds),
                 promise.name,
                 ratio,
                 promise.wanted(),

@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use testbed::{FastServer, WatchPlan};
 
-use crate::{program::Program, verdict};
+use crate::program::{Program, verdict};
 
 const EVENTS: u64 = 2_000_000;
 const ROUNDS: usize = 3;

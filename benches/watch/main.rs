@@ -23,11 +23,6 @@ use std::process::ExitCode;
 
 use testbed::FastServer;
 
-/// Of something promised.
-fn verdict(holds: bool) -> &'static str {
-    if holds { "holds" } else { "BROKEN" }
-}
-
 fn main() -> ExitCode {
     FastServer::run_if_child();
     holder::Holder::run_if_child();

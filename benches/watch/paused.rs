@@ -12,7 +12,7 @@ use actix_etcd::{Client, WatchItem, proto::Event};
 use testbed::Cluster;
 use tokio::task::JoinSet;
 
-use crate::{process::Memory, verdict};
+use crate::{process::Memory, program::verdict};
 
 const READERS: usize = 1_000;
 const ROUNDS: usize = 3;
@@ -133,12 +133,13 @@ async fn memory(cluster: &Cluster) -> bool {
     // The frames of the answer and the allocator take their share.
     let each = size_of::<Event>() + VALUE + 256;
     let limit = (EVENTS * each / 1024) as u64;
+    let holds = grown <= limit;
     println!(
         "a paused reader with room for {EVENTS} events of {VALUE} bytes: memory +{grown} KiB of {limit} it may take: {}",
-        verdict(grown <= limit)
+        verdict(holds)
     );
     drop(paused);
     etcd.shutdown().await;
     writer.shutdown().await;
-    grown <= limit
+    holds
 }
