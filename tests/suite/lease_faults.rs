@@ -182,7 +182,8 @@ async fn crashes_of_every_actor_involved_cost_no_lease() {
     let recorder = Recorder::start(&leases[0], Some(&cluster));
     let writers: Vec<_> = (0..8).map(|_| tokio::spawn(write(etcd.clone()))).collect();
     let endpoints = cluster.endpoints();
-    // For longer than a lease lives. A supervisor pauses longer after each crash in a row: few for each actor, and every moment of a lease is hit.
+    // For longer than a lease lives. A supervisor pauses longer after each crash in a row: few for each actor, and every
+    // moment of a lease is hit.
     for round in 0..30 {
         for lease in leases.iter().skip(round % 6).step_by(6) {
             testing::crash_lease(&etcd, lease.id());

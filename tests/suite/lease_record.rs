@@ -17,6 +17,12 @@ use tokio_stream::StreamExt;
 
 use crate::wait::until;
 
+/// The loss that was told, and when.
+fn lost(record: &LeaseRecord) -> Option<&(Duration, Told)> {
+    let mut told = record.told.iter();
+    told.find(|(_, told)| matches!(told, Told::Lost(_)))
+}
+
 /// Records until it is finished.
 pub struct Recorder {
     start: Instant,
@@ -126,17 +132,12 @@ impl Recorder {
             until("a server says that it is there", || {
                 let record = self.record.lock().unwrap();
                 let mut probes = record.probes.iter();
-                let lost = |(_, told): &(_, Told)| matches!(told, Told::Lost(_));
-                probes.any(|probe| probe.asked >= now && probe.ttl > 0)
-                    || record.told.iter().any(lost)
+                probes.any(|probe| probe.asked >= now && probe.ttl > 0) || lost(&record).is_some()
             })
             .await;
         }
         let record = self.check();
-        let lost = record
-            .told
-            .iter()
-            .find(|(_, told)| matches!(told, Told::Lost(_)));
+        let lost = lost(&record);
         assert!(lost.is_none(), "{lost:?} in {record:#?}");
         record
     }

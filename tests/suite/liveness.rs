@@ -207,8 +207,7 @@ async fn a_member_that_reports_not_serving_gets_no_requests() {
         .await
         .unwrap();
     let state = |index: usize| etcd.connectivity()[index].state;
-    let all_ready = || (0..2).all(|index| state(index) == ConnectivityState::Ready);
-    until("both are ready", all_ready).await;
+    until("both are ready", || ready(&etcd) == 2).await;
     serve.send_replace(2);
     until("it is avoided", || state(0) != ConnectivityState::Ready).await;
     let before = tired.count(PUT);
@@ -217,5 +216,5 @@ async fn a_member_that_reports_not_serving_gets_no_requests() {
     }
     assert_eq!(tired.count(PUT), before);
     serve.send_replace(1);
-    until("it is back", all_ready).await;
+    until("it is back", || ready(&etcd) == 2).await;
 }
