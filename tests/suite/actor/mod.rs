@@ -1,0 +1,6 @@
+//! The actor `Etcd`.
+
+mod admission;
+mod faulty_actors;
+pub mod requests;
+mod system;

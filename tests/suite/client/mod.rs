@@ -1,0 +1,8 @@
+//! The client handle: connecting, endpoints, shutdown, logs.
+
+mod connect;
+mod endpoints;
+mod logs;
+mod raw_grpc;
+pub mod shutdown;
+mod supervision;

@@ -1,0 +1,185 @@
+//! What a client leaves behind: nothing.
+
+use std::{fs, time::Duration};
+
+use actix_etcd::{Client, ErrorKind, testing::live_actors};
+use testbed::{Reply, ScriptedServer};
+
+use crate::support::{process_isolation::is_alone, wait::until};
+
+/// The established sockets of this process to that port.
+fn sockets_to(port: u16) -> usize {
+    let remote = format!("0100007F:{port:04X}");
+    let table = fs::read_to_string("/proc/net/tcp").unwrap();
+    // State 01 is an established connection; the third column is the remote address.
+    table
+        .lines()
+        .filter(|line| line.split_whitespace().nth(2) == Some(&remote))
+        .filter(|line| line.contains(" 01 "))
+        .count()
+}
+
+/// The names of this process's threads. The kernel lists one for a moment after it was joined.
+fn threads() -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.map(|name| name.trim().to_owned()).collect()
+}
+
+/// Those named after the client.
+pub fn client_threads() -> usize {
+    let threads = threads();
+    threads.iter().filter(|name| *name == "actix-etcd").count()
+}
+
+#[test]
+fn a_hundred_clients_leave_no_actor_no_socket_and_no_thread() {
+    if !is_alone("client::shutdown::a_hundred_clients_leave_no_actor_no_socket_and_no_thread") {
+        return;
+    }
+    // The server's threads are there before the first client and stay after the last.
+    let around = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let server = around.block_on(ScriptedServer::start());
+    server.on("/etcdserverpb.KV/Range", |_| {
+        Reply::message(&actix_etcd::proto::RangeResponse {
+            header: Some(actix_etcd::proto::ResponseHeader::default()),
+            ..Default::default()
+        })
+    });
+    let before = threads();
+    let port = server.address().port();
+    let system = actix_rt::System::new();
+    system.block_on(async {
+        for round in 0..100 {
+            let builder = Client::builder([
+                server.endpoint(),
+                server.endpoint().replace("127.0.0.1", "localhost"),
+            ]);
+            let builder = if round % 3 == 0 {
+                builder.on_current_arbiter()
+            } else {
+                builder
+            };
+            let etcd = builder.connect().await.unwrap();
+            etcd.get("k").await.unwrap();
+            assert!(live_actors() >= 4, "its actors are counted");
+            until("its socket is counted", || sockets_to(port) >= 1).await;
+            if round % 2 == 0 {
+                etcd.shutdown().await;
+            } else {
+                drop(etcd);
+            }
+            until("its thread ends", || client_threads() == 0).await;
+        }
+        until("all actors end", || live_actors() == 0).await;
+        until("all sockets are closed", || sockets_to(port) == 0).await;
+    });
+    // Names are looked up on threads that wait for more work: those of the system end with it, those of a client must
+    // have ended with the client.
+    drop(system);
+    let ended = || threads().len() <= before.len();
+    let all_ended = until("every thread ends", ended);
+    around.block_on(all_ended);
+    println!("{} threads before and after", before.len());
+}
+
+#[tokio::test]
+async fn after_shutdown_every_clone_says_so() {
+    let server = ScriptedServer::start().await;
+    let etcd = Client::connect([server.endpoint()]).await.unwrap();
+    let clone = etcd.clone();
+    etcd.shutdown().await;
+    assert_eq!(
+        clone.get("k").await.unwrap_err().kind(),
+        ErrorKind::Shutdown
+    );
+    assert_eq!(
+        clone
+            .wait_ready(Duration::from_secs(5))
+            .await
+            .unwrap_err()
+            .kind(),
+        ErrorKind::Shutdown
+    );
+    clone.shutdown().await;
+}
+
+#[tokio::test]
+async fn requests_in_flight_may_finish_before_the_connection_is_closed() {
+    let server = ScriptedServer::start().await;
+    server.on("/etcdserverpb.KV/Put", |_| {
+        Reply::message(&actix_etcd::proto::PutResponse {
+            header: Some(actix_etcd::proto::ResponseHeader::default()),
+            ..Default::default()
+        })
+        .after(Duration::from_millis(200))
+    });
+    let etcd = Client::connect([server.endpoint()]).await.unwrap();
+    let put = tokio::spawn(etcd.put("k", "v").into_future());
+    until("the request is there", || {
+        server.count("/etcdserverpb.KV/Put") == 1
+    })
+    .await;
+    etcd.shutdown().await;
+    put.await.unwrap().unwrap();
+    until("the connection is closed", || server.connections() == 0).await;
+}
+
+#[tokio::test]
+async fn requests_that_outlast_the_grace_end_with_an_error() {
+    let server = ScriptedServer::start().await;
+    server.on("/etcdserverpb.KV/Put", |_| Reply::hang());
+    let etcd = Client::builder([server.endpoint()])
+        .shutdown_grace(Duration::from_millis(50))
+        .connect()
+        .await
+        .unwrap();
+    let put = tokio::spawn(
+        etcd.put("k", "v")
+            .timeout(Duration::from_secs(60))
+            .into_future(),
+    );
+    until("the request is there", || {
+        server.count("/etcdserverpb.KV/Put") == 1
+    })
+    .await;
+    etcd.shutdown().await;
+    let error = put.await.unwrap().unwrap_err();
+    assert_eq!(error.outcome(), actix_etcd::Outcome::Unknown, "{error:?}");
+}
+
+#[test]
+fn a_system_that_stops_ends_the_calls_in_flight() {
+    let server = tokio::runtime::Runtime::new()
+        .unwrap()
+        .block_on(ScriptedServer::start());
+    server.on("/etcdserverpb.KV/Put", |_| Reply::hang());
+    let system = actix_rt::System::new();
+    let etcd = system
+        .block_on(
+            Client::builder([server.endpoint()])
+                .on_current_arbiter()
+                .connect(),
+        )
+        .unwrap();
+    let waiting = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(
+            etcd.put("k", "v")
+                .timeout(Duration::from_secs(60))
+                .into_future(),
+        )
+    });
+    system.block_on(until("the request is there", || {
+        server.count("/etcdserverpb.KV/Put") == 1
+    }));
+    drop(system);
+    let error = waiting.join().unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Shutdown, "{error:?}");
+}

@@ -1,0 +1,5 @@
+//! Members and the services beside KV.
+
+mod etcdctl_view;
+mod members;
+mod server_services;

@@ -1,0 +1,4 @@
+//! The README and the examples.
+
+mod examples;
+mod rpc_table;

@@ -1,0 +1,204 @@
+//! How long is waited, for whom, and what is said when it was too long.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use actix_etcd::{
+    Client, ConnectivityState, ErrorKind, Outcome, proto,
+    retry::{Attempt, RetryDecision, RetryPolicy, RpcClass},
+};
+use testbed::{Cluster, Greeting, Reply, ScriptedServer};
+
+use crate::support::wait::until;
+
+const PUT: &str = "/etcdserverpb.KV/Put";
+const RANGE: &str = "/etcdserverpb.KV/Range";
+const HASH: &str = "/etcdserverpb.Maintenance/HashKV";
+const GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
+
+fn range() -> Reply {
+    Reply::message(&proto::RangeResponse {
+        header: Some(proto::ResponseHeader::default()),
+        ..Default::default()
+    })
+}
+
+#[tokio::test]
+async fn what_takes_long_everywhere_is_not_begun_again_and_again() {
+    let servers = [ScriptedServer::start().await, ScriptedServer::start().await];
+    let slowly = Duration::from_secs(5);
+    for server in &servers {
+        server.on(RANGE, move |_| range().after(slowly));
+    }
+    let etcd = Client::connect(servers.iter().map(ScriptedServer::endpoint));
+    let read = etcd.await.unwrap().get("k").timeout(slowly * 2);
+    read.await.unwrap();
+    let sent = servers.iter().map(|server| server.count(RANGE));
+    assert_eq!(sent.sum::<usize>(), 3, "the third is waited for");
+}
+
+#[tokio::test]
+async fn who_names_a_member_waits_for_it() {
+    let server = ScriptedServer::start().await;
+    server.on(HASH, |_| {
+        let answer = proto::HashKvResponse {
+            header: Some(proto::ResponseHeader::default()),
+            ..Default::default()
+        };
+        Reply::message(&answer).after(Duration::from_millis(1500))
+    });
+    let etcd = Client::connect([server.endpoint()]).await.unwrap();
+    let hash = etcd.maintenance().hash_kv(0).at(server.endpoint());
+    hash.await.unwrap();
+    assert_eq!(server.count(HASH), 1);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_arriving_is_waited_for() {
+    let (slow, other) = (ScriptedServer::start().await, ScriptedServer::start().await);
+    for server in [&slow, &other] {
+        server.on(RANGE, |_| {
+            Reply::streaming(async |mut sender, _| {
+                let answer = proto::RangeResponse {
+                    header: Some(proto::ResponseHeader::default()),
+                    ..Default::default()
+                };
+                let framed = testbed::framed(&prost::Message::encode_to_vec(&answer));
+                let _ = sender.send_raw(framed.slice(..3)).await;
+                tokio::time::sleep(Duration::from_millis(1500)).await;
+                let _ = sender.send_raw(framed.slice(3..)).await;
+                sender.status(0, "");
+            })
+        });
+    }
+    let etcd = Client::connect([slow.endpoint(), other.endpoint()])
+        .await
+        .unwrap();
+    until("both are there", || {
+        let statuses = etcd.connectivity();
+        statuses
+            .iter()
+            .all(|one| one.state == ConnectivityState::Ready)
+    })
+    .await;
+    etcd.get("k").await.unwrap();
+    assert_eq!(slow.count(RANGE) + other.count(RANGE), 1);
+}
+
+#[tokio::test]
+async fn an_answer_without_a_status_is_told_at_once() {
+    let server = ScriptedServer::start().await;
+    server.on(PUT, |_| {
+        Reply::streaming(async |mut sender, _| {
+            let _ = sender
+                .send(&proto::PutResponse {
+                    header: Some(proto::ResponseHeader::default()),
+                    ..Default::default()
+                })
+                .await;
+            sender.end_without_status();
+        })
+    });
+    let etcd = Client::connect([server.endpoint()]).await.unwrap();
+    let error = etcd.put("k", "v").await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.outcome()),
+        (ErrorKind::Protocol, Outcome::Unknown)
+    );
+}
+
+#[tokio::test]
+async fn time_outs_of_nothing_and_of_forever_are_what_they_say() {
+    let server = ScriptedServer::start().await;
+    server.on(RANGE, |_| range());
+    let etcd = Client::builder([server.endpoint()])
+        .request_timeout(Duration::MAX)
+        .connect_timeout(Duration::MAX)
+        .auto_sync(Duration::MAX)
+        .connect()
+        .await
+        .unwrap();
+    let error = etcd.get("k").timeout(Duration::ZERO).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.outcome()),
+        (ErrorKind::DeadlineExceeded, Outcome::NotSent)
+    );
+    assert_eq!(server.count(RANGE), 0);
+    etcd.get("k").await.unwrap();
+    etcd.get("k").timeout(Duration::MAX).await.unwrap();
+    etcd.wait_ready(Duration::MAX).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_attempt_that_may_have_done_something_is_not_forgotten() {
+    let server = ScriptedServer::start().await;
+    server.on(GRANT, |_| Reply::reset_connection());
+    let etcd = Client::connect([server.endpoint()]).await.unwrap();
+    server.set_greeting(Greeting::Close);
+    let granting = tokio::spawn(etcd.lease(Duration::from_secs(10)).into_future());
+    until("the grant was read", || server.count(GRANT) == 1).await;
+    until("its answer is lost", || {
+        etcd.connectivity()[0].state != ConnectivityState::Ready
+    })
+    .await;
+    etcd.shutdown().await;
+    let error = granting.await.unwrap().unwrap_err();
+    assert_eq!(
+        (error.kind(), error.outcome(), error.attempts()),
+        (ErrorKind::Shutdown, Outcome::Unknown, 1)
+    );
+}
+
+#[tokio::test]
+async fn who_waits_for_a_lock_waits_on_when_the_leader_changes() {
+    let cluster = Cluster::start(3).await;
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let ttl = Duration::from_secs(60);
+    let (first, second) = (
+        etcd.lease(ttl).await.unwrap(),
+        etcd.lease(ttl).await.unwrap(),
+    );
+    let held = etcd.server_locks().lock("l", first.id()).await.unwrap();
+    let waiting = etcd.server_locks().lock("l", second.id());
+    let waiting = tokio::spawn(waiting.timeout(Duration::from_secs(60)).into_future());
+    crate::support::wait::until_async("it stands in line", async || {
+        etcd.get("l/").prefix().await.unwrap().count == 2
+    })
+    .await;
+    let leader = cluster.leader().await;
+    cluster.move_leader((leader + 1) % 3).await;
+    // Longer than a suspicion, its probe and the grace after a lost leader together.
+    crate::support::wait::hold(Duration::from_millis(1500)).await;
+    assert!(!waiting.is_finished());
+    etcd.server_locks().unlock(held.key).await.unwrap();
+    waiting.await.unwrap().unwrap();
+}
+
+/// Notes what it is asked about, and lets nothing be tried again.
+#[derive(Debug, Clone, Default)]
+struct Classes(Arc<Mutex<Vec<RpcClass>>>);
+
+impl RetryPolicy for Classes {
+    fn decide(&self, attempt: &Attempt) -> RetryDecision {
+        self.0.lock().unwrap().push(attempt.class);
+        RetryDecision::Fail
+    }
+}
+
+#[tokio::test]
+async fn what_a_late_repetition_would_spoil_counts_as_a_change() {
+    let server = ScriptedServer::start().await;
+    let classes = Classes::default();
+    let etcd = Client::builder([server.endpoint()])
+        .retry(classes.clone())
+        .connect()
+        .await
+        .unwrap();
+    etcd.server_locks().unlock("key").await.unwrap_err();
+    let leader = actix_etcd::election::LeaderKey::default();
+    let proclaimed = etcd.server_elections().proclaim(&leader, "v").await;
+    proclaimed.unwrap_err();
+    assert_eq!(*classes.0.lock().unwrap(), [RpcClass::Mutation; 2]);
+}

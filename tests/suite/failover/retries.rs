@@ -1,0 +1,178 @@
+//! What is sent again, after which answer, and who has a say in it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use actix_etcd::{
+    Client, ErrorKind, Outcome, proto,
+    retry::{NoRetry, ServiceConfig},
+};
+use testbed::{Call, Reason, Reply, ScriptedServer};
+
+use crate::support::{
+    quiet_window::ready,
+    scripted_put::{PUT, RANGE, done, told},
+    wait::until,
+};
+
+#[tokio::test]
+async fn a_write_refused_for_a_passing_reason_is_sent_again() {
+    for text in [
+        "etcdserver: no leader",
+        "etcdserver: too many requests",
+        "raft proposal dropped",
+    ] {
+        let (result, sent) = told(move |call| {
+            if call.nth < 2 {
+                Reply::status(14, text)
+            } else {
+                done()
+            }
+        })
+        .await;
+        result.unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(sent.len(), 3, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_learner_sends_the_write_to_another_member() {
+    let (learner, voter) = (ScriptedServer::start().await, ScriptedServer::start().await);
+    learner.on(PUT, |_| {
+        Reply::status(9, "etcdserver: rpc not supported for learner")
+    });
+    voter.on(PUT, |_| done());
+    let client = Client::connect([learner.endpoint(), voter.endpoint()])
+        .await
+        .unwrap();
+    for _ in 0..10 {
+        client.put("k", "v").await.unwrap();
+    }
+    assert_eq!(voter.count(PUT), 10);
+}
+
+#[tokio::test]
+async fn a_write_that_timed_out_on_the_server_is_never_sent_again() {
+    for text in [
+        "etcdserver: request timed out",
+        "etcdserver: request timed out, possibly due to previous leader failure",
+        "etcdserver: request timed out, possibly due to connection lost",
+        "etcdserver: server stopped",
+        "context deadline exceeded",
+        "something new",
+    ] {
+        let (result, sent) = told(move |_| Reply::status(14, text)).await;
+        assert_eq!(
+            (result.unwrap_err().outcome(), sent.len()),
+            (Outcome::Unknown, 1),
+            "{text}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_read_is_sent_again_for_all_of_these() {
+    let scripts: [fn(Call) -> Reply; 7] = [
+        |_| Reply::close_connection(),
+        |_| Reply::reset(Reason::INTERNAL_ERROR),
+        |_| Reply::status(14, "etcdserver: request timed out"),
+        |_| Reply::status(14, "etcdserver: leader changed"),
+        |_| Reply::status(14, "etcdserver: no leader"),
+        |_| Reply::status(14, "something new"),
+        |_| Reply::hang(),
+    ];
+    for script in scripts {
+        // What one member keeps waiting is asked of another, so there is one.
+        let servers = [ScriptedServer::start().await, ScriptedServer::start().await];
+        let asked = Arc::new(AtomicUsize::new(0));
+        for server in &servers {
+            let asked = asked.clone();
+            server.on(RANGE, move |call| {
+                if asked.fetch_add(1, Ordering::Relaxed) < 2 {
+                    return script(call);
+                }
+                Reply::message(&proto::RangeResponse {
+                    header: Some(proto::ResponseHeader::default()),
+                    ..Default::default()
+                })
+            });
+        }
+        let client = Client::builder(servers.iter().map(ScriptedServer::endpoint))
+            .request_timeout(Duration::from_secs(20))
+            .connect()
+            .await
+            .unwrap();
+        until("both are there", || ready(&client) == 2).await;
+        client.get("k").await.unwrap();
+        assert_eq!(asked.load(Ordering::Relaxed), 3);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_patience_gets_it() {
+    let (result, sent) = told(|call| match call.nth {
+        0 => {
+            Reply::status(14, "etcdserver: no leader").with_trailer("grpc-retry-pushback-ms", "300")
+        }
+        _ => done(),
+    })
+    .await;
+    result.unwrap();
+    assert_eq!(sent.len(), 2);
+    let patience = sent[1].at - sent[0].at;
+    assert!(patience >= Duration::from_millis(300), "{patience:?}");
+    let (result, sent) = told(|_| {
+        Reply::status(14, "etcdserver: no leader").with_trailer("grpc-retry-pushback-ms", "-1")
+    })
+    .await;
+    assert_eq!(
+        (result.unwrap_err().kind(), sent.len()),
+        (ErrorKind::NoLeader, 1)
+    );
+}
+
+#[tokio::test]
+async fn a_policy_can_forbid_retries_but_not_allow_a_write_twice() {
+    let server = ScriptedServer::start().await;
+    server.on(PUT, |_| Reply::status(14, "etcdserver: no leader"));
+    let never = Client::builder([server.endpoint()])
+        .retry(NoRetry)
+        .connect()
+        .await
+        .unwrap();
+    assert_eq!(
+        never.put("k", "v").await.unwrap_err().kind(),
+        ErrorKind::NoLeader
+    );
+    assert_eq!(server.count(PUT), 1);
+
+    let server = ScriptedServer::start().await;
+    server.on(PUT, |_| Reply::status(14, "etcdserver: request timed out"));
+    let config = ServiceConfig::from_json(
+        r#"{"methodConfig":[{"name":[{"service":"etcdserverpb.KV"}],"retryPolicy":{"maxAttempts":4,
+            "initialBackoff":"0.01s","maxBackoff":"0.1s","backoffMultiplier":2,"retryableStatusCodes":["UNAVAILABLE"]}}]}"#,
+    )
+    .unwrap();
+    let eager = Client::builder([server.endpoint()])
+        .retry(config)
+        .connect()
+        .await
+        .unwrap();
+    assert_eq!(
+        eager.put("k", "v").await.unwrap_err().outcome(),
+        Outcome::Unknown
+    );
+    assert_eq!(server.count(PUT), 1);
+    server.on(RANGE, |_| Reply::status(14, "unheard of"));
+    assert!(eager.get("k").await.is_err());
+    assert_eq!(
+        server.count(RANGE),
+        4,
+        "as many attempts as the service config says"
+    );
+}

@@ -1,0 +1,4 @@
+//! Keys and values.
+
+mod operations;
+mod pages;

@@ -1,0 +1,4 @@
+//! Maintenance and snapshots.
+
+mod operations;
+mod snapshot;

@@ -1,0 +1,256 @@
+//! Elections on a real cluster: one leader at a time, and observers that miss nothing.
+
+use std::time::Duration;
+
+use actix::{Actor, Context, Handler};
+use actix_etcd::{
+    Client, ErrorKind,
+    kv::put,
+    recipes::{
+        election::{LeaderEvent, Leaders, Loss},
+        session::Session,
+    },
+};
+use testbed::{Cluster, Fault};
+use tokio::{sync::mpsc, time::timeout};
+
+use crate::support::wait::{hold, until_async};
+
+const SECOND: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_secs(60);
+
+async fn cluster_and_client(members: usize) -> (Cluster, Client) {
+    let cluster = Cluster::start(members).await;
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    (cluster, etcd)
+}
+
+async fn session(etcd: &Client) -> Session {
+    etcd.session(LONG).await.unwrap()
+}
+
+async fn candidates(etcd: &Client) -> i64 {
+    etcd.get("e/").prefix().await.unwrap().count
+}
+
+async fn candidates_are(etcd: &Client, number: i64) {
+    until_async(&format!("there are {number} candidates"), async || {
+        candidates(etcd).await == number
+    })
+    .await;
+}
+
+/// What the leader proclaims; empty where nobody leads.
+fn words(event: &LeaderEvent) -> String {
+    match event {
+        LeaderEvent::Leads(leader) => String::from_utf8(leader.value.to_vec()).unwrap(),
+        LeaderEvent::NoLeader => String::new(),
+        other => panic!("it ended: {other:?}"),
+    }
+}
+
+async fn told(leaders: &mut Leaders) -> String {
+    let event = timeout(20 * SECOND, leaders.next()).await;
+    words(&event.expect("nothing is told").expect("it goes on"))
+}
+
+#[tokio::test]
+async fn one_candidate_leads_at_a_time_and_the_next_one_follows() {
+    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (a, b) = (session(&etcd).await, session(&etcd).await);
+    assert_eq!(etcd.leader("e").await.unwrap(), None);
+    let first = a.election("e").campaign("a").await.unwrap();
+    assert_eq!(first.key(), &format!("e/{:x}", a.lease().unwrap()));
+    let election = b.election("e");
+    let second = tokio::spawn(async move { election.campaign("b").await });
+    candidates_are(&etcd, 2).await;
+    let leader = b.election("e").leader().await.unwrap().unwrap();
+    assert_eq!((leader.value, leader.token), ("a".into(), first.token()));
+    first.proclaim("a2").await.unwrap();
+    let leader = etcd.leader("e").await.unwrap().unwrap();
+    assert_eq!((leader.value, leader.token), ("a2".into(), first.token()));
+    assert!(!second.is_finished());
+    first.resign().await.unwrap();
+    let second = timeout(5 * SECOND, second).await.unwrap().unwrap().unwrap();
+    let leader = etcd.leader("e").await.unwrap().unwrap();
+    assert_eq!((leader.value, leader.token), ("b".into(), second.token()));
+    let done = second.txn().then([put("work", "b")]).await.unwrap();
+    assert!(done.succeeded);
+}
+
+#[tokio::test]
+async fn an_observer_sees_every_leader_every_proclamation_and_that_nobody_leads() {
+    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (a, b) = (session(&etcd).await, session(&etcd).await);
+    let mut leaders = a.election("e").observe();
+    assert_eq!(told(&mut leaders).await, "");
+    let first = a.election("e").campaign("a").await.unwrap();
+    assert_eq!(told(&mut leaders).await, "a");
+    first.proclaim("a2").await.unwrap();
+    assert_eq!(told(&mut leaders).await, "a2");
+    first.resign().await.unwrap();
+    assert_eq!(told(&mut leaders).await, "");
+    let first = a.election("e").campaign("a3").await.unwrap();
+    let election = b.election("e");
+    let second = tokio::spawn(async move { election.campaign("b").await });
+    candidates_are(&etcd, 2).await;
+    drop(first);
+    let second = second.await.unwrap().unwrap();
+    assert_eq!(told(&mut leaders).await, "a3");
+    assert_eq!(told(&mut leaders).await, "b");
+    // The leader's session ends without a word.
+    etcd.revoke(second.lease()).await.unwrap();
+    assert_eq!(told(&mut leaders).await, "");
+}
+
+#[tokio::test]
+async fn an_observer_that_was_cut_off_misses_nothing() {
+    let (cluster, etcd) = cluster_and_client(1).await;
+    let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
+    let session = session(&direct).await;
+    let mut leaders = etcd.leaders("e");
+    assert_eq!(told(&mut leaders).await, "");
+    for round in 0..12 {
+        match round % 6 {
+            1 => cluster.member(0).client_link().set(Fault::Freeze),
+            3 => cluster.member(0).client_link().reset_now(),
+            5 => cluster.heal(),
+            _ => {}
+        }
+        let value = round.to_string();
+        let leader = session.election("e").campaign(value).await.unwrap();
+        leader.resign().await.unwrap();
+    }
+    cluster.heal();
+    for round in 0..12 {
+        assert_eq!(told(&mut leaders).await, round.to_string());
+        assert_eq!(told(&mut leaders).await, "");
+    }
+}
+
+#[tokio::test]
+async fn an_observer_whose_history_was_compacted_goes_on_with_what_it_came_to() {
+    let (cluster, etcd) = cluster_and_client(1).await;
+    let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
+    let session = session(&direct).await;
+    let first = session.election("e").campaign("old").await.unwrap();
+    let mut leaders = etcd.leaders("e");
+    assert_eq!(told(&mut leaders).await, "old");
+    cluster.member(0).client_link().set(Fault::Refuse);
+    cluster.member(0).client_link().reset_now();
+    first.resign().await.unwrap();
+    let second = session.election("e").campaign("new").await.unwrap();
+    let last = direct.put("other", "1").await.unwrap().header.revision;
+    direct.compact(last).await.unwrap();
+    cluster.heal();
+    assert_eq!(told(&mut leaders).await, "new");
+    second.resign().await.unwrap();
+    assert_eq!(told(&mut leaders).await, "");
+}
+
+#[tokio::test]
+async fn a_campaign_that_is_dropped_or_fails_leaves_no_candidate() {
+    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (a, b) = (
+        session(&etcd).await,
+        etcd.session(2 * SECOND).await.unwrap(),
+    );
+    let leader = a.election("e").campaign("a").await.unwrap();
+    let election = b.election("e");
+    for step in 0..15 {
+        let cut = timeout(Duration::from_millis(step), election.campaign("b"));
+        assert!(cut.await.is_err());
+    }
+    candidates_are(&etcd, 1).await;
+    hold(SECOND / 5).await;
+    assert_eq!(candidates(&etcd).await, 1);
+    let campaign = tokio::spawn(async move { election.campaign("b").await });
+    candidates_are(&etcd, 2).await;
+    etcd.revoke(b.lease().unwrap()).await.unwrap();
+    let ended = timeout(5 * SECOND, campaign).await.unwrap().unwrap();
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::SessionLost);
+    assert_eq!(candidates(&etcd).await, 1);
+    drop(leader);
+}
+
+#[tokio::test]
+async fn a_leadership_is_resumed_by_the_next_process_and_lost_to_the_former() {
+    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (former, waiting) = (session(&etcd).await, session(&etcd).await);
+    let old = former.election("e").campaign("old").await.unwrap();
+    let election = waiting.election("e");
+    let other = tokio::spawn(async move { election.campaign("other").await });
+    candidates_are(&etcd, 2).await;
+    let mut leaders = etcd.leaders("e");
+    assert_eq!(told(&mut leaders).await, "old");
+
+    let next = session(&etcd).await;
+    let lost = old.lost();
+    let (key, token) = (old.key().clone(), old.token());
+    let new = next.election("e").resume(&key, token, "new").await.unwrap();
+    let new = new.unwrap();
+    assert_eq!((new.key(), new.token()), (&key, token));
+    assert_eq!(told(&mut leaders).await, "new", "with nobody in between");
+    assert_eq!(timeout(5 * SECOND, lost).await.unwrap(), Loss::Taken);
+    let refused = old.proclaim("old again").await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::LockLost);
+    // Neither resigning nor the end of the former session touches what is not theirs any more.
+    drop(old);
+    former.close().await.unwrap();
+    new.proclaim("new2").await.unwrap();
+    assert_eq!(told(&mut leaders).await, "new2");
+    new.resign().await.unwrap();
+    other.await.unwrap().unwrap().resign().await.unwrap();
+    let gone = next
+        .election("e")
+        .resume(&key, token, "late")
+        .await
+        .unwrap();
+    assert!(gone.is_none());
+    assert_eq!(candidates(&etcd).await, 0);
+}
+
+#[tokio::test]
+async fn what_was_never_won_is_not_resumed_and_nothing_is_written() {
+    let (_cluster, etcd) = cluster_and_client(1).await;
+    let session = session(&etcd).await;
+    let election = session.election("e");
+    let before = etcd.put("other/1", "v").await.unwrap().header.revision;
+    for (key, token) in [("e/1", 0), ("e/1", -1), ("other/1", before)] {
+        let refused = election.resume(key, token, "v").await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{key}, {token}");
+    }
+    assert!(election.resume("e/1", 1, "v").await.unwrap().is_none());
+    let after = etcd.get("e/").prefix().await.unwrap();
+    assert_eq!((after.count, after.header.revision), (0, before));
+}
+
+struct Listener(mpsc::UnboundedSender<String>);
+
+impl Actor for Listener {
+    type Context = Context<Self>;
+}
+
+impl Handler<LeaderEvent> for Listener {
+    type Result = ();
+
+    fn handle(&mut self, event: LeaderEvent, _: &mut Self::Context) {
+        let _ = self.0.send(words(&event));
+    }
+}
+
+#[actix::test]
+async fn an_actor_is_told_who_leads_while_the_handle_is_held() {
+    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (tell, mut heard) = mpsc::unbounded_channel();
+    let listener = Listener(tell).start();
+    let observation = etcd.send_leaders_to("e", listener.clone().recipient());
+    let session = session(&etcd).await;
+    assert_eq!(heard.recv().await.unwrap(), "");
+    let leader = session.election("e").campaign("a").await.unwrap();
+    assert_eq!(heard.recv().await.unwrap(), "a");
+    drop(observation);
+    drop(listener);
+    assert_eq!(heard.recv().await, None, "its actor ends with the handle");
+    leader.resign().await.unwrap();
+}

@@ -1,0 +1,263 @@
+//! Sessions on a real cluster: bound keys, the loss that is told, and healing.
+
+use std::{task::Poll, time::Duration};
+
+use actix_etcd::{Client, ErrorKind, lease::LostReason, recipes::session::SessionEvent};
+use testbed::Cluster;
+use tokio_stream::StreamExt;
+
+use crate::support::wait::until_async;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+async fn cluster_and_client(members: usize) -> (Cluster, Client) {
+    let cluster = Cluster::start(members).await;
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    (cluster, etcd)
+}
+
+async fn value_of(etcd: &Client, key: &str) -> Option<String> {
+    let found = etcd.get(key.to_owned()).await.unwrap();
+    found
+        .first()
+        .map(|kv| String::from_utf8(kv.value.to_vec()).unwrap())
+}
+
+#[tokio::test]
+async fn keys_put_through_a_session_are_bound_to_it_and_go_with_it() {
+    let (_cluster, etcd) = cluster_and_client(1).await;
+    let session = etcd.session(10 * SECOND).await.unwrap();
+    session.put("a", "1").await.unwrap();
+    session.put("b", "2").await.unwrap();
+    let lease = session.lease().unwrap();
+    assert_eq!(etcd.get("a").await.unwrap().first().unwrap().lease, lease);
+    assert!(session.delete("b").await.unwrap());
+    assert!(!session.delete("b").await.unwrap());
+    assert_eq!(value_of(&etcd, "b").await, None);
+    session.close().await.unwrap();
+    assert_eq!(value_of(&etcd, "a").await, None);
+}
+
+#[tokio::test]
+async fn a_dropped_session_is_revoked() {
+    let (_cluster, etcd) = cluster_and_client(1).await;
+    let session = etcd.session(60 * SECOND).heal().await.unwrap();
+    session.put("a", "1").await.unwrap();
+    drop(session);
+    until_async("its key is gone", async || {
+        value_of(&etcd, "a").await.is_none()
+    })
+    .await;
+}
+
+/// Polls a future so often at the most, and drops it.
+async fn polled<F: Future>(times: usize, future: F) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    let mut polls = 0;
+    std::future::poll_fn(|cx| {
+        polls += 1;
+        match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if polls >= times => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// On one thread, each step of its way is one poll.
+#[actix::test]
+async fn a_session_nobody_waits_for_any_more_leaves_no_lease() {
+    let cluster = Cluster::start(1).await;
+    let builder = Client::builder(cluster.endpoints()).on_current_arbiter();
+    let etcd = builder.connect().await.unwrap();
+    let mut opened = 0;
+    // The grant may take a step more or less.
+    for polls in (1..8).cycle().take(70) {
+        let opening = etcd.session(2 * SECOND).into_future();
+        opened += usize::from(polled(polls, opening).await.is_some());
+    }
+    assert!((1..70).contains(&opened), "{opened}");
+    until_async("no lease is kept", async || {
+        etcd.leases().await.unwrap().leases.is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_loss_of_a_session_is_told_once_and_for_all() {
+    let (_cluster, etcd) = cluster_and_client(1).await;
+    let session = etcd.session(2 * SECOND).await.unwrap();
+    let mut events = session.events();
+    let lost = session.lost();
+    etcd.revoke(session.lease().unwrap()).await.unwrap();
+    assert_eq!(lost.await, LostReason::Revoked);
+    assert_eq!(
+        events.next().await,
+        Some(SessionEvent::Lost(LostReason::Revoked))
+    );
+    assert_eq!(
+        session.lost().await,
+        LostReason::Revoked,
+        "who asks later hears it, too"
+    );
+    assert_eq!(session.lease(), None);
+    let refused = session.put("a", "1").await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::LeaseNotFound);
+}
+
+#[tokio::test]
+async fn a_session_that_heals_puts_its_keys_again() {
+    let (_cluster, etcd) = cluster_and_client(1).await;
+    let session = etcd.session(2 * SECOND).heal().await.unwrap();
+    session.put("a", "1").await.unwrap();
+    session.put("b", "2").await.unwrap();
+    session.delete("b").await.unwrap();
+    let mut events = session.events();
+    let before = session.lease().unwrap();
+    etcd.revoke(before).await.unwrap();
+    assert_eq!(value_of(&etcd, "a").await, None);
+    assert_eq!(
+        events.next().await,
+        Some(SessionEvent::Healing(LostReason::Revoked))
+    );
+    let Some(SessionEvent::Healed { lease, taken, .. }) = events.next().await else {
+        panic!("it is not healed");
+    };
+    assert!(taken.is_empty());
+    assert!(lease != before && session.lease() == Some(lease));
+    let found = etcd.get("a").await.unwrap();
+    assert_eq!(
+        (
+            found.first().unwrap().value.as_ref(),
+            found.first().unwrap().lease
+        ),
+        (&b"1"[..], lease)
+    );
+    assert_eq!(value_of(&etcd, "b").await, None, "deleted is deleted");
+}
+
+#[tokio::test]
+async fn healing_leaves_a_key_to_its_newer_owner() {
+    let (_cluster, etcd) = cluster_and_client(1).await;
+    let session = etcd.session(2 * SECOND).heal().await.unwrap();
+    session.put("mine", "1").await.unwrap();
+    session.put("contested", "1").await.unwrap();
+    let mut events = session.events();
+    etcd.txn()
+        .then([actix_etcd::kv::put("contested", "theirs")])
+        .await
+        .unwrap();
+    etcd.revoke(session.lease().unwrap()).await.unwrap();
+    let taken = loop {
+        if let SessionEvent::Healed { taken, .. } = events.next().await.unwrap() {
+            break taken;
+        }
+    };
+    assert_eq!(taken, ["contested"]);
+    assert_eq!(
+        value_of(&etcd, "contested").await.as_deref(),
+        Some("theirs")
+    );
+    assert_eq!(value_of(&etcd, "mine").await.as_deref(), Some("1"));
+    etcd.revoke(session.lease().unwrap()).await.unwrap();
+    while !matches!(events.next().await.unwrap(), SessionEvent::Healed { taken, .. } if taken.is_empty())
+    {
+    }
+    assert_eq!(
+        value_of(&etcd, "contested").await.as_deref(),
+        Some("theirs"),
+        "given up for good"
+    );
+}
+
+#[tokio::test]
+async fn a_key_of_a_lease_that_was_never_confirmed_to_be_gone_is_taken_over() {
+    let (cluster, etcd) = cluster_and_client(1).await;
+    let session = etcd
+        .session(20 * SECOND)
+        .heal()
+        .give_up_after(Duration::ZERO)
+        .await
+        .unwrap();
+    session.put("a", "1").await.unwrap();
+    // Kept by somebody else meanwhile, so that the server still has it when the session gives it up.
+    let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
+    let before = session.lease().unwrap();
+    let mut events = session.events();
+    cluster.member(0).client_link().set(testbed::Fault::Freeze);
+    loop {
+        direct.keep_alive_once(before).await.unwrap();
+        let event = tokio::time::timeout(5 * SECOND, events.next()).await;
+        match event {
+            Err(_) | Ok(Some(SessionEvent::AtRisk { .. })) => {}
+            Ok(event) => {
+                assert_eq!(
+                    event,
+                    Some(SessionEvent::Healing(LostReason::NeverConfirmed))
+                );
+                break;
+            }
+        }
+    }
+    cluster.heal();
+    let Some(SessionEvent::Healed { lease, taken, .. }) = events.next().await else {
+        panic!("it is not healed");
+    };
+    assert!(taken.is_empty());
+    assert_eq!(etcd.get("a").await.unwrap().first().unwrap().lease, lease);
+    until_async("the old one is revoked", async || {
+        etcd.time_to_live(before).await.unwrap().remaining.is_none()
+    })
+    .await;
+    assert_eq!(value_of(&etcd, "a").await.as_deref(), Some("1"));
+}
+
+#[tokio::test]
+async fn a_put_through_a_session_that_has_lost_its_lease_waits_for_the_new_one() {
+    let (_cluster, etcd) = cluster_and_client(1).await;
+    let session = etcd.session(60 * SECOND).heal().await.unwrap();
+    // Its next keepalive is twenty seconds away, longer than a put waits.
+    etcd.revoke(session.lease().unwrap()).await.unwrap();
+    session.put("a", "1").await.unwrap();
+    assert_eq!(
+        etcd.get("a").await.unwrap().first().unwrap().lease,
+        session.lease().unwrap()
+    );
+}
+
+#[tokio::test]
+async fn shutdown_ends_a_session_that_heals() {
+    let (cluster, etcd) = cluster_and_client(1).await;
+    let other = Client::connect(cluster.endpoints()).await.unwrap();
+    let session = etcd.session(60 * SECOND).heal().await.unwrap();
+    session.put("a", "1").await.unwrap();
+    etcd.shutdown().await;
+    assert_eq!(session.lost().await, LostReason::Shutdown);
+    assert_eq!(value_of(&other, "a").await, None, "its lease is revoked");
+}
+
+#[tokio::test]
+async fn a_detached_session_leaves_its_lease_and_its_keys() {
+    let (cluster, etcd) = cluster_and_client(1).await;
+    let other = Client::connect(cluster.endpoints()).await.unwrap();
+    let session = etcd.session(60 * SECOND).heal().await.unwrap();
+    session.put("a", "1").await.unwrap();
+    let lost = session.lost();
+    let lease = session.lease().unwrap();
+    assert_eq!(session.detach(), Some(lease));
+    etcd.shutdown().await;
+    assert_eq!(other.get("a").await.unwrap().first().unwrap().lease, lease);
+    other.keep_alive_once(lease).await.unwrap();
+    let told = tokio::time::timeout(Duration::ZERO, lost).await;
+    assert!(told.is_err(), "it was not lost");
+}
+
+#[tokio::test]
+async fn a_lost_session_has_no_lease_to_detach() {
+    let (_cluster, etcd) = cluster_and_client(1).await;
+    let session = etcd.session(2 * SECOND).await.unwrap();
+    etcd.revoke(session.lease().unwrap()).await.unwrap();
+    session.lost().await;
+    assert_eq!(session.detach(), None);
+}

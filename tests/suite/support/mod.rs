@@ -1,0 +1,20 @@
+//! Helpers shared by the tests: servers, recorders, waiting.
+
+pub mod auth_cluster;
+pub mod cluster_availability;
+pub mod etcdctl;
+pub mod exclusion_counter;
+pub mod lease_record;
+pub mod lease_server;
+pub mod machine_delay;
+pub mod node_links;
+pub mod process_isolation;
+pub mod quiet_window;
+pub mod scripted_put;
+pub mod singleton_process;
+pub mod skipped;
+pub mod store_server;
+pub mod traffic;
+pub mod wait;
+pub mod watch_record;
+pub mod watch_server;

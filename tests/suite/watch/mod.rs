@@ -1,0 +1,13 @@
+//! Watches.
+
+mod chaos;
+mod compaction;
+mod crash;
+mod failover;
+mod leaderless;
+pub mod operations;
+mod progress;
+mod resync;
+mod scripted;
+mod slow_consumers;
+mod streams;

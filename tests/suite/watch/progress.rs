@@ -1,0 +1,92 @@
+//! How far a watch has come, asked for.
+
+use std::time::{Duration, Instant};
+
+use actix_etcd::{Client, ErrorKind, proto::watch_request::RequestUnion};
+
+use crate::{
+    support::watch_server::{connect, created, progress, request, server},
+    watch::operations::last_item,
+};
+
+#[tokio::test]
+async fn progress_that_is_never_told_is_waited_for_until_the_deadline() {
+    let (server, _) = server(|_, mut tx, mut rx, _| async move {
+        while let Some(request) = request(&mut rx).await {
+            if let RequestUnion::CreateRequest(create) = request {
+                tx.send(&created(create.watch_id, 5)).await.unwrap();
+            }
+        }
+    })
+    .await;
+    let timeout = Duration::from_secs(1);
+    let etcd = Client::builder([server.endpoint()])
+        .request_timeout(timeout)
+        .connect()
+        .await
+        .unwrap();
+    let watch = etcd.watch("a").await.unwrap();
+    let began = Instant::now();
+    let late = watch.request_progress().await.unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::DeadlineExceeded);
+    assert!(began.elapsed() >= timeout);
+    etcd.shutdown().await;
+}
+
+#[tokio::test]
+async fn requests_that_were_never_answered_cost_later_watches_nothing() {
+    let (server, _) = server(|_, mut tx, mut rx, _| async move {
+        let mut creates = 0;
+        while let Some(request) = request(&mut rx).await {
+            match request {
+                RequestUnion::CreateRequest(create) => {
+                    creates += 1;
+                    tx.send(&created(create.watch_id, 5)).await.unwrap();
+                }
+                // The first watch keeps the server from answering, as one does that is behind.
+                RequestUnion::ProgressRequest(_) if creates > 1 => {
+                    tx.send(&progress(-1, 5)).await.unwrap();
+                }
+                _ => {}
+            }
+        }
+    })
+    .await;
+    let etcd = Client::builder([server.endpoint()])
+        .request_timeout(Duration::from_secs(3))
+        .connect()
+        .await
+        .unwrap();
+    let first = etcd.watch("a").await.unwrap();
+    first.request_progress().await.unwrap_err();
+    for start in [0, 6] {
+        let later = etcd.watch("a").start_revision(start).await.unwrap();
+        assert_eq!(later.request_progress().await.unwrap(), 5);
+    }
+    etcd.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_watch_that_has_ended_tells_no_progress_and_says_why() {
+    let (server, _) = server(|_, mut tx, mut rx, _| async move {
+        while let Some(request) = request(&mut rx).await {
+            if let RequestUnion::CreateRequest(create) = request {
+                tx.send(&created(create.watch_id, 5)).await.unwrap();
+            }
+        }
+    })
+    .await;
+    let etcd = connect(&server).await;
+    let mut watch = etcd.watch("a").await.unwrap();
+    let asked = tokio::spawn(watch.request_progress());
+    watch.cancel();
+    let ended = asked.await.unwrap().unwrap_err();
+    assert_eq!(ended.kind(), ErrorKind::WatchCanceled);
+    last_item(&mut watch).await;
+    let ended = watch.request_progress().await.unwrap_err();
+    assert_eq!(ended.kind(), ErrorKind::WatchCanceled);
+    let other = etcd.watch("a").await.unwrap();
+    etcd.shutdown().await;
+    let ended = other.request_progress().await.unwrap_err();
+    assert_eq!(ended.kind(), ErrorKind::Shutdown);
+}
