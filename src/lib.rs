@@ -63,50 +63,39 @@
 //! - The [`recipes`] ask etcd through the public API alone, but live on the client's thread, as its actors do: a lock is
 //!   given back and a key put again although the application blocks its own.
 
-mod actor;
-mod api;
-mod auth;
-mod balancer;
+pub mod actor;
+pub mod auth;
+pub mod balancer;
 mod call;
-mod client;
+pub mod client;
+pub mod cluster;
 mod connection;
-mod delivery;
-mod endpoints;
 pub mod error;
+pub mod health;
+pub mod kv;
 pub mod lease;
-mod options;
+pub mod maintenance;
 pub mod proto;
 pub mod recipes;
+pub mod request;
 pub mod retry;
 mod runtime;
-mod supervisor;
+pub mod server_side;
 #[doc(hidden)]
-pub mod testing;
+pub mod test_faults;
 mod transport;
-mod watch;
+pub mod watch;
 
-pub use actor::{
-    DeliverConnectivity, DeliverInstances, DeliverLeaders, DeliverLease, DeliverWatch, Etcd,
-    FreeRequest, RequestFailed, WhenFull,
-};
-pub use api::watch::{Events, OpenWatch, Resynced, Watch, WatchEnd, WatchHandle, WatchItem, watch};
-pub use api::{
-    Answers, Done, IntoBytes, MemberRequest, MemberVersion, Request, SaveSnapshot, Saved,
-    auth as auth_admin, cluster, election, health, kv, locks, maintenance, roles, snapshot, users,
-};
+pub use actor::Etcd;
 pub use auth::Credentials;
-pub use balancer::{
-    BalancePolicy, Candidate, Candidates, ConnectivityChange, Connects, EndpointStatus,
-    LeaderFirst, Pinned, PowerOfTwo, RoundRobin,
-};
-pub use client::Client;
-pub use connection::ConnectivityState;
-pub use error::{Code, Error, ErrorKind, Outcome, Result};
+pub use client::{Client, ClientBuilder};
+pub use error::{Error, ErrorKind, Outcome, Result};
 pub use lease::Lease;
-pub use options::ClientBuilder;
+pub use request::IntoBytes;
+pub use transport::Endpoint;
 #[cfg(feature = "tls")]
 pub use transport::TlsOptions;
-pub use transport::{AnswerBody, Endpoint, GrpcService};
+pub use watch::{Watch, WatchItem};
 
 /// What the README shows compiles.
 #[cfg(doctest)]

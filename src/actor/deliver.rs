@@ -5,19 +5,17 @@ use bytes::Bytes;
 
 use super::FreeRequest;
 use crate::{
-    api::{
-        ResponseFuture,
-        watch::{OpenWatch, WatchHandle, WatchItem},
-    },
     balancer::ConnectivityChange,
     client::Client,
-    delivery::gone,
     error::Result,
     lease::{Grant, Lease, LeaseNews},
     recipes::{
         discovery::{Discover, DiscoveryEvent},
         election::{LeaderEvent, Observation},
     },
+    request::ResponseFuture,
+    runtime::delivery::gone,
+    watch::{OpenWatch, WatchHandle, WatchItem},
 };
 
 /// Open a watch and send its items to an actor, the next one when the last was handled:

@@ -3,9 +3,9 @@
 use actix::Message;
 
 use crate::{
-    api::{MemberRequest, Request, ResponseFuture},
     client::Client,
     error::Result,
+    request::{MemberRequest, Request, ResponseFuture},
 };
 
 /// A request that is bound to no client: a message to the actor [`Etcd`](crate::Etcd), which binds it to its own.
@@ -47,7 +47,7 @@ macro_rules! free_request {
             fn send_by(
                 self,
                 client: &$crate::client::Client,
-            ) -> $crate::api::ResponseFuture<$response> {
+            ) -> $crate::request::ResponseFuture<$response> {
                 std::future::IntoFuture::into_future(self.on(client))
             }
         }

@@ -10,9 +10,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
 use super::{Etcd, Failures, FreeRequest, WhenFull};
 use crate::{
-    api::ResponseFuture,
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
+    request::ResponseFuture,
 };
 
 impl<R: FreeRequest> Handler<R> for Etcd {

@@ -1,77 +1,11 @@
-//! Authentication: the token that goes along with every request.
-//!
-//! Callers read the token from the [`TokenCell`] without a lock. Each token has a generation. A call whose token was
-//! refused says which one that was ([`RenewToken`]); the [`AuthActor`](actor::AuthActor) gets a new one, once, however
-//! many calls say the same, and the calls go on when it is there. The old token stays in the cell until then: a call
-//! that goes out meanwhile is refused as "invalid token" at worst, never as "no user".
-//!
-//! Where authentication is not enabled, calls go without a token; the day one of them is refused for that, the client
-//! logs in.
-//!
-//! Where the end of a token is known ([`lifetime`]), the next one is got before it; calls use the old one meanwhile. A
-//! token that nobody has used is let go instead, so idle clients do not keep the cluster busy with logins.
-//!
-//! What the actor decides is pure code: [`flight`] and [`lifetime`].
+//! Authentication: credentials of the client, and the administration of users and roles.
 
-use actix::Message;
-use http::HeaderValue;
-use tokio::{sync::oneshot, time::Instant};
-
-use crate::error::Error;
-
-pub(crate) mod actor;
+mod administration;
 mod credentials;
-mod flight;
-mod lifetime;
-mod token;
+pub(crate) mod engine;
+pub mod roles;
+pub mod users;
 
+pub use administration::{Auth, AuthStatus, requests};
 pub use credentials::Credentials;
 pub(crate) use credentials::{Login, Provider, secret_body};
-pub(crate) use token::{Token, TokenCell, Tokens, header_value};
-
-/// Get a token that is newer than this one, and tell when it is there.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub(crate) struct RenewToken {
-    pub(crate) generation: u64,
-    pub(crate) need: Need,
-    pub(crate) renewed: oneshot::Sender<Result<(), Error>>,
-}
-
-/// What is wrong with a token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Need {
-    /// A member refused it: the same one again is of no use.
-    Refused,
-    /// It was let go or given up, or there is none yet.
-    Useless,
-}
-
-/// An attempt to log in ended.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub(crate) struct LoggedIn {
-    pub(crate) flight: u64,
-    pub(crate) result: Result<NewToken, Error>,
-}
-
-/// What a login gave.
-#[derive(Debug, Clone)]
-pub(crate) struct NewToken {
-    /// `None` where authentication is not enabled.
-    pub(crate) value: Option<HeaderValue>,
-    /// When it ends, where that is known.
-    pub(crate) end: Option<Instant>,
-}
-
-/// The token of this generation ends soon: it is time for the next one.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub(crate) struct RenewalDue {
-    pub(crate) generation: u64,
-}
-
-/// The client ends.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub(crate) struct Close;

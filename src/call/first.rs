@@ -9,7 +9,7 @@ use super::Caller;
 use crate::{
     balancer::{ConnectivityChange, ReadySet, Subscribe},
     error::{Error, ErrorKind, Outcome},
-    runtime::shut_down,
+    runtime::thread::shut_down,
 };
 
 impl Caller {

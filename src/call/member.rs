@@ -9,7 +9,7 @@ use crate::{
     balancer::{Connects, MemberView, NeedMember, Subscribe},
     connection::{Connection, ConnectivityState},
     error::{Error, ErrorKind, Outcome},
-    runtime::shut_down,
+    runtime::thread::shut_down,
     transport::Endpoint,
 };
 

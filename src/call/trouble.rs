@@ -13,7 +13,7 @@ use crate::{
         attempts::{Attempts, Failure as Failed, Next},
         pushback::Pushback,
     },
-    runtime::shut_down,
+    runtime::thread::shut_down,
     transport::grpc::Failure,
 };
 

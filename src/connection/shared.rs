@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use crate::{
-    auth::TokenCell,
+    auth::engine::TokenCell,
     balancer::ReadySetCell,
     error::{Error, ErrorKind, Outcome},
     transport::dial::DialOptions,

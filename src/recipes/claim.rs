@@ -8,9 +8,11 @@ use tokio::sync::oneshot;
 
 use super::{held::Held, place::Place, queue::Queue, tenure::Loss};
 use crate::{
-    delivery::{Unheard, gone},
     error::{Error, Result},
-    runtime::shut_down,
+    runtime::{
+        delivery::{Unheard, gone},
+        thread::shut_down,
+    },
 };
 
 /// Waits for a lock or a leadership on behalf of an actor, and holds it. Dropped, it is given back in the background.

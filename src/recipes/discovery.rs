@@ -57,10 +57,10 @@ pub use super::{
 };
 use crate::{
     actor::DeliverInstances,
-    api::{IntoBytes, ResponseFuture},
     client::Client,
     error::{Error, Result},
-    runtime::shut_down,
+    request::{IntoBytes, ResponseFuture},
+    runtime::thread::shut_down,
 };
 
 /// What is told of the instances of a service.

@@ -49,13 +49,11 @@ use super::{
 };
 use crate::{
     actor::DeliverLeaders,
-    api::{
-        IntoBytes,
-        kv::{create_revision, put},
-    },
     client::Client,
     error::{Error, Result},
-    runtime::shut_down,
+    kv::{create_revision, put},
+    request::IntoBytes,
+    runtime::thread::shut_down,
 };
 
 /// An election, as a candidate sees it.

@@ -5,12 +5,10 @@ use bytes::Bytes;
 
 use super::{held::PAUSE, queue::passes};
 use crate::{
-    api::{
-        kv::GetResponse,
-        watch::{Events, Watch, WatchEnd, WatchItem},
-    },
     client::Client,
     error::{ErrorKind, Result},
+    kv::GetResponse,
+    watch::{Events, Watch, WatchEnd, WatchItem},
 };
 
 pub(super) struct Follow {

@@ -6,12 +6,10 @@ use bytes::Bytes;
 
 use super::tenure::{Loss, Tenure};
 use crate::{
-    api::{
-        kv::{Compare, KeyValue, Txn, create_revision, lease},
-        watch::WatchItem,
-    },
     client::Client,
     error::Result,
+    kv::{Compare, KeyValue, Txn, create_revision, lease},
+    watch::WatchItem,
 };
 
 /// Between two attempts of what must be done sooner or later.

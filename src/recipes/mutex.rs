@@ -42,8 +42,8 @@ use super::{
     session::Session,
 };
 use crate::{
-    api::IntoBytes,
     error::{Error, ErrorKind, Outcome, Result},
+    request::IntoBytes,
 };
 
 /// A lock of the cluster, as one session sees it. Clones are the same; tasks that share it exclude each other, too.

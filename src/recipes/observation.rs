@@ -7,8 +7,8 @@ use tokio_stream::Stream;
 use super::session::{Session, SessionEvent};
 use crate::{
     client::Client,
-    delivery::{self, Unheard},
     lease::LostReason,
+    runtime::delivery::{self, Unheard},
 };
 
 /// An actor is told while this is held.

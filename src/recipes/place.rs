@@ -11,12 +11,10 @@ use super::{
     turns::{Turn, Waiting},
 };
 use crate::{
-    api::{
-        kv::{OpResponse, TxnResponse, delete, get},
-        watch::WatchItem,
-    },
     error::{ErrorKind, Outcome, Result},
+    kv::{OpResponse, TxnResponse, delete, get},
     lease::LostReason,
+    watch::WatchItem,
 };
 
 /// A write without an answer can arrive at the server's log that late.

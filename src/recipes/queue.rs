@@ -15,11 +15,11 @@ use super::{
     turns::{Turn, Waiting},
 };
 use crate::{
-    api::kv::{OpResponse, TxnResponse, create_revision, get, put},
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
+    kv::{OpResponse, TxnResponse, create_revision, get, put},
     retry::table::{Passing, passing},
-    runtime::shut_down,
+    runtime::thread::shut_down,
 };
 
 /// Between two looks at a key of ours that another session has taken over.

@@ -17,9 +17,9 @@ use super::{
     session::{Session, SessionEvent},
 };
 use crate::{
-    api::kv::{KeyValue, OpResponse, get, lease as lease_of, mod_revision, put, version},
     client::Client,
     error::{ErrorKind, Result},
+    kv::{KeyValue, OpResponse, get, lease as lease_of, mod_revision, put, version},
 };
 
 /// The longest pause between two attempts to list an instance again.

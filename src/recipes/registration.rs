@@ -40,11 +40,11 @@ use super::{
 };
 use crate::{
     actor::FreeRequest,
-    api::{IntoBytes, ResponseFuture},
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
     lease::LostReason,
-    runtime::shut_down,
+    request::{IntoBytes, ResponseFuture},
+    runtime::thread::shut_down,
 };
 
 /// Default time to live.

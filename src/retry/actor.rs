@@ -9,7 +9,7 @@ use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle, S
 use tokio::time::Instant;
 
 use super::{MemberReady, ScheduleRetry};
-use crate::supervisor::{crashes, supervise};
+use crate::runtime::supervisor::{crashes, supervise};
 
 /// Keeps the tickets of waiting calls, the earliest first.
 #[derive(Default)]
@@ -133,7 +133,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::supervisor::Crash;
+    use crate::runtime::supervisor::Crash;
 
     fn schedule(actor: &Addr<RetryActor>, due: u64, not_before: u64) -> oneshot::Receiver<()> {
         let (ticket, given) = oneshot::channel();

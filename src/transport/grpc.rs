@@ -290,7 +290,7 @@ pub(crate) fn head_verdict(status: StatusCode, headers: &HeaderMap) -> HeadVerdi
 }
 
 /// The status of an answer, where these headers or trailers have it.
-pub(super) fn status_of(headers: &HeaderMap) -> Option<Result<(), Failure>> {
+pub(crate) fn status_of(headers: &HeaderMap) -> Option<Result<(), Failure>> {
     if headers.get(&GRPC_STATUS)?.as_bytes() == b"0" {
         return Some(Ok(()));
     }

@@ -9,20 +9,14 @@ pub(crate) mod channel;
 pub(crate) mod dial;
 pub(crate) mod endpoint;
 pub(crate) mod grpc;
-mod service;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
 #[cfg(not(feature = "tls"))]
 #[path = "tls_absent.rs"]
 pub(crate) mod tls;
-#[cfg(feature = "tls")]
-mod tls_errors;
-#[cfg(feature = "tls")]
-mod tls_options;
 pub(crate) mod wire;
 
 pub use endpoint::Endpoint;
 pub(crate) use endpoint::{Written, shown};
-pub use service::{AnswerBody, GrpcService};
 #[cfg(feature = "tls")]
-pub use tls_options::TlsOptions;
+pub use tls::TlsOptions;

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use super::{BalancerActor, Member};
 use crate::{
     balancer::{By, ConnectivityChange, MemberView, UpdateEndpoints},
+    client::endpoint_sync::without_downgrades,
     connection::{ConnectivityState, Drain, EndpointId, actor::ConnectionActor},
-    endpoints::without_downgrades,
     transport::Endpoint,
 };
 

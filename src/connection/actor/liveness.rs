@@ -5,14 +5,10 @@ use std::{future::Future, time::Duration};
 use actix::{AsyncContext, Context, Handler, Message};
 use tokio::time::Instant;
 
-use super::{
-    super::{
-        Health, Probe, Probed, Sighting, Suspect, Suspected, Verdict,
-        probe::{self, Answer},
-    },
-    ConnectionActor,
-    live::complaint,
-    tell,
+use super::{ConnectionActor, live::complaint, tell};
+use crate::connection::{
+    Health, Probe, Probed, Sighting, Suspect, Suspected, Verdict,
+    probe::{self, Answer},
 };
 
 /// The others are asked no more often than this on behalf of one member.

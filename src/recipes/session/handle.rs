@@ -20,14 +20,15 @@ use super::{
     healing::{End, SessionActor},
 };
 use crate::{
-    api::{
-        IntoBytes,
-        kv::{PutResponse, mod_revision},
-    },
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
-    lease::{Lease, LostReason, actor::now, deadline::later},
+    kv::{PutResponse, mod_revision},
+    lease::{
+        Lease, LostReason,
+        engine::{actor::now, deadline::later},
+    },
     recipes::{tenure::TermCell, turns::Turns},
+    request::IntoBytes,
 };
 
 /// A reader that is further behind loses the oldest events.
@@ -160,7 +161,7 @@ impl Session {
             .client
             .txn()
             .when([mod_revision(key.clone()).eq(mine.revision)])
-            .then([crate::api::kv::delete(key.clone())])
+            .then([crate::kv::delete(key.clone())])
             .timeout(left(deadline))
             .await?;
         self.shared.lock().keys.remove(&key);

@@ -14,10 +14,13 @@ use super::{
     handle::{Mine, Shared},
 };
 use crate::{
-    api::kv::{OpResponse, get, mod_revision, put, version},
     error::{Error, ErrorKind, Outcome, Result},
-    lease::{Lease, LeaseEvent, LeaseEvents, LostReason, actor::now, deadline::later},
-    supervisor::{crashes, supervise},
+    kv::{OpResponse, get, mod_revision, put, version},
+    lease::{
+        Lease, LeaseEvent, LeaseEvents, LostReason,
+        engine::{actor::now, deadline::later},
+    },
+    runtime::supervisor::{crashes, supervise},
 };
 
 /// Between two attempts to heal, growing from the first to the second.

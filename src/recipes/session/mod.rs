@@ -37,7 +37,7 @@ use crate::{
     client::Client,
     error::Result,
     lease::{Grant, LostReason},
-    runtime::shut_down,
+    runtime::thread::shut_down,
 };
 use healing::SessionActor;
 

@@ -1,6 +1,5 @@
-use super::super::policy::tests::attempt;
-use super::super::table::RpcClass;
 use super::*;
+use crate::retry::{policy::tests::attempt, table::RpcClass};
 
 fn config(name: &str, throttling: &str) -> ServiceConfig {
     let json = format!(

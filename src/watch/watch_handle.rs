@@ -1,0 +1,265 @@
+//! What the owner of a watch holds.
+
+use std::{
+    fmt,
+    future::poll_fn,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use actix::Addr;
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout_at},
+};
+use tokio_stream::Stream;
+
+use super::engine::{
+    actor::{Cancel, Drained, RequestProgress, WatchActor},
+    queue::{Ending, Queue, Queued, Taken},
+};
+use super::{WatchItem, event::Revisions};
+use crate::{
+    error::{Error, ErrorKind, Outcome},
+    runtime::thread::shut_down,
+};
+
+/// How long a server may be silent before it is asked for progress once more.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+const ASK_AGAIN_AT_MOST: Duration = Duration::from_secs(1);
+
+/// A watch: a stream of [`WatchItem`]s that goes on over any number of reconnects. The last item is
+/// [`WatchItem::Ended`]. Dropping it ends it on the server, too.
+#[must_use = "a watch that is dropped is cancelled"]
+pub struct Watch {
+    link: Link,
+    current: Option<Revisions>,
+    ended: bool,
+}
+
+impl Watch {
+    pub(crate) fn new(
+        id: u64,
+        actor: Addr<WatchActor>,
+        queue: Arc<Queue>,
+        timeout: Duration,
+    ) -> Self {
+        Self {
+            link: Link {
+                id,
+                actor,
+                queue,
+                timeout,
+            },
+            current: None,
+            ended: false,
+        }
+    }
+
+    /// The next item; `None` after the last one.
+    pub async fn next(&mut self) -> Option<WatchItem> {
+        poll_fn(|cx| self.poll(cx)).await
+    }
+
+    /// Ends the watch on the server. What has arrived can still be read, then comes the last item.
+    pub fn cancel(&self) {
+        self.link.actor.do_send(Cancel);
+    }
+
+    /// Asks the server how far the watch has come: everything up to that revision has arrived, and is in this stream
+    /// before an item [`WatchItem::Progress`]. A server that is silent is asked again.
+    ///
+    /// Fails with [`ErrorKind::DeadlineExceeded`] after the client's `request_timeout`, with
+    /// [`ErrorKind::WatchCanceled`] if the watch ends before or has ended, and with [`ErrorKind::Shutdown`] if the
+    /// client has.
+    pub fn request_progress(&self) -> impl Future<Output = Result<i64, Error>> + Send + use<> {
+        self.link.clone().request_progress()
+    }
+
+    /// Everything up to this revision was read from this stream. A watch with `start_revision` one above goes on
+    /// where this one is.
+    pub fn revision(&self) -> i64 {
+        self.link.queue.delivered()
+    }
+
+    /// A number that no other watch of this client has.
+    pub fn id(&self) -> u64 {
+        self.link.id
+    }
+
+    pub(super) fn handle(&self) -> WatchHandle {
+        WatchHandle {
+            link: self.link.clone(),
+            detached: false,
+        }
+    }
+
+    pub(crate) fn actor(&self) -> &Addr<WatchActor> {
+        &self.link.actor
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<WatchItem>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        loop {
+            if let Some(events) = Revisions::take(&mut self.current) {
+                self.link.queue.set_delivered(events.revision());
+                return Poll::Ready(Some(WatchItem::Events(events)));
+            }
+            let Taken { item, drained } = ready!(self.link.queue.poll_take(cx));
+            if drained {
+                self.link.actor.do_send(Drained);
+            }
+            return Poll::Ready(Some(match item {
+                Queued::Batch(events) => {
+                    self.current = Some(Revisions::new(events));
+                    continue;
+                }
+                Queued::Progress(revision) => {
+                    self.link.queue.set_delivered(revision);
+                    WatchItem::Progress(revision)
+                }
+                Queued::Resynced(resynced) => {
+                    self.link.queue.set_delivered(resynced.revision);
+                    WatchItem::Resynced(resynced)
+                }
+                Queued::Disconnected(error) => WatchItem::Disconnected(error),
+                Queued::Resumed => WatchItem::Resumed,
+                Queued::Lagging => WatchItem::Lagging,
+                Queued::Regressed { seen, told } => WatchItem::RevisionRegressed { seen, told },
+                Queued::Ended(why) => {
+                    self.ended = true;
+                    WatchItem::Ended(why)
+                }
+            }));
+        }
+    }
+}
+
+impl Stream for Watch {
+    type Item = WatchItem;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<WatchItem>> {
+        self.poll(cx)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.cancel();
+        }
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch")
+            .field("id", &self.id())
+            .field("revision", &self.revision())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Ends a watch that is delivered to an actor. Dropping it ends the watch, too, unless it was detached.
+#[must_use = "a watch whose handle is dropped is cancelled"]
+pub struct WatchHandle {
+    link: Link,
+    detached: bool,
+}
+
+impl WatchHandle {
+    /// Ends the watch on the server; the actor gets what has arrived, then the last item.
+    pub fn cancel(&self) {
+        self.link.actor.do_send(Cancel);
+    }
+
+    /// Lets the watch go on until its actor or the client ends.
+    pub fn detach(mut self) {
+        self.detached = true;
+    }
+
+    /// See [`Watch::request_progress`].
+    pub fn request_progress(&self) -> impl Future<Output = Result<i64, Error>> + Send + use<> {
+        self.link.clone().request_progress()
+    }
+
+    /// Everything up to this revision was sent to the actor.
+    pub fn revision(&self) -> i64 {
+        self.link.queue.delivered()
+    }
+
+    /// A number that no other watch of this client has.
+    pub fn id(&self) -> u64 {
+        self.link.id
+    }
+}
+
+impl Drop for WatchHandle {
+    fn drop(&mut self) {
+        if !self.detached {
+            self.cancel();
+        }
+    }
+}
+
+impl fmt::Debug for WatchHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WatchHandle")
+            .field("id", &self.id())
+            .field("revision", &self.revision())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The way to the watch's actor.
+#[derive(Clone)]
+struct Link {
+    id: u64,
+    actor: Addr<WatchActor>,
+    queue: Arc<Queue>,
+    timeout: Duration,
+}
+
+impl Link {
+    async fn request_progress(self) -> Result<i64, Error> {
+        let deadline = Instant::now() + self.timeout;
+        let (told, mut answer) = oneshot::channel();
+        let mut told = Some(told);
+        let mut pause = ASK_AGAIN;
+        loop {
+            self.actor.do_send(RequestProgress { told: told.take() });
+            match timeout_at(deadline.min(Instant::now() + pause), &mut answer).await {
+                Ok(Ok(revision)) => return Ok(revision),
+                Ok(Err(_)) => match self.queue.ending() {
+                    Some(Ending::Alone) => return Err(ended()),
+                    None if self.actor.connected() => {
+                        // A crash of the watch's actor took the question with it.
+                        let (again, answer_to_it) = oneshot::channel();
+                        (told, answer) = (Some(again), answer_to_it);
+                    }
+                    Some(Ending::Shutdown) | None => return Err(shut_down()),
+                },
+                Err(_) if Instant::now() >= deadline => {
+                    return Err(Error::new(
+                        ErrorKind::DeadlineExceeded,
+                        Outcome::Unknown,
+                        "the server tells no progress while watches of the same stream are behind",
+                    ));
+                }
+                Err(_) => pause = (pause * 2).min(ASK_AGAIN_AT_MOST),
+            }
+        }
+    }
+}
+
+fn ended() -> Error {
+    Error::new(
+        ErrorKind::WatchCanceled,
+        Outcome::Unknown,
+        "the watch ended before the server answered",
+    )
+}
