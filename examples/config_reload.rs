@@ -7,9 +7,9 @@ use std::{error::Error, sync::Arc};
 
 use actix::{Actor, Addr, AsyncContext, Context, Handler};
 use actix_etcd::{
-    Client, Etcd, WatchItem,
+    Client, Etcd, WatchEvent,
     kv::{get, put},
-    watch,
+    watch::watch_keys,
 };
 use actix_web::{App, HttpResponse, HttpServer, web};
 use testbed::Cluster;
@@ -33,19 +33,20 @@ impl Actor for Reload {
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         // From the revision that was read on, so no change is missed; and a compaction does not end it.
-        let changes = watch(GREETING).start_revision(self.since).resync();
-        self.etcd.do_send(changes.to(ctx.address().recipient()));
+        let changes = watch_keys(GREETING).start_revision(self.since).resync();
+        self.etcd
+            .do_send(changes.deliver_to(ctx.address().recipient()));
     }
 }
 
-impl Handler<WatchItem> for Reload {
+impl Handler<WatchEvent> for Reload {
     type Result = ();
 
-    fn handle(&mut self, item: WatchItem, _: &mut Context<Self>) {
+    fn handle(&mut self, item: WatchEvent, _: &mut Context<Self>) {
         let kvs: Vec<_> = match &item {
-            WatchItem::Events(events) => events.iter().filter_map(|e| e.kv.as_ref()).collect(),
-            WatchItem::Resynced(now) => now.created.iter().chain(&now.changed).collect(),
-            WatchItem::Ended(why) => return println!("  no more changes: {why}"),
+            WatchEvent::Events(events) => events.iter().filter_map(|e| e.kv.as_ref()).collect(),
+            WatchEvent::Resynced(now) => now.created.iter().chain(&now.changed).collect(),
+            WatchEvent::Ended(why) => return println!("  no more changes: {why}"),
             _ => return,
         };
         if let Some(kv) = kvs.last() {

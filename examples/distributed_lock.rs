@@ -9,14 +9,14 @@ use actix::{Actor, Context, Handler};
 use actix_etcd::{
     Client,
     kv::put,
-    recipes::mutex::{Held, LockEvent},
+    recipes::mutex::{LockEvent, Ownership},
 };
 use testbed::Cluster;
 use tokio::sync::watch;
 
 /// Prints, while it has the printer.
 struct Printer {
-    has_it: watch::Sender<Option<Held>>,
+    has_it: watch::Sender<Option<Ownership>>,
 }
 
 impl Actor for Printer {
@@ -43,7 +43,7 @@ impl Handler<LockEvent> for Printer {
     }
 }
 
-async fn print_pages(worker: u32, held: Held) -> actix_etcd::Result<()> {
+async fn print_pages(worker: u32, held: Ownership) -> actix_etcd::Result<()> {
     for page in 1..=2 {
         println!("  worker {worker} prints page {page}");
         // Written only while the lock is held, whatever the clocks say.

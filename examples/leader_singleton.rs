@@ -9,14 +9,14 @@ use actix::{Actor, AsyncContext, Context};
 use actix_etcd::{
     Client,
     kv::put,
-    recipes::{election::Held, singleton::Singleton},
+    recipes::{election::Ownership, singleton::Singleton},
 };
 use testbed::{Cluster, Fault, TcpBehind};
 
 /// The one that plans the work of all.
 struct Scheduler {
     node: &'static str,
-    leadership: Held,
+    leadership: Ownership,
 }
 
 impl Actor for Scheduler {
@@ -59,7 +59,7 @@ fn start_node(etcd: &Client, node: &'static str) -> actix_etcd::Result<Singleton
 async fn planned_by(etcd: &Client, node: &str) -> actix_etcd::Result<()> {
     let mut plan = etcd.watch("plan").start_revision(1).await?;
     while let Some(item) = plan.next().await {
-        if let actix_etcd::WatchItem::Events(events) = item
+        if let actix_etcd::WatchEvent::Events(events) = item
             && events.iter().any(|event| event.value() == node.as_bytes())
         {
             println!("  node {node} plans");

@@ -9,7 +9,7 @@ use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, Respon
 use actix_etcd::{
     Client, Etcd, Lease,
     kv::{get, put},
-    lease::{LeaseEvent, LeaseNews, LostReason, grant, revoke},
+    lease::{LeaseEvent, LeaseLost, LeaseMessage, grant, revoke},
 };
 use testbed::Cluster;
 use tokio::sync::{mpsc, oneshot};
@@ -19,7 +19,7 @@ struct Worker {
     etcd: actix::Addr<Etcd>,
     lease: Option<Lease>,
     renewed: mpsc::Sender<()>,
-    lost: Option<oneshot::Sender<LostReason>>,
+    lost: Option<oneshot::Sender<LeaseLost>>,
 }
 
 impl Actor for Worker {
@@ -38,7 +38,9 @@ impl Handler<Register> for Worker {
         let (etcd, worker) = (self.etcd.clone(), ctx.address());
         Box::pin(async move {
             let lease = grant(Duration::from_secs(2)).keep_alive();
-            let lease = etcd.send(lease.to(worker.clone().recipient())).await??;
+            let lease = etcd
+                .send(lease.deliver_to(worker.clone().recipient()))
+                .await??;
             let id = lease.id();
             etcd.send(put("workers/me", "at work").lease(id)).await??;
             worker.send(Hold(lease)).await?;
@@ -60,10 +62,10 @@ impl Handler<Hold> for Worker {
     }
 }
 
-impl Handler<LeaseNews> for Worker {
+impl Handler<LeaseMessage> for Worker {
     type Result = ();
 
-    fn handle(&mut self, news: LeaseNews, ctx: &mut Context<Self>) {
+    fn handle(&mut self, news: LeaseMessage, ctx: &mut Context<Self>) {
         match news.event {
             LeaseEvent::Renewed { .. } => {
                 println!("  renewed");
@@ -109,7 +111,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     assert_eq!(still_there.count, 1);
     println!("▸ revoking the lease behind its back");
     etcd.send(revoke(lease)).await??;
-    assert_eq!(was_lost.await?, LostReason::Revoked);
+    assert_eq!(was_lost.await?, LeaseLost::Revoked);
     client.shutdown().await;
     Ok(())
 }

@@ -7,7 +7,7 @@
 use std::{error::Error, time::Duration};
 
 use actix_etcd::{
-    Client, WatchItem,
+    Client, WatchEvent,
     kv::{mod_revision, put},
 };
 use testbed::Cluster;
@@ -48,7 +48,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // A watch is a stream like any other.
     let goal = (WORKERS * ROUNDS).to_string();
     while let Some(item) = watch.next().await {
-        let WatchItem::Events(events) = item else {
+        let WatchEvent::Events(events) = item else {
             continue;
         };
         let last = events.iter().rev().find_map(|event| event.kv.as_ref());

@@ -28,7 +28,7 @@ impl Actor for Directory {
     fn started(&mut self, ctx: &mut Context<Self>) {
         // With `do_send` it is told for as long as it lives.
         let me = ctx.address().recipient();
-        self.etcd.do_send(discover("services/web").to(me));
+        self.etcd.do_send(discover("services/web").deliver_to(me));
     }
 }
 

@@ -7,10 +7,10 @@ use std::{collections::BTreeMap, error::Error};
 
 use actix::{Actor, AsyncContext, Context, Handler};
 use actix_etcd::{
-    Client, Etcd, WatchItem,
+    Client, Etcd, WatchEvent,
     kv::{delete, put},
     proto::{Event, event::EventType},
-    watch,
+    watch::watch_keys,
 };
 use testbed::Cluster;
 use tokio::sync::oneshot;
@@ -28,24 +28,24 @@ impl Actor for Settings {
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         // With `do_send` the watch lives as long as this actor does.
-        let changes = watch("settings/").prefix().start_revision(self.since);
+        let changes = watch_keys("settings/").prefix().start_revision(self.since);
         let me = ctx.address().recipient();
-        self.etcd.do_send(changes.notices().to(me));
+        self.etcd.do_send(changes.status_events().deliver_to(me));
     }
 }
 
-impl Handler<WatchItem> for Settings {
+impl Handler<WatchEvent> for Settings {
     type Result = ();
 
-    fn handle(&mut self, item: WatchItem, _: &mut Context<Self>) {
+    fn handle(&mut self, item: WatchEvent, _: &mut Context<Self>) {
         match item {
-            WatchItem::Events(events) => {
+            WatchEvent::Events(events) => {
                 println!("  revision {}", events.revision());
                 events.iter().for_each(|event| self.apply(event));
             }
-            WatchItem::Disconnected(error) => println!("  interrupted: {error}"),
-            WatchItem::Resumed => println!("  resumed, with nothing lost"),
-            WatchItem::Ended(why) => println!("  over: {why}"),
+            WatchEvent::Disconnected(error) => println!("  interrupted: {error}"),
+            WatchEvent::Resumed => println!("  resumed, with nothing lost"),
+            WatchEvent::Ended(why) => println!("  over: {why}"),
             _ => {}
         }
         if self.now.contains_key("settings/done")

@@ -2,7 +2,7 @@
 //!
 //! ```no_run
 //! # async fn example() -> actix_etcd::Result<()> {
-//! use actix_etcd::{Client, kv::{get, put, version}};
+//! use actix_etcd::{kv::{get, put, version}, Client};
 //!
 //! let etcd = Client::builder(["http://127.0.0.1:2379"]).connect().await?;
 //! etcd.put("config/rate", "100").await?;
@@ -23,7 +23,7 @@
 //! 2. **A watch never loses, repeats, reorders or splits a revision**, over any number of reconnects, and ends with
 //!    exactly one typed reason ([`WatchEnd`]).
 //! 3. **A lease lives as long as the cluster lets it**: one frozen, dead or partitioned member never costs it. When it
-//!    is gone, the reason is told ([`lease::LostReason`]).
+//!    is gone, the reason is told ([`lease::LeaseLost`]).
 //! 4. **No call hangs.** Every call has a deadline (5 s by default); a dead, frozen or leaderless member is noticed
 //!    within about a second of traffic, and left.
 //! 5. **No panic, no leak, no unbounded buffer.** A crash of any actor is contained and healed; what is dropped ends on
@@ -95,7 +95,7 @@ pub use request::IntoBytes;
 pub use transport::Endpoint;
 #[cfg(feature = "tls")]
 pub use transport::TlsOptions;
-pub use watch::{Watch, WatchItem};
+pub use watch::{Watch, WatchEvent};
 
 /// What the README shows compiles.
 #[cfg(doctest)]

@@ -1,4 +1,4 @@
-//! Events through one watch, from a server that sends as fast as it can, beside etcd-client in the same run.
+//! RevisionEvents through one watch, from a server that sends as fast as it can, beside etcd-client in the same run.
 
 use std::process::Stdio;
 

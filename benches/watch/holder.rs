@@ -8,7 +8,7 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
-use actix_etcd::{Client, Watch, WatchItem};
+use actix_etcd::{Client, Watch, WatchEvent};
 
 use crate::process::Memory;
 
@@ -130,8 +130,8 @@ fn tell(revision: i64, before: Memory) {
 async fn next(watch: &mut Watch) -> i64 {
     loop {
         match watch.next().await.expect("goes on") {
-            WatchItem::Events(events) => return events.revision(),
-            WatchItem::Ended(why) => panic!("{why}"),
+            WatchEvent::Events(events) => return events.revision(),
+            WatchEvent::Ended(why) => panic!("{why}"),
             _ => {}
         }
     }

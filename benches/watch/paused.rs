@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use actix_etcd::{Client, WatchItem, proto::Event};
+use actix_etcd::{Client, WatchEvent, proto::Event};
 use testbed::Cluster;
 use tokio::task::JoinSet;
 
@@ -73,7 +73,7 @@ async fn lateness(cluster: &Cluster, paused: usize) -> Vec<Duration> {
             let mut late = Vec::with_capacity(WRITES);
             while late.len() < WRITES {
                 match watch.next().await.expect("goes on") {
-                    WatchItem::Events(events) => {
+                    WatchEvent::Events(events) => {
                         late.extend(events.iter().map(|event| since(event, &sent)));
                     }
                     other => panic!("{other:?}"),

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use actix_etcd::{Client, WatchItem};
+use actix_etcd::{Client, WatchEvent};
 use testbed::Cluster;
 
 use crate::{holder::Holder, program::verdict};
@@ -90,7 +90,7 @@ async fn alone(writer: &Client) {
         let began = Instant::now();
         let open = writer.watch("key").start_revision(revision.header.revision);
         let mut watch = open.await.expect("opens");
-        while !matches!(watch.next().await, Some(WatchItem::Events(_))) {}
+        while !matches!(watch.next().await, Some(WatchEvent::Events(_))) {}
         times.push(began.elapsed());
         // So that the next one does not begin at the same point of etcd's turn.
         tokio::time::sleep(Duration::from_millis(fastrand::u64(0..100))).await;

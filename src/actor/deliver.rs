@@ -3,41 +3,41 @@
 use actix::{Message, Recipient};
 use bytes::Bytes;
 
-use super::FreeRequest;
+use super::EtcdRequest;
 use crate::{
     balancer::ConnectivityChange,
     client::Client,
     error::Result,
-    lease::{Grant, Lease, LeaseNews},
+    lease::{Grant, Lease, LeaseMessage},
     recipes::{
         discovery::{Discover, DiscoveryEvent},
-        election::{LeaderEvent, Observation},
+        election::{LeaderEvent, Subscription},
     },
     request::ResponseFuture,
     runtime::delivery::gone,
-    watch::{OpenWatch, WatchHandle, WatchItem},
+    watch::{WatchEvent, WatchHandle, WatchRequest},
 };
 
 /// Open a watch and send its items to an actor, the next one when the last was handled:
-/// `etcd.send(watch("config/").prefix().to(recipient))`. Gives the handle that ends it.
+/// `etcd.send(watch("config/").prefix().deliver_to(recipient))`. Gives the handle that ends it.
 ///
 /// Sent with `do_send` it goes on until the actor or the client ends.
 #[derive(Clone, Message)]
 #[rtype(result = "Result<WatchHandle>")]
-pub struct DeliverWatch {
-    pub(crate) watch: OpenWatch<()>,
-    pub(crate) recipient: Recipient<WatchItem>,
+pub struct SubscribeWatch {
+    pub(crate) watch: WatchRequest<()>,
+    pub(crate) recipient: Recipient<WatchEvent>,
 }
 
-impl FreeRequest for DeliverWatch {
+impl EtcdRequest for SubscribeWatch {
     type Response = WatchHandle;
 
     fn name(&self) -> &'static str {
-        "DeliverWatch"
+        "SubscribeWatch"
     }
 
-    fn send_by(self, client: &Client) -> ResponseFuture<WatchHandle> {
-        Box::pin(self.watch.on(client).send_to(self.recipient))
+    fn send_with(self, client: &Client) -> ResponseFuture<WatchHandle> {
+        Box::pin(self.watch.on(client).deliver_to(self.recipient))
     }
 
     fn unwanted(self, handle: WatchHandle) {
@@ -46,28 +46,28 @@ impl FreeRequest for DeliverWatch {
 }
 
 /// Grant a lease and send what happens to it to an actor, from its first renewal on:
-/// `etcd.send(grant(ttl).keep_alive().to(recipient))`. Gives the lease, which is kept until it is dropped.
+/// `etcd.send(grant(ttl).keep_alive().deliver_to(recipient))`. Gives the lease, which is kept until it is dropped.
 ///
 /// Sent with `do_send` it is kept until that actor, the arbiter of [`Etcd`](crate::Etcd) or the client ends.
 #[derive(Clone, Message)]
 #[rtype(result = "Result<Lease>")]
-pub struct DeliverLease {
+pub struct SubscribeLease {
     pub(crate) grant: Grant,
-    pub(crate) recipient: Recipient<LeaseNews>,
+    pub(crate) recipient: Recipient<LeaseMessage>,
 }
 
-impl FreeRequest for DeliverLease {
+impl EtcdRequest for SubscribeLease {
     type Response = Lease;
 
     fn name(&self) -> &'static str {
-        "DeliverLease"
+        "SubscribeLease"
     }
 
-    fn send_by(self, client: &Client) -> ResponseFuture<Lease> {
-        let granted = self.grant.send_by(client);
+    fn send_with(self, client: &Client) -> ResponseFuture<Lease> {
+        let granted = self.grant.send_with(client);
         Box::pin(async move {
             let lease = granted.await?;
-            lease.send_to(self.recipient);
+            lease.deliver_to(self.recipient);
             Ok(lease)
         })
     }
@@ -85,72 +85,72 @@ impl FreeRequest for DeliverLease {
 /// Send every change of an endpoint's state to an actor, the next one when the last was handled, until that actor ends.
 #[derive(Clone, Message)]
 #[rtype(result = "Result<()>")]
-pub struct DeliverConnectivity(pub Recipient<ConnectivityChange>);
+pub struct SubscribeConnectivity(pub Recipient<ConnectivityChange>);
 
-impl FreeRequest for DeliverConnectivity {
+impl EtcdRequest for SubscribeConnectivity {
     type Response = ();
 
     fn name(&self) -> &'static str {
-        "DeliverConnectivity"
+        "SubscribeConnectivity"
     }
 
-    fn send_by(self, client: &Client) -> ResponseFuture<()> {
+    fn send_with(self, client: &Client) -> ResponseFuture<()> {
         client.send_connectivity_to(self.0);
         Box::pin(std::future::ready(Ok(())))
     }
 }
 
 /// Send every change of who leads an election to an actor, the next one when the last was handled:
-/// `etcd.send(leaders("jobs").to(recipient))`. Gives the handle that ends it.
+/// `etcd.send(leaders("jobs").deliver_to(recipient))`. Gives the handle that ends it.
 ///
 /// Sent with `do_send` it goes on until the actor or the client ends.
 #[derive(Clone, Message)]
-#[rtype(result = "Result<Observation>")]
-pub struct DeliverLeaders {
+#[rtype(result = "Result<Subscription>")]
+pub struct SubscribeLeaders {
     pub(crate) name: Bytes,
     pub(crate) recipient: Recipient<LeaderEvent>,
 }
 
-impl FreeRequest for DeliverLeaders {
-    type Response = Observation;
+impl EtcdRequest for SubscribeLeaders {
+    type Response = Subscription;
 
     fn name(&self) -> &'static str {
-        "DeliverLeaders"
+        "SubscribeLeaders"
     }
 
-    fn send_by(self, client: &Client) -> ResponseFuture<Observation> {
+    fn send_with(self, client: &Client) -> ResponseFuture<Subscription> {
         let observation = client.send_leaders_to(self.name, self.recipient);
         Box::pin(std::future::ready(Ok(observation)))
     }
 
-    fn unwanted(self, observation: Observation) {
+    fn unwanted(self, observation: Subscription) {
         observation.detach();
     }
 }
 
 /// Send the instances of a service to an actor, now and whenever they change, the next time when the last was handled:
-/// `etcd.send(discover("services/web").to(recipient))`. Gives the handle that ends it.
+/// `etcd.send(discover("services/web").deliver_to(recipient))`. Gives the handle that ends it.
 ///
 /// Sent with `do_send` it goes on until the actor or the client ends.
 #[derive(Clone, Message)]
-#[rtype(result = "Result<Observation>")]
-pub struct DeliverInstances {
+#[rtype(result = "Result<Subscription>")]
+pub struct SubscribeInstances {
     pub(crate) discover: Discover,
     pub(crate) recipient: Recipient<DiscoveryEvent>,
 }
 
-impl FreeRequest for DeliverInstances {
-    type Response = Observation;
+impl EtcdRequest for SubscribeInstances {
+    type Response = Subscription;
 
     fn name(&self) -> &'static str {
-        "DeliverInstances"
+        "SubscribeInstances"
     }
 
-    fn send_by(self, client: &Client) -> ResponseFuture<Observation> {
-        Box::pin(self.discover.on(client).send_to(self.recipient))
+    fn send_with(self, client: &Client) -> ResponseFuture<Subscription> {
+        Box::pin(self.discover.on(client).deliver_to(self.recipient))
     }
 
-    fn unwanted(self, observation: Observation) {
+    fn unwanted(self, observation: Subscription) {
         observation.detach();
     }
 }

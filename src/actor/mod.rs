@@ -6,21 +6,23 @@
 //!
 //! A handler starts the call as a task of its own, and nothing of it stays in the actor's context: nothing piles up in
 //! its mailbox. That is not bounded by actix: `send` and `do_send` find room in a full mailbox, too. So it is bounded
-//! here how many calls are under way and how many wait for that; see [`WhenFull`].
+//! here how many calls are under way and how many wait for that; see [`OverloadPolicy`].
 //!
 //! What a component may do is a `Recipient` of it: `Recipient<Put>`, `Recipient<Get>`. Requests of the administration
 //! share few types, [`Request`](crate::Request) and [`MemberRequest`](crate::MemberRequest), told apart by what they
-//! answer: a `Recipient<Request<Done, ()>>` is the right to all that answer [`Done`](crate::Done).
+//! answer: a `Recipient<Request<HeaderResponse, ()>>` is the right to all that answer [`HeaderResponse`](crate::HeaderResponse).
 
 mod deliver;
 mod request;
 mod serve;
 
 pub use self::{
-    deliver::{DeliverConnectivity, DeliverInstances, DeliverLeaders, DeliverLease, DeliverWatch},
-    request::FreeRequest,
+    deliver::{
+        SubscribeConnectivity, SubscribeInstances, SubscribeLeaders, SubscribeLease, SubscribeWatch,
+    },
+    request::EtcdRequest,
 };
-pub(crate) use request::free_request;
+pub(crate) use request::etcd_request;
 
 use std::{any::Any, fmt, sync::Arc};
 
@@ -44,9 +46,9 @@ const FAILURES_WAITING: usize = 1024;
 /// ```no_run
 /// # async fn example(client: actix_etcd::Client) -> Result<(), Box<dyn std::error::Error>> {
 /// use actix::{Actor, Recipient};
-/// use actix_etcd::{Etcd, kv::{Put, get, put}};
+/// use actix_etcd::{kv::{Put, get, put}, Etcd};
 ///
-/// let etcd = Etcd::new(client).at_most(100).start();
+/// let etcd = Etcd::new(client).max_in_flight(100).start();
 /// etcd.send(put("k", "v")).await??;
 /// let found = etcd.send(get("k")).await??;
 /// // For a component that may write keys, and nothing else:
@@ -64,21 +66,21 @@ pub struct Etcd {
     client: Option<Client>,
     calls: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
-    when_full: WhenFull,
+    overload_policy: OverloadPolicy,
     failures: Failures,
 }
 
 /// What becomes of a request that comes while as many calls are under way as may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub enum WhenFull {
-    /// It waits until a call has ended, in the order of arrival. Where as many wait as [may](Etcd::waiting_at_most), it
+pub enum OverloadPolicy {
+    /// It waits until a call has ended, in the order of arrival. Where as many wait as [may](Etcd::max_queued), it
     /// fails at once with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). Its own time-out begins when it has
     /// waited; to bound the waiting in time, too, use actix's `.timeout` on the message.
     #[default]
-    Wait,
+    Queue,
     /// It fails at once with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded).
-    Refuse,
+    Reject,
 }
 
 impl Etcd {
@@ -93,21 +95,21 @@ impl Etcd {
 
     /// How many calls may be under way at once; at least one. Default: 1024.
     #[must_use]
-    pub fn at_most(mut self, calls: usize) -> Self {
+    pub fn max_in_flight(mut self, calls: usize) -> Self {
         self.calls = Arc::new(Semaphore::new(calls.clamp(1, Semaphore::MAX_PERMITS)));
         self
     }
 
-    /// What becomes of requests beyond that. Default: [`WhenFull::Wait`].
+    /// What becomes of requests beyond that. Default: [`OverloadPolicy::Queue`].
     #[must_use]
-    pub fn when_full(mut self, choice: WhenFull) -> Self {
-        self.when_full = choice;
+    pub fn overload_policy(mut self, choice: OverloadPolicy) -> Self {
+        self.overload_policy = choice;
         self
     }
 
-    /// How many requests may wait, where they [do](WhenFull::Wait). Default: 8192.
+    /// How many requests may wait, where they [do](OverloadPolicy::Queue). Default: 8192.
     #[must_use]
-    pub fn waiting_at_most(mut self, requests: usize) -> Self {
+    pub fn max_queued(mut self, requests: usize) -> Self {
         self.waiting = Arc::new(Semaphore::new(requests.min(Semaphore::MAX_PERMITS)));
         self
     }
@@ -115,7 +117,7 @@ impl Etcd {
     /// Who is told of failures nobody waits for, which are those of `do_send` and `try_send`. Of a subscriber that is
     /// behind, 1024 failures wait; others are logged. Default: all are logged.
     #[must_use]
-    pub fn failures_to(mut self, subscriber: Recipient<RequestFailed>) -> Self {
+    pub fn deliver_failures_to(mut self, subscriber: Recipient<RequestFailed>) -> Self {
         self.failures.subscriber = Some(subscriber);
         self
     }
@@ -161,7 +163,7 @@ impl Default for Etcd {
             client: None,
             calls: Arc::new(Semaphore::new(AT_MOST)),
             waiting: Arc::new(Semaphore::new(WAITING)),
-            when_full: WhenFull::default(),
+            overload_policy: OverloadPolicy::default(),
             failures: Failures {
                 subscriber: None,
                 waiting: Arc::new(Semaphore::new(FAILURES_WAITING)),
@@ -175,7 +177,7 @@ impl fmt::Debug for Etcd {
         f.debug_struct("Etcd")
             .field("client", &self.client)
             .field("free", &self.calls.available_permits())
-            .field("when_full", &self.when_full)
+            .field("overload_policy", &self.overload_policy)
             .finish_non_exhaustive()
     }
 }
@@ -214,7 +216,7 @@ pub struct RequestFailed {
 
 impl RequestFailed {
     /// A failure to tell: for tests of a subscriber.
-    pub fn new<R: FreeRequest>(request: R, error: Error) -> Self {
+    pub fn new<R: EtcdRequest>(request: R, error: Error) -> Self {
         Self {
             name: request.name(),
             error,
@@ -223,7 +225,7 @@ impl RequestFailed {
     }
 
     /// The request itself, if it was of this type: `failed.request::<Put>()`.
-    pub fn request<R: FreeRequest>(&self) -> Option<&R> {
+    pub fn request<R: EtcdRequest>(&self) -> Option<&R> {
         self.request.downcast_ref()
     }
 }
@@ -246,7 +248,7 @@ struct Failures {
 
 impl Failures {
     /// Waits for a slow subscriber, but never with more than so many failures: what is behind must not grow.
-    async fn tell<R: FreeRequest>(&self, request: R, error: Error) {
+    async fn tell<R: EtcdRequest>(&self, request: R, error: Error) {
         let failed = RequestFailed::new(request, error);
         tracing::debug!(request = failed.name, error = %failed.error, "a request nobody waits for failed");
         if let Some(subscriber) = &self.subscriber

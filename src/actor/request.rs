@@ -11,7 +11,7 @@ use crate::{
 /// A request that is bound to no client: a message to the actor [`Etcd`](crate::Etcd), which binds it to its own.
 ///
 /// An application may have requests of its own, made of several of these.
-pub trait FreeRequest:
+pub trait EtcdRequest:
     Message<Result = Result<Self::Response>> + Clone + Send + Sized + 'static
 {
     /// What it gives.
@@ -21,7 +21,7 @@ pub trait FreeRequest:
     fn name(&self) -> &'static str;
 
     /// Makes the call.
-    fn send_by(self, client: &Client) -> ResponseFuture<Self::Response>;
+    fn send_with(self, client: &Client) -> ResponseFuture<Self::Response>;
 
     /// What becomes of an answer nobody waits for. Called on the arbiter of the actor [`Etcd`](crate::Etcd), with which
     /// a task started here ends. Default: it is dropped.
@@ -31,20 +31,20 @@ pub trait FreeRequest:
 }
 
 /// Makes a request type with a method `on(self, &Client)` a message.
-macro_rules! free_request {
+macro_rules! etcd_request {
     ($request:ident -> $response:ty) => {
         impl actix::Message for $request {
             type Result = $crate::error::Result<$response>;
         }
 
-        impl $crate::actor::FreeRequest for $request {
+        impl $crate::actor::EtcdRequest for $request {
             type Response = $response;
 
             fn name(&self) -> &'static str {
                 stringify!($request)
             }
 
-            fn send_by(
+            fn send_with(
                 self,
                 client: &$crate::client::Client,
             ) -> $crate::request::ResponseFuture<$response> {
@@ -53,7 +53,7 @@ macro_rules! free_request {
         }
     };
 }
-pub(crate) use free_request;
+pub(crate) use etcd_request;
 
 macro_rules! administration {
     ($($request:ident),*) => {
@@ -62,14 +62,14 @@ macro_rules! administration {
                 type Result = Result<T>;
             }
 
-            impl<T: Send + 'static> FreeRequest for $request<T, ()> {
+            impl<T: Send + 'static> EtcdRequest for $request<T, ()> {
                 type Response = T;
 
                 fn name(&self) -> &'static str {
                     self.rpc()
                 }
 
-                fn send_by(self, client: &Client) -> ResponseFuture<T> {
+                fn send_with(self, client: &Client) -> ResponseFuture<T> {
                     self.on(client).into_future()
                 }
             }

@@ -8,14 +8,14 @@ use actix::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
-use super::{Etcd, Failures, FreeRequest, WhenFull};
+use super::{Etcd, EtcdRequest, Failures, OverloadPolicy};
 use crate::{
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
     request::ResponseFuture,
 };
 
-impl<R: FreeRequest> Handler<R> for Etcd {
+impl<R: EtcdRequest> Handler<R> for Etcd {
     type Result = Serving<R>;
 
     fn handle(&mut self, request: R, _: &mut Context<Self>) -> Serving<R> {
@@ -24,7 +24,7 @@ impl<R: FreeRequest> Handler<R> for Etcd {
             client: self.client(),
             calls: self.calls.clone(),
             waiting: self.waiting.clone(),
-            when_full: self.when_full,
+            overload_policy: self.overload_policy,
             failures: self.failures.clone(),
         }
     }
@@ -38,11 +38,11 @@ pub struct Serving<R> {
     client: Result<Client>,
     calls: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
-    when_full: WhenFull,
+    overload_policy: OverloadPolicy,
     failures: Failures,
 }
 
-impl<R: FreeRequest> MessageResponse<Etcd, R> for Serving<R> {
+impl<R: EtcdRequest> MessageResponse<Etcd, R> for Serving<R> {
     fn handle(self, _: &mut Context<Etcd>, answer: Option<OneshotSender<R::Result>>) {
         let asker = Asker(answer);
         if asker.has_left() {
@@ -61,7 +61,8 @@ impl<R: FreeRequest> MessageResponse<Etcd, R> for Serving<R> {
             Ok(permit) => return call.start(asker, permit),
             Err(error) => error,
         };
-        let waits = error == TryAcquireError::NoPermits && self.when_full == WhenFull::Wait;
+        let waits =
+            error == TryAcquireError::NoPermits && self.overload_policy == OverloadPolicy::Queue;
         match self.waiting.try_acquire_owned() {
             Ok(place) if waits => call.wait(asker, self.calls, place),
             _ => asker.fail(call.request, overloaded(), call.failures),
@@ -84,7 +85,7 @@ struct Call<R> {
     failures: Failures,
 }
 
-impl<R: FreeRequest> Call<R> {
+impl<R: EtcdRequest> Call<R> {
     fn start(self, asker: Asker<R>, permit: OwnedSemaphorePermit) {
         actix_rt::spawn(self.run(asker, permit));
     }
@@ -104,7 +105,7 @@ impl<R: FreeRequest> Call<R> {
 
     async fn run(self, mut asker: Asker<R>, permit: OwnedSemaphorePermit) {
         let kept = asker.is_nobody().then(|| self.request.clone());
-        let call: ResponseFuture<R::Response> = self.request.send_by(&self.client);
+        let call: ResponseFuture<R::Response> = self.request.send_with(&self.client);
         let result = tokio::select! {
             result = call => result,
             () = asker.left() => return,
@@ -119,9 +120,9 @@ impl<R: FreeRequest> Call<R> {
 }
 
 /// Who waits for the answer, if anybody does.
-struct Asker<R: FreeRequest>(Option<OneshotSender<R::Result>>);
+struct Asker<R: EtcdRequest>(Option<OneshotSender<R::Result>>);
 
-impl<R: FreeRequest> Asker<R> {
+impl<R: EtcdRequest> Asker<R> {
     fn is_nobody(&self) -> bool {
         self.0.is_none()
     }

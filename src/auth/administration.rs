@@ -7,11 +7,11 @@ use crate::{
     client::Client,
     error::{Error, Result},
     proto::{self, AuthDisableRequest, AuthEnableRequest, AuthStatusRequest, ResponseHeader},
-    request::{Done, Request, answers, done, header},
+    request::{HeaderResponse, Request, answers, header, header_responses},
     retry::RpcClass,
 };
 
-done!(proto::AuthEnableResponse, proto::AuthDisableResponse);
+header_responses!(proto::AuthEnableResponse, proto::AuthDisableResponse);
 answers!(proto::AuthStatusResponse);
 
 /// A request of the Auth service.
@@ -42,13 +42,13 @@ pub fn requests() -> Auth<()> {
 
 impl<C: Clone> Auth<C> {
     /// Switches authentication on. Needs a user `root` with the role `root`.
-    pub fn enable(&self) -> Request<Done, C> {
+    pub fn enable(&self) -> Request<HeaderResponse, C> {
         let rpc = rpc("/etcdserverpb.Auth/AuthEnable", RpcClass::Mutation);
         Request::new::<proto::AuthEnableResponse>(&self.0, rpc, &AuthEnableRequest {})
     }
 
     /// Switches authentication off.
-    pub fn disable(&self) -> Request<Done, C> {
+    pub fn disable(&self) -> Request<HeaderResponse, C> {
         let rpc = rpc("/etcdserverpb.Auth/AuthDisable", RpcClass::Mutation);
         Request::new::<proto::AuthDisableResponse>(&self.0, rpc, &AuthDisableRequest {})
     }

@@ -9,14 +9,16 @@ use crate::{
         AuthRoleGrantPermissionRequest, AuthRoleListRequest, AuthRoleRevokePermissionRequest,
         ResponseHeader, authpb,
     },
-    request::{Done, IntoBytes, Request, answers, done, header, key_range::Span},
+    request::{
+        HeaderResponse, IntoBytes, Request, answers, header, header_responses, key_range::Span,
+    },
     retry::RpcClass,
     transport::grpc,
 };
 
 pub use crate::proto::authpb::permission::Type as Access;
 
-done!(
+header_responses!(
     proto::AuthRoleAddResponse,
     proto::AuthRoleDeleteResponse,
     proto::AuthRoleGrantPermissionResponse,
@@ -92,21 +94,25 @@ pub fn requests() -> Roles<()> {
 
 impl<C: Clone> Roles<C> {
     /// Adds a role, which allows nothing yet.
-    pub fn add(&self, name: impl Into<String>) -> Request<Done, C> {
+    pub fn add(&self, name: impl Into<String>) -> Request<HeaderResponse, C> {
         let rpc = rpc("/etcdserverpb.Auth/RoleAdd", RpcClass::Mutation);
         let request = AuthRoleAddRequest { name: name.into() };
         Request::new::<proto::AuthRoleAddResponse>(&self.0, rpc, &request)
     }
 
     /// Removes a role, from its users, too.
-    pub fn delete(&self, name: impl Into<String>) -> Request<Done, C> {
+    pub fn delete(&self, name: impl Into<String>) -> Request<HeaderResponse, C> {
         let rpc = rpc("/etcdserverpb.Auth/RoleDelete", RpcClass::Mutation);
         let request = AuthRoleDeleteRequest { role: name.into() };
         Request::new::<proto::AuthRoleDeleteResponse>(&self.0, rpc, &request)
     }
 
     /// Lets a role do something.
-    pub fn grant(&self, name: impl Into<String>, permission: Permission) -> Request<Done, C> {
+    pub fn grant(
+        &self,
+        name: impl Into<String>,
+        permission: Permission,
+    ) -> Request<HeaderResponse, C> {
         let rpc = rpc("/etcdserverpb.Auth/RoleGrantPermission", RpcClass::Mutation);
         let Permission { access, span } = permission;
         let name = name.into();
@@ -124,7 +130,11 @@ impl<C: Clone> Roles<C> {
     }
 
     /// Takes a permission back: exactly the keys that were granted at once, whatever the access.
-    pub fn revoke(&self, name: impl Into<String>, permission: Permission) -> Request<Done, C> {
+    pub fn revoke(
+        &self,
+        name: impl Into<String>,
+        permission: Permission,
+    ) -> Request<HeaderResponse, C> {
         let rpc = rpc(
             "/etcdserverpb.Auth/RoleRevokePermission",
             RpcClass::Mutation,

@@ -2,7 +2,7 @@
 //!
 //! ```no_run
 //! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
-//! use actix_etcd::roles::Permission;
+//! use actix_etcd::auth::roles::Permission;
 //!
 //! etcd.roles().add("reader").await?;
 //! etcd.roles().grant("reader", Permission::read("config/").prefix()).await?;
@@ -24,11 +24,11 @@ use crate::{
         AuthUserGetRequest, AuthUserGrantRoleRequest, AuthUserListRequest,
         AuthUserRevokeRoleRequest, ResponseHeader, authpb::UserAddOptions,
     },
-    request::{Done, Request, answers, done, header},
+    request::{HeaderResponse, Request, answers, header, header_responses},
     retry::RpcClass,
 };
 
-done!(
+header_responses!(
     proto::AuthUserAddResponse,
     proto::AuthUserDeleteResponse,
     proto::AuthUserChangePasswordResponse,
@@ -55,7 +55,11 @@ pub fn requests() -> Users<()> {
 
 impl<C: Clone> Users<C> {
     /// Adds a user with a password.
-    pub fn add(&self, name: impl Into<String>, password: impl Into<String>) -> Request<Done, C> {
+    pub fn add(
+        &self,
+        name: impl Into<String>,
+        password: impl Into<String>,
+    ) -> Request<HeaderResponse, C> {
         self.add_request(AuthUserAddRequest {
             name: name.into(),
             password: password.into(),
@@ -64,7 +68,7 @@ impl<C: Clone> Users<C> {
     }
 
     /// Adds a user who logs in by the common name of a client certificate only.
-    pub fn add_without_password(&self, name: impl Into<String>) -> Request<Done, C> {
+    pub fn add_without_password(&self, name: impl Into<String>) -> Request<HeaderResponse, C> {
         self.add_request(AuthUserAddRequest {
             name: name.into(),
             options: Some(UserAddOptions { no_password: true }),
@@ -72,7 +76,7 @@ impl<C: Clone> Users<C> {
         })
     }
 
-    fn add_request(&self, mut request: AuthUserAddRequest) -> Request<Done, C> {
+    fn add_request(&self, mut request: AuthUserAddRequest) -> Request<HeaderResponse, C> {
         let rpc = rpc("/etcdserverpb.Auth/UserAdd", RpcClass::Mutation);
         let body = secret_body(&request);
         request.password.zeroize();
@@ -80,7 +84,7 @@ impl<C: Clone> Users<C> {
     }
 
     /// Removes a user.
-    pub fn delete(&self, name: impl Into<String>) -> Request<Done, C> {
+    pub fn delete(&self, name: impl Into<String>) -> Request<HeaderResponse, C> {
         let rpc = rpc("/etcdserverpb.Auth/UserDelete", RpcClass::Mutation);
         let request = AuthUserDeleteRequest { name: name.into() };
         Request::new::<proto::AuthUserDeleteResponse>(&self.0, rpc, &request)
@@ -91,7 +95,7 @@ impl<C: Clone> Users<C> {
         &self,
         name: impl Into<String>,
         password: impl Into<String>,
-    ) -> Request<Done, C> {
+    ) -> Request<HeaderResponse, C> {
         let rpc = rpc("/etcdserverpb.Auth/UserChangePassword", RpcClass::Mutation);
         let mut request = AuthUserChangePasswordRequest {
             name: name.into(),
@@ -104,7 +108,11 @@ impl<C: Clone> Users<C> {
     }
 
     /// Gives a user a role.
-    pub fn grant_role(&self, name: impl Into<String>, role: impl Into<String>) -> Request<Done, C> {
+    pub fn grant_role(
+        &self,
+        name: impl Into<String>,
+        role: impl Into<String>,
+    ) -> Request<HeaderResponse, C> {
         let rpc = rpc("/etcdserverpb.Auth/UserGrantRole", RpcClass::Mutation);
         let request = AuthUserGrantRoleRequest {
             user: name.into(),
@@ -118,7 +126,7 @@ impl<C: Clone> Users<C> {
         &self,
         name: impl Into<String>,
         role: impl Into<String>,
-    ) -> Request<Done, C> {
+    ) -> Request<HeaderResponse, C> {
         let rpc = rpc("/etcdserverpb.Auth/UserRevokeRole", RpcClass::Mutation);
         let request = AuthUserRevokeRoleRequest {
             name: name.into(),

@@ -1,6 +1,6 @@
 //! Which endpoints should have a connection now. Pure.
 
-use super::Connects;
+use super::ConnectionMode;
 use crate::connection::{ConnectivityState, EndpointId};
 
 /// What an endpoint's connection should be told.
@@ -21,16 +21,16 @@ pub(crate) struct Known {
     pub(crate) named: bool,
 }
 
-/// With [`Connects::One`], all are dialled until one is up; it is kept until it fails, and the others are closed, but for
+/// With [`ConnectionMode::Single`], all are dialled until one is up; it is kept until it fails, and the others are closed, but for
 /// those that requests name. Tells who is kept, too.
 pub(crate) fn demands(
-    connects: Connects,
+    connects: ConnectionMode,
     kept: Option<EndpointId>,
     endpoints: &[Known],
 ) -> (Option<EndpointId>, Vec<Demand>) {
     let kept = match connects {
-        Connects::All => None,
-        Connects::One => endpoints
+        ConnectionMode::All => None,
+        ConnectionMode::Single => endpoints
             .iter()
             .filter(|known| known.state == ConnectivityState::Ready)
             .min_by_key(|known| (Some(known.id) != kept, known.named))
@@ -64,14 +64,14 @@ mod tests {
         known.collect()
     }
 
-    fn ask(connects: Connects, states: &[ConnectivityState]) -> Vec<Demand> {
+    fn ask(connects: ConnectionMode, states: &[ConnectivityState]) -> Vec<Demand> {
         demands(connects, None, &known(states, &[])).1
     }
 
     #[test]
     fn all_endpoints_are_connected_where_the_policy_wants_all() {
         assert_eq!(
-            ask(Connects::All, &[Idle, Ready, Connecting]),
+            ask(ConnectionMode::All, &[Idle, Ready, Connecting]),
             [Demand::Connect(EndpointId(0))]
         );
     }
@@ -80,7 +80,7 @@ mod tests {
     fn the_first_one_up_is_kept_and_the_others_rest() {
         assert_eq!(
             ask(
-                Connects::One,
+                ConnectionMode::Single,
                 &[Connecting, Ready, Ready, TransientFailure, Idle]
             ),
             [0, 2, 3].map(|id| Demand::Rest(EndpointId(id)))
@@ -90,11 +90,11 @@ mod tests {
     #[test]
     fn when_the_kept_one_fails_all_are_dialled_again() {
         assert_eq!(
-            ask(Connects::One, &[Idle, TransientFailure, Idle]),
+            ask(ConnectionMode::Single, &[Idle, TransientFailure, Idle]),
             [0, 2].map(|id| Demand::Connect(EndpointId(id)))
         );
         assert_eq!(
-            ask(Connects::One, &[NoLeader, Idle]),
+            ask(ConnectionMode::Single, &[NoLeader, Idle]),
             [Demand::Connect(EndpointId(1))]
         );
     }
@@ -104,19 +104,22 @@ mod tests {
         let kept = Some(EndpointId(1));
         let named = known(&[Idle, Ready, Idle], &[0]);
         let connect = vec![Demand::Connect(EndpointId(0))];
-        assert_eq!(demands(Connects::One, kept, &named), (kept, connect));
+        assert_eq!(
+            demands(ConnectionMode::Single, kept, &named),
+            (kept, connect)
+        );
         let both = known(&[Ready, Ready, Idle], &[0]);
-        assert_eq!(demands(Connects::One, kept, &both), (kept, vec![]));
-        assert_eq!(demands(Connects::One, None, &both), (kept, vec![]));
+        assert_eq!(demands(ConnectionMode::Single, kept, &both), (kept, vec![]));
+        assert_eq!(demands(ConnectionMode::Single, None, &both), (kept, vec![]));
         let over = known(&[Ready, Ready, Idle], &[]);
         let rest = vec![Demand::Rest(EndpointId(0))];
-        assert_eq!(demands(Connects::One, kept, &over), (kept, rest));
+        assert_eq!(demands(ConnectionMode::Single, kept, &over), (kept, rest));
     }
 
     #[test]
     fn one_that_is_named_takes_over_when_the_kept_one_fails() {
         let lost = known(&[Ready, TransientFailure], &[0]);
-        let (kept, demands) = demands(Connects::One, Some(EndpointId(1)), &lost);
+        let (kept, demands) = demands(ConnectionMode::Single, Some(EndpointId(1)), &lost);
         assert_eq!(kept, Some(EndpointId(0)));
         assert_eq!(demands, [Demand::Rest(EndpointId(1))]);
     }

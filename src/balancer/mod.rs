@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use crate::{
-    connection::{Connection, ConnectivityState, EndpointId, verdict::Others},
+    connection::{Connection, EndpointId, verdict::Others},
     error::Error,
     transport::Endpoint,
 };
@@ -28,8 +28,10 @@ pub(crate) mod demand;
 mod policy;
 mod status;
 
+pub use crate::{actor::SubscribeConnectivity, connection::ConnectivityState};
 pub use policy::{
-    BalancePolicy, Candidate, Candidates, Connects, LeaderFirst, Pinned, PowerOfTwo, RoundRobin,
+    BalancePolicy, ConnectionMode, LeaderFirst, Pinned, PowerOfTwo, ReadyEndpoint, ReadyEndpoints,
+    RoundRobin,
 };
 pub use status::{ConnectivityChange, EndpointStatus};
 

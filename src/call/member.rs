@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Caller;
 use crate::{
-    balancer::{Connects, MemberView, NeedMember, Subscribe},
+    balancer::{ConnectionMode, MemberView, NeedMember, Subscribe},
     connection::{Connection, ConnectivityState},
     error::{Error, ErrorKind, Outcome},
     runtime::thread::shut_down,
@@ -21,7 +21,7 @@ impl Caller {
                 "{endpoint} is not among the client's endpoints"
             )));
         }
-        if self.policy.connects() == Connects::One {
+        if self.policy.connects() == ConnectionMode::Single {
             self.balancer.do_send(NeedMember(endpoint.clone()));
         }
         Ok(Self {

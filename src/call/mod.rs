@@ -21,7 +21,7 @@ use tokio::{
 
 use crate::{
     auth::engine::{Token, Tokens},
-    balancer::{AwaitReady, BalancePolicy, Candidates, ReadySetCell, actor::BalancerActor},
+    balancer::{AwaitReady, BalancePolicy, ReadyEndpoints, ReadySetCell, actor::BalancerActor},
     connection::{Connection, shared::Shared},
     error::{Error, ErrorKind, Outcome},
     proto::ResponseHeader,
@@ -224,7 +224,7 @@ impl Caller {
         if usable.is_empty() {
             return None;
         }
-        let candidates = Candidates::new(usable);
+        let candidates = ReadyEndpoints::new(usable);
         let mut chosen = &usable[0];
         for _ in 0..usable.len() {
             let index = self.policy.pick(&candidates);

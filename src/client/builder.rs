@@ -133,28 +133,28 @@ impl ClientBuilder {
     }
 
     /// Logs in as this user. The client gets a token, renews it before it ends or when it is refused, and goes without
-    /// where authentication is not enabled. Replaces `token` and `auth_provider`. Default: no user.
-    pub fn auth(self, user: impl Into<String>, password: impl Into<String>) -> Self {
+    /// where authentication is not enabled. Replaces `token` and `credentials_provider`. Default: no user.
+    pub fn credentials(self, user: impl Into<String>, password: impl Into<String>) -> Self {
         let provider = Provider::always(Credentials::password(user, password));
         self.logging_in(Login::Provided(provider))
     }
 
-    /// Sends this token with every request, such as a JWT. It is never renewed: where tokens end, use `auth` or
-    /// `auth_provider`. Replaces those. Default: none.
+    /// Sends this token with every request, such as a JWT. It is never renewed: where tokens end, use `credentials` or
+    /// `credentials_provider`. Replaces those. Default: none.
     pub fn token(self, token: impl Into<String>) -> Self {
         self.logging_in(Login::Token(Zeroizing::new(token.into())))
     }
 
     /// Asks this function for credentials whenever the client logs in: for passwords that rotate, and for tokens that
     /// are made elsewhere. It runs on the client's own thread, so it must not block, and may take as long as a request.
-    /// Replaces `auth` and `token`. Default: none.
+    /// Replaces `credentials` and `token`. Default: none.
     ///
     /// ```no_run
     /// # async fn example() -> actix_etcd::Result<()> {
     /// use actix_etcd::{Client, Credentials};
     ///
     /// let etcd = Client::builder(["http://127.0.0.1:2379"])
-    ///     .auth_provider(|| async {
+    ///     .credentials_provider(|| async {
     ///         let mut password = tokio::fs::read_to_string("/run/secrets/etcd").await?;
     ///         // Cut, not copied: what is handed over is wiped from memory, a copy would not be.
     ///         password.truncate(password.trim_end().len());
@@ -165,7 +165,7 @@ impl ClientBuilder {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn auth_provider<F, R, E>(self, give: F) -> Self
+    pub fn credentials_provider<F, R, E>(self, give: F) -> Self
     where
         F: Fn() -> R + Send + Sync + 'static,
         R: Future<Output = Result<Credentials, E>> + Send + 'static,

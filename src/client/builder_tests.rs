@@ -1,4 +1,4 @@
-use super::builder::*;
+use super::*;
 
 #[test]
 fn the_defaults_are_those_the_docs_name() {

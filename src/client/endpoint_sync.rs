@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Client, Inner};
 use crate::{
-    balancer::{By, Connects, MemberView, NeedMember, UpdateEndpoints},
+    balancer::{By, ConnectionMode, MemberView, NeedMember, UpdateEndpoints},
     call::{Rpc, deadline_in},
     connection::ConnectivityState,
     error::{Error, ErrorKind},
@@ -96,7 +96,7 @@ impl Client {
     /// Waits until each of these has answered or failed, and tells how each stands.
     async fn answering(&self, endpoints: &[Endpoint]) -> Vec<Standing> {
         let caller = self.caller();
-        if caller.policy.connects() == Connects::One {
+        if caller.policy.connects() == ConnectionMode::Single {
             // A policy that keeps one connection would leave the others idle, and nobody would know of them.
             for endpoint in endpoints {
                 caller.balancer.do_send(NeedMember(endpoint.clone()));

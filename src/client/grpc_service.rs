@@ -29,7 +29,7 @@ use crate::{
 ///
 /// ```no_run
 /// # async fn example(etcd: &actix_etcd::Client) -> Result<(), Box<dyn std::error::Error>> {
-/// use actix_etcd::proto::{AlarmRequest, maintenance_client::MaintenanceClient};
+/// use actix_etcd::proto::{maintenance_client::MaintenanceClient, AlarmRequest};
 ///
 /// let mut maintenance = MaintenanceClient::new(etcd.grpc());
 /// let alarms = maintenance.alarm(AlarmRequest::default()).await?.into_inner().alarms;
@@ -52,7 +52,7 @@ impl Client {
 }
 
 impl Service<Request<Body>> for GrpcService {
-    type Response = Response<AnswerBody>;
+    type Response = Response<ResponseBody>;
     type Error = Error;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
 
@@ -103,7 +103,7 @@ impl Channel {
         request: Request<()>,
         mut body: Body,
         sent_with: SentWith,
-    ) -> Result<Response<AnswerBody>, Error> {
+    ) -> Result<Response<ResponseBody>, Error> {
         let (response, mut stream) = self.start_request(request)?;
         let id = stream.stream_id().as_u32();
         // A request of one message is sent whole at once; what waits for more goes on beside the answer.
@@ -125,7 +125,7 @@ impl Channel {
             Err(error) => return Err(self.broken(error, id).await),
         };
         sent_with.look(response.headers());
-        Ok(response.map(|stream| AnswerBody {
+        Ok(response.map(|stream| ResponseBody {
             stream,
             data_ended: false,
             channel: self.clone(),
@@ -168,20 +168,20 @@ fn send(
 }
 
 /// The body of an answer as tonic reads it.
-pub struct AnswerBody {
+pub struct ResponseBody {
     stream: RecvStream,
     data_ended: bool,
     channel: Channel,
     sent_with: SentWith,
 }
 
-impl std::fmt::Debug for AnswerBody {
+impl std::fmt::Debug for ResponseBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AnswerBody").finish_non_exhaustive()
+        f.debug_struct("ResponseBody").finish_non_exhaustive()
     }
 }
 
-impl http_body::Body for AnswerBody {
+impl http_body::Body for ResponseBody {
     type Data = Bytes;
     type Error = Error;
 

@@ -5,7 +5,7 @@ pub(crate) mod endpoint_sync;
 mod grpc_service;
 
 pub use builder::ClientBuilder;
-pub use grpc_service::{AnswerBody, GrpcService};
+pub use grpc_service::{GrpcService, ResponseBody};
 
 use std::{
     fmt,
@@ -17,10 +17,7 @@ use actix::{Addr, Recipient};
 use tokio::sync::OnceCell;
 use tokio_stream::{Stream, StreamExt, wrappers::BroadcastStream};
 
-use self::{
-    builder::parse_endpoints,
-    endpoint_sync::keep_in_sync,
-};
+use self::{builder::parse_endpoints, endpoint_sync::keep_in_sync};
 use crate::{
     auth::{
         Login,
@@ -85,7 +82,7 @@ impl Client {
         ClientBuilder::new(endpoints)
     }
 
-    /// Connects with the default options.
+    /// ConnectionMode with the default options.
     pub async fn connect<E: Into<String>>(
         endpoints: impl IntoIterator<Item = E>,
     ) -> Result<Self, Error> {

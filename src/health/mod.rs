@@ -8,7 +8,7 @@ use crate::{
         ResponseHeader,
         health::{HealthCheckRequest, HealthCheckResponse},
     },
-    request::{Answers, MemberRequest},
+    request::{MemberRequest, ResponseStream},
     retry::RpcClass,
     transport::Endpoint,
 };
@@ -53,10 +53,10 @@ impl<C: Clone> Health<C> {
 
 impl Health {
     /// Whether this member serves, now and at every change. The stream ends with an error if the member fails.
-    pub async fn watch(&self, endpoint: impl AsRef<str>) -> Result<Answers<Serving>> {
+    pub async fn watch(&self, endpoint: impl AsRef<str>) -> Result<ResponseStream<Serving>> {
         let endpoint = Endpoint::parse(endpoint.as_ref())?;
         let request = HealthCheckRequest::default();
-        Answers::open::<_, HealthCheckResponse>(
+        ResponseStream::open::<_, HealthCheckResponse>(
             &self.0,
             "/grpc.health.v1.Health/Watch",
             request,

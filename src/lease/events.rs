@@ -12,7 +12,7 @@ use std::{
 use actix::Message;
 use tokio_stream::Stream;
 
-use super::LostReason;
+use super::LeaseLost;
 
 /// A reader that is further behind loses the oldest events; never the last.
 const KEPT: usize = 16;
@@ -32,14 +32,14 @@ pub enum LeaseEvent {
         deadline: Instant,
     },
     /// It is gone. Nothing follows.
-    Lost(LostReason),
+    Lost(LeaseLost),
 }
 
 /// The same as a message to an actor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Message)]
 #[rtype(result = "()")]
 #[non_exhaustive]
-pub struct LeaseNews {
+pub struct LeaseMessage {
     /// Which lease.
     pub lease: i64,
     /// What happened.
@@ -161,11 +161,11 @@ mod tests {
             queue.push(LeaseEvent::Renewed { deadline });
             queue.push(LeaseEvent::AtRisk { deadline });
         }
-        queue.push(LeaseEvent::Lost(LostReason::Expired));
+        queue.push(LeaseEvent::Lost(LeaseLost::Expired));
         queue.push(LeaseEvent::Renewed { deadline });
         let read = read(&queue);
         assert_eq!(read.len(), KEPT);
-        assert_eq!(read.last(), Some(&LeaseEvent::Lost(LostReason::Expired)));
+        assert_eq!(read.last(), Some(&LeaseEvent::Lost(LeaseLost::Expired)));
     }
 
     #[tokio::test]

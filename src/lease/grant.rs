@@ -5,12 +5,12 @@ use std::{sync::Arc, time::Duration};
 use actix::Recipient;
 
 use super::{
-    LeaseNews,
+    LeaseMessage,
     engine::{actor::now, cell::LeaseCell, deadline::Deadline},
 };
 use super::{lease_handle::Lease, revoke};
 use crate::{
-    actor::DeliverLease,
+    actor::SubscribeLease,
     call::Rpc,
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
@@ -55,8 +55,8 @@ pub fn grant(ttl: Duration) -> Grant {
 
 impl Grant {
     /// A message to the actor [`Etcd`](crate::Etcd): grant the lease, and send what happens to it to this actor.
-    pub fn to(self, recipient: Recipient<LeaseNews>) -> DeliverLease {
-        DeliverLease {
+    pub fn deliver_to(self, recipient: Recipient<LeaseMessage>) -> SubscribeLease {
+        SubscribeLease {
             grant: self,
             recipient,
         }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tokio_stream::StreamExt;
 
 use super::{
-    LeaseEvent, LeaseEvents, LeaseNews, LostReason,
+    LeaseEvent, LeaseEvents, LeaseLost, LeaseMessage,
     engine::{
         Announce, Keep, Release,
         actor::now,
@@ -108,11 +108,13 @@ impl Lease {
 
     /// Sends what happens to it from now on to an actor, the next event when the last was handled. One that is far
     /// behind misses the oldest; never the last.
-    pub fn send_to(&self, recipient: Recipient<LeaseNews>) {
+    pub fn deliver_to(&self, recipient: Recipient<LeaseMessage>) {
         let lease = self.id();
-        let news = self.events().map(move |event| LeaseNews { lease, event });
+        let news = self
+            .events()
+            .map(move |event| LeaseMessage { lease, event });
         let event = self.cell.lost().map(LeaseEvent::Lost);
-        let last = event.map(|event| LeaseNews { lease, event });
+        let last = event.map(|event| LeaseMessage { lease, event });
         let unheard = Unheard::new(recipient.clone(), last);
         self.client.run(move || {
             unheard.started();
@@ -121,7 +123,7 @@ impl Lease {
     }
 
     /// Waits until a kept lease is lost, and tells why. A lease that is not kept never is.
-    pub fn lost(&self) -> impl Future<Output = LostReason> + Send + 'static + use<> {
+    pub fn lost(&self) -> impl Future<Output = LeaseLost> + Send + 'static + use<> {
         let mut events = self.events();
         async move {
             while let Some(event) = events.next().await {
@@ -176,7 +178,7 @@ impl Drop for Lease {
         if !self.released {
             let may_be_there = matches!(
                 self.cell.lost(),
-                None | Some(LostReason::NeverConfirmed | LostReason::PermissionDenied)
+                None | Some(LeaseLost::NeverConfirmed | LeaseLost::PermissionDenied)
             );
             let revoke = self.cell.revoke_on_drop() && may_be_there;
             self.release(revoke);

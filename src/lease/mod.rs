@@ -20,8 +20,8 @@ mod lease_handle;
 mod queries;
 pub(crate) mod revoke;
 
-pub use engine::deadline::LostReason;
-pub use events::{LeaseEvent, LeaseEvents, LeaseNews};
+pub use engine::deadline::LeaseLost;
+pub use events::{LeaseEvent, LeaseEvents, LeaseMessage};
 pub use grant::{Grant, grant};
 pub(crate) use keep_alive_once::ONCE_PATIENCE;
 pub use keep_alive_once::{KeepAliveOnce, KeepAliveOnceResponse, keep_alive_once};

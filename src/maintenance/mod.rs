@@ -27,12 +27,12 @@ use crate::{
         ResponseHeader, StatusRequest, alarm_request::AlarmAction,
         downgrade_request::DowngradeAction,
     },
-    request::{Done, MemberRequest, Request, answers, done, header},
+    request::{HeaderResponse, MemberRequest, Request, answers, header, header_responses},
     retry::RpcClass,
 };
 
 pub use self::{
-    snapshot_file::{SaveSnapshot, Saved},
+    snapshot_file::{SavedSnapshot, SnapshotToFile},
     upkeep::{DisarmAll, MoveLeader},
     versions::MemberVersion,
 };
@@ -45,7 +45,7 @@ answers!(
     proto::HashKvResponse,
     proto::DowngradeResponse,
 );
-done!(proto::DefragmentResponse, proto::MoveLeaderResponse);
+header_responses!(proto::DefragmentResponse, proto::MoveLeaderResponse);
 
 const ALARM: &str = "/etcdserverpb.Maintenance/Alarm";
 const DOWNGRADE: &str = "/etcdserverpb.Maintenance/Downgrade";
@@ -126,7 +126,7 @@ impl<C: Clone> Maintenance<C> {
     /// Gives the space of deleted and compacted data back to the file system. The member serves nothing meanwhile, so
     /// do one at a time, and allow as long as its database needs (`.timeout`). Where its answer is lost, it may still be
     /// at it ([`Outcome::Unknown`](crate::Outcome::Unknown)): no other member is asked then.
-    pub fn defragment(&self) -> MemberRequest<Done, C> {
+    pub fn defragment(&self) -> MemberRequest<HeaderResponse, C> {
         // Twice does no harm to one member, but would stop two of them.
         let rpc = own("/etcdserverpb.Maintenance/Defragment", RpcClass::Mutation);
         MemberRequest::new::<proto::DefragmentResponse>(&self.0, rpc, &DefragmentRequest {})

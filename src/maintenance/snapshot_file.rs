@@ -31,8 +31,8 @@ const PIECES: usize = 16;
 impl Maintenance {
     /// Saves a copy of a member's database, in a file that only its owner may read. It is written beside, checked against its checksum, synced and then
     /// renamed: under this name there is never half a snapshot. If its member fails, it starts over with another one.
-    pub fn snapshot_to(&self, path: impl Into<PathBuf>) -> SaveSnapshot {
-        SaveSnapshot {
+    pub fn snapshot_to(&self, path: impl Into<PathBuf>) -> SnapshotToFile {
+        SnapshotToFile {
             client: self.0.clone(),
             path: path.into(),
             progress: None,
@@ -44,20 +44,20 @@ type Listener = Box<dyn FnMut(Progress) + Send>;
 
 /// Saves a snapshot when it is awaited; see [`Maintenance::snapshot_to`].
 #[must_use = "a snapshot is saved when this is awaited"]
-pub struct SaveSnapshot {
+pub struct SnapshotToFile {
     client: Client,
     path: PathBuf,
     progress: Option<Listener>,
 }
 
-impl SaveSnapshot {
+impl SnapshotToFile {
     /// Tells after every piece how far it has come; it starts over with 0 after a failure. Default: nobody is told.
     pub fn progress(mut self, tell: impl FnMut(Progress) + Send + 'static) -> Self {
         self.progress = Some(Box::new(tell));
         self
     }
 
-    async fn save(mut self) -> Result<Saved> {
+    async fn save(mut self) -> Result<SavedSnapshot> {
         let mut attempt = 1;
         let mut failed = Vec::new();
         loop {
@@ -72,7 +72,7 @@ impl SaveSnapshot {
     }
 
     /// Adds the member to those that failed if the snapshot breaks off.
-    async fn attempt(&mut self, failed: &mut Vec<Endpoint>) -> Result<Saved> {
+    async fn attempt(&mut self, failed: &mut Vec<Endpoint>) -> Result<SavedSnapshot> {
         let mut snapshot = Snapshot::begin(&self.client, failed).await?;
         let mut file = PartFile::create(&self.path);
         while let Some(bytes) = snapshot.next().await {
@@ -89,7 +89,7 @@ impl SaveSnapshot {
             }
         }
         file.finish().await?;
-        Ok(Saved {
+        Ok(SavedSnapshot {
             path: std::mem::take(&mut self.path),
             size: snapshot.progress().received,
             version: snapshot.version().map(str::to_owned),
@@ -105,25 +105,25 @@ fn passes(error: &Error) -> bool {
     )
 }
 
-impl IntoFuture for SaveSnapshot {
-    type Output = Result<Saved>;
-    type IntoFuture = ResponseFuture<Saved>;
+impl IntoFuture for SnapshotToFile {
+    type Output = Result<SavedSnapshot>;
+    type IntoFuture = ResponseFuture<SavedSnapshot>;
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.save())
     }
 }
 
-impl fmt::Debug for SaveSnapshot {
+impl fmt::Debug for SnapshotToFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SaveSnapshot({})", self.path.display())
+        write!(f, "SnapshotToFile({})", self.path.display())
     }
 }
 
 /// A snapshot that was saved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Saved {
+pub struct SavedSnapshot {
     /// Where.
     pub path: PathBuf,
     /// Its size in bytes.

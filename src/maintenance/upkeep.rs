@@ -10,7 +10,7 @@ use crate::{
     client::Client,
     error::{ErrorKind, Result},
     proto::{MoveLeaderRequest, MoveLeaderResponse},
-    request::{Done, request},
+    request::{HeaderResponse, request},
     retry::RpcClass,
     transport::grpc,
 };
@@ -27,7 +27,7 @@ pub struct MoveLeader<C = ()> {
     client: C,
 }
 
-request!(MoveLeader { to } -> Done);
+request!(MoveLeader { to } -> HeaderResponse);
 
 /// Takes all alarms back. Made by [`Maintenance::disarm_all`].
 #[derive(Debug, Clone)]
@@ -72,7 +72,7 @@ impl DisarmAll {
 }
 
 impl MoveLeader {
-    async fn perform(self, client: &Client, timeout: Duration) -> Result<Done> {
+    async fn perform(self, client: &Client, timeout: Duration) -> Result<HeaderResponse> {
         let rpc = agreed("/etcdserverpb.Maintenance/MoveLeader", RpcClass::Mutation);
         let body = grpc::encode(&MoveLeaderRequest { target_id: self.to })?;
         let caller = client.caller();

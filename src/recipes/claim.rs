@@ -6,7 +6,7 @@ use actix::{Message, Recipient};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::{held::Held, place::Place, queue::Queue, tenure::Loss};
+use super::{held::Ownership, place::Place, queue::Queue, tenure::OwnershipLost};
 use crate::{
     error::{Error, Result},
     runtime::{
@@ -18,12 +18,12 @@ use crate::{
 /// Waits for a lock or a leadership on behalf of an actor, and holds it. Dropped, it is given back in the background.
 #[derive(Debug)]
 #[must_use = "what is claimed is given back when this is dropped"]
-pub struct Claim {
+pub struct ClaimHandle {
     end: oneshot::Sender<()>,
     done: oneshot::Receiver<()>,
 }
 
-impl Claim {
+impl ClaimHandle {
     /// Gives it back, or leaves the queue, and waits for it. The actor is told.
     pub async fn release(self) {
         drop(self.end);
@@ -33,14 +33,14 @@ impl Claim {
 }
 
 /// What can be held and left.
-pub(super) trait Hold: Deref<Target = Held> + Send + 'static {
+pub(super) trait Hold: Deref<Target = Ownership> + Send + 'static {
     fn leave(self) -> impl Future<Output = Result<()>> + Send;
 }
 
 /// What an actor is told, whatever it calls it.
 pub(super) enum Told {
-    Held(Held),
-    Lost(Loss),
+    Held(Ownership),
+    Lost(OwnershipLost),
     Left,
     Failed(Error),
 }
@@ -51,7 +51,7 @@ pub(super) fn claim<G, M, F>(
     value: Bytes,
     hold: impl FnOnce(Place) -> F + Send + 'static,
     recipient: Recipient<M>,
-) -> Claim
+) -> ClaimHandle
 where
     G: Hold,
     M: From<Told> + Message<Result = ()> + Send + 'static,
@@ -80,7 +80,7 @@ where
             let _ = done.send(());
         });
     });
-    Claim {
+    ClaimHandle {
         end,
         done: released,
     }

@@ -28,8 +28,8 @@
 //! # }
 //! ```
 //!
-//! To an actor: `etcd.discover("services/web").send_to(recipient)`, or as a message to the actor
-//! [`Etcd`](crate::Etcd): [`discover`]`("services/web").to(recipient)`.
+//! To an actor: `etcd.discover("services/web").deliver_to(recipient)`, or as a message to the actor
+//! [`Etcd`](crate::Etcd): [`discover`]`("services/web").deliver_to(recipient)`.
 
 use std::{
     fmt,
@@ -52,11 +52,11 @@ use super::{
 };
 pub use super::{
     naming::Instance,
-    observation::Observation,
+    observation::Subscription,
     roster::{Change, Instances},
 };
 use crate::{
-    actor::DeliverInstances,
+    actor::SubscribeInstances,
     client::Client,
     error::{Error, Result},
     request::{IntoBytes, ResponseFuture},
@@ -74,7 +74,7 @@ pub enum DiscoveryEvent {
     Ended(Error),
 }
 
-/// Asks for the instances of a service: awaiting it gives a [`Discovery`], [`send_to`](Discover::send_to) delivers
+/// Asks for the instances of a service: awaiting it gives a [`Discovery`], [`deliver_to`](Discover::deliver_to) delivers
 /// them to an actor. Free (`Discover<()>`) it becomes a message to the actor [`Etcd`](crate::Etcd) with
 /// [`to`](Discover::to).
 #[derive(Debug, Clone)]
@@ -109,8 +109,8 @@ impl Discover {
     }
 
     /// A message to the actor [`Etcd`](crate::Etcd): tell this actor of the instances.
-    pub fn to(self, recipient: Recipient<DiscoveryEvent>) -> DeliverInstances {
-        DeliverInstances {
+    pub fn deliver_to(self, recipient: Recipient<DiscoveryEvent>) -> SubscribeInstances {
+        SubscribeInstances {
             discover: self,
             recipient,
         }
@@ -120,7 +120,7 @@ impl Discover {
 impl Discover<Client> {
     /// Sends every change to an actor, the next one when the last was handled, until that actor or the client ends, or
     /// the handle is dropped. A slow actor is told the sum of what it has missed. Fails as awaiting it does.
-    pub async fn send_to(self, recipient: Recipient<DiscoveryEvent>) -> Result<Observation> {
+    pub async fn deliver_to(self, recipient: Recipient<DiscoveryEvent>) -> Result<Subscription> {
         let client = self.client.clone();
         let last = DiscoveryEvent::Ended(shut_down());
         let found = self.open().await?;

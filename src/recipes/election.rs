@@ -34,11 +34,11 @@ use actix::{Message, Recipient};
 use bytes::Bytes;
 
 pub use super::{
-    claim::Claim,
-    held::Held,
-    observation::Observation,
+    claim::ClaimHandle,
+    held::Ownership,
+    observation::Subscription,
     race::{Leader, LeaderEvent, Leaders},
-    tenure::Loss,
+    tenure::OwnershipLost,
 };
 use super::{
     claim::{Hold, Told, claim},
@@ -48,7 +48,7 @@ use super::{
     session::Session,
 };
 use crate::{
-    actor::DeliverLeaders,
+    actor::SubscribeLeaders,
     client::Client,
     error::{Error, Result},
     kv::{create_revision, put},
@@ -86,7 +86,7 @@ impl Client {
         &self,
         name: impl IntoBytes,
         recipient: Recipient<LeaderEvent>,
-    ) -> Observation {
+    ) -> Subscription {
         let last = LeaderEvent::Ended(shut_down());
         deliver(self, self.leaders(name), recipient, Some(last))
     }
@@ -99,13 +99,13 @@ pub fn leaders(name: impl IntoBytes) -> ObserveLeaders {
 
 /// An election to be observed. Made by [`leaders`].
 #[derive(Debug, Clone)]
-#[must_use = "it becomes a message with `.to(recipient)`"]
+#[must_use = "it becomes a message with `.deliver_to(recipient)`"]
 pub struct ObserveLeaders(Bytes);
 
 impl ObserveLeaders {
     /// A message to the actor [`Etcd`](crate::Etcd): tell this actor of every change of who leads.
-    pub fn to(self, recipient: Recipient<LeaderEvent>) -> DeliverLeaders {
-        DeliverLeaders {
+    pub fn deliver_to(self, recipient: Recipient<LeaderEvent>) -> SubscribeLeaders {
+        SubscribeLeaders {
             name: self.0,
             recipient,
         }
@@ -139,7 +139,7 @@ impl Election {
         &self,
         value: impl IntoBytes,
         recipient: Recipient<CandidateEvent>,
-    ) -> Claim {
+    ) -> ClaimHandle {
         let value = value.into_bytes();
         let proclaimed = value.clone();
         let hold = move |place| Leadership::won(place, proclaimed);
@@ -181,7 +181,7 @@ impl Election {
             return Ok(None);
         }
         let place = Place {
-            held: Held {
+            held: Ownership {
                 client: self.queue.client.clone(),
                 tenure,
                 key,
@@ -215,9 +215,9 @@ impl Election {
 #[non_exhaustive]
 pub enum CandidateEvent {
     /// It leads.
-    Elected(Held),
+    Elected(Ownership),
     /// It does not lead any more, or not for certain: somebody else may. Nothing follows.
-    Lost(Loss),
+    Lost(OwnershipLost),
     /// It has resigned, or is no candidate any more. Nothing follows.
     Resigned,
     /// It can't be a candidate. Nothing follows.
@@ -280,7 +280,7 @@ impl Leadership {
         if done.succeeded {
             Ok(())
         } else {
-            Err(Loss::Taken.into())
+            Err(OwnershipLost::Taken.into())
         }
     }
 
@@ -290,15 +290,15 @@ impl Leadership {
         if self.place.leave().await? {
             Ok(())
         } else {
-            Err(Loss::Taken.into())
+            Err(OwnershipLost::Taken.into())
         }
     }
 }
 
 impl Deref for Leadership {
-    type Target = Held;
+    type Target = Ownership;
 
-    fn deref(&self) -> &Held {
+    fn deref(&self) -> &Ownership {
         &self.place.held
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     client::Client,
     error::{ErrorKind, Result},
     kv::GetResponse,
-    watch::{Events, Watch, WatchEnd, WatchItem},
+    watch::{RevisionEvents, Watch, WatchEnd, WatchEvent},
 };
 
 pub(super) struct Follow {
@@ -27,7 +27,7 @@ pub(super) enum Seen {
     /// All keys, as they are at one revision: whatever was known before is old.
     All(GetResponse),
     /// Everything that happened at the next revision.
-    Events(Events),
+    Events(RevisionEvents),
 }
 
 impl Follow {
@@ -68,13 +68,13 @@ impl Follow {
             _ => return self.read().await,
         };
         match watch.next().await {
-            Some(WatchItem::Events(events)) => Ok(Some(Seen::Events(events))),
-            Some(WatchItem::Ended(WatchEnd::Compacted { .. })) | None => {
+            Some(WatchEvent::Events(events)) => Ok(Some(Seen::Events(events))),
+            Some(WatchEvent::Ended(WatchEnd::Compacted { .. })) | None => {
                 self.watch = None;
                 Ok(None)
             }
-            Some(WatchItem::Ended(why)) => Err(why.to_error()),
-            Some(WatchItem::RevisionRegressed { seen, .. }) => {
+            Some(WatchEvent::Ended(why)) => Err(why.to_error()),
+            Some(WatchEvent::RevisionRegressed { seen, .. }) => {
                 self.doubt = Some(seen);
                 Ok(None)
             }

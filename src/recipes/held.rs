@@ -4,12 +4,12 @@ use std::{fmt, time::Duration};
 
 use bytes::Bytes;
 
-use super::tenure::{Loss, Tenure};
+use super::tenure::{OwnershipLost, Tenure};
 use crate::{
     client::Client,
     error::Result,
     kv::{Compare, KeyValue, Txn, create_revision, lease},
-    watch::WatchItem,
+    watch::WatchEvent,
 };
 
 /// Between two attempts of what must be done sooner or later.
@@ -17,14 +17,14 @@ pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 /// A lock or a leadership, as the work under it sees it. Clones are cheap; none of them releases it.
 #[derive(Clone)]
-pub struct Held {
+pub struct Ownership {
     pub(super) client: Client,
     pub(super) tenure: Tenure,
     pub(super) key: Bytes,
     pub(super) token: i64,
 }
 
-impl Held {
+impl Ownership {
     /// The fencing token: the create revision of the key. A later holder has a larger one.
     pub fn token(&self) -> i64 {
         self.token
@@ -62,13 +62,13 @@ impl Held {
 
     /// Waits until it is lost, or not held for certain any more. That is before anybody else can have it, as long as
     /// clocks run at the same speed, unless somebody deletes its key or revokes its lease.
-    pub fn lost(&self) -> impl Future<Output = Loss> + Send + 'static + use<> {
+    pub fn lost(&self) -> impl Future<Output = OwnershipLost> + Send + 'static + use<> {
         let held = self.clone();
         async move {
             tokio::select! {
                 biased;
                 loss = held.tenure.doubtful() => loss,
-                () = held.taken() => Loss::Taken,
+                () = held.taken() => OwnershipLost::Taken,
             }
         }
     }
@@ -93,9 +93,9 @@ impl Held {
         let mut watch = watch.start_revision(found.header.revision + 1).await?;
         while let Some(item) = watch.next().await {
             let events = match item {
-                WatchItem::Events(events) => events,
+                WatchEvent::Events(events) => events,
                 // Perhaps restored from an old backup: it is read again whether the key is there.
-                WatchItem::RevisionRegressed { .. } => return Ok(false),
+                WatchEvent::RevisionRegressed { .. } => return Ok(false),
                 _ => continue,
             };
             let ours = |found: &KeyValue| self.is_ours(found);
@@ -112,9 +112,9 @@ impl Held {
     }
 }
 
-impl fmt::Debug for Held {
+impl fmt::Debug for Ownership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held")
+        f.debug_struct("Ownership")
             .field("key", &self.key)
             .field("token", &self.token)
             .field("remaining", &self.remaining())

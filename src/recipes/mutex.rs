@@ -6,10 +6,10 @@
 //!
 //! # What holds when
 //! A lease is held by time: a holder that stops for longer than its lease (a long pause, a cut-off network) may go on as
-//! if it held the lock when somebody else does. Two things guard against that. [`Held::lost`] and [`Mutex::scope`] tell
-//! or end the work when the lease is not certain any more. And what is written through [`Held::txn`] is written only
+//! if it held the lock when somebody else does. Two things guard against that. [`Ownership::lost`] and [`Mutex::scope`] tell
+//! or end the work when the lease is not certain any more. And what is written through [`Ownership::txn`] is written only
 //! while the lock is held, whatever the clocks say; stores other than etcd can refuse what carries an older
-//! [`Held::token`].
+//! [`Ownership::token`].
 //!
 //! ```no_run
 //! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
@@ -34,7 +34,7 @@ use std::{fmt, ops::Deref, time::Duration};
 use actix::{Message, Recipient};
 use bytes::Bytes;
 
-pub use super::{claim::Claim, held::Held, tenure::Loss};
+pub use super::{claim::ClaimHandle, held::Ownership, tenure::OwnershipLost};
 use super::{
     claim::{Hold, Told, claim},
     place::Place,
@@ -103,8 +103,8 @@ impl Mutex {
     /// Waits for the lock and holds it on behalf of an actor, which is told by messages: that it has the lock, and how
     /// that ended. It is given back when the claim is dropped, or the actor ends.
     ///
-    /// A message may wait in the mailbox for a while: [`Held::remaining`] says how long the lock is certain still.
-    pub fn lock_for(&self, recipient: Recipient<LockEvent>) -> Claim {
+    /// A message may wait in the mailbox for a while: [`Ownership::remaining`] says how long the lock is certain still.
+    pub fn lock_for(&self, recipient: Recipient<LockEvent>) -> ClaimHandle {
         let hold = async |place| Ok(LockGuard { place });
         claim(self.queue.clone(), Bytes::new(), hold, recipient)
     }
@@ -115,7 +115,7 @@ impl Mutex {
     /// work was cancelled. The lock is given back in any case.
     pub async fn scope<T, F, W>(&self, work: W) -> Result<T>
     where
-        W: FnOnce(Held) -> F,
+        W: FnOnce(Ownership) -> F,
         F: Future<Output = T>,
     {
         let guard = self.lock().await?;
@@ -146,9 +146,9 @@ impl fmt::Debug for Mutex {
 #[non_exhaustive]
 pub enum LockEvent {
     /// It has the lock.
-    Acquired(Held),
+    Acquired(Ownership),
     /// It does not have it any more, or not for certain: somebody else may. Nothing follows.
-    Lost(Loss),
+    Lost(OwnershipLost),
     /// It was given back, or is not wanted any more. Nothing follows.
     Released,
     /// It can't be had. Nothing follows.
@@ -185,15 +185,15 @@ impl LockGuard {
         if self.place.leave().await? {
             Ok(())
         } else {
-            Err(Loss::Taken.into())
+            Err(OwnershipLost::Taken.into())
         }
     }
 }
 
 impl Deref for LockGuard {
-    type Target = Held;
+    type Target = Ownership;
 
-    fn deref(&self) -> &Held {
+    fn deref(&self) -> &Ownership {
         &self.place.held
     }
 }

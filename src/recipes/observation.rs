@@ -7,18 +7,18 @@ use tokio_stream::Stream;
 use super::session::{Session, SessionEvent};
 use crate::{
     client::Client,
-    lease::LostReason,
+    lease::LeaseLost,
     runtime::delivery::{self, Unheard},
 };
 
 /// An actor is told while this is held.
 #[derive(Debug)]
 #[must_use = "nothing is told any more when this is dropped"]
-pub struct Observation {
+pub struct Subscription {
     end: oneshot::Sender<()>,
 }
 
-impl Observation {
+impl Subscription {
     /// Lets it go on until its actor or the client ends.
     pub fn detach(self) {
         // Where it has ended already, there is nothing to detach.
@@ -29,8 +29,8 @@ impl Observation {
 impl Session {
     /// Sends what happens to it from now on to an actor, the next event when the last was handled, until that actor or
     /// the session ends, or the handle is dropped.
-    pub fn send_to(&self, recipient: Recipient<SessionEvent>) -> Observation {
-        let last = SessionEvent::Lost(LostReason::Shutdown);
+    pub fn deliver_to(&self, recipient: Recipient<SessionEvent>) -> Subscription {
+        let last = SessionEvent::Lost(LeaseLost::Shutdown);
         deliver(self.client(), self.events(), recipient, Some(last))
     }
 }
@@ -42,7 +42,7 @@ pub(super) fn deliver<M>(
     items: impl Stream<Item = M> + Send + Unpin + 'static,
     recipient: Recipient<M>,
     last: Option<M>,
-) -> Observation
+) -> Subscription
 where
     M: Message<Result = ()> + Send + 'static,
 {
@@ -63,5 +63,5 @@ where
             }
         });
     });
-    Observation { end }
+    Subscription { end }
 }

@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::{
-    held::{Held, PAUSE},
+    held::{Ownership, PAUSE},
     queue::passes,
-    tenure::Loss,
+    tenure::OwnershipLost,
     turns::{Turn, Waiting},
 };
 use crate::{
     error::{ErrorKind, Outcome, Result},
     kv::{OpResponse, TxnResponse, delete, get},
-    lease::LostReason,
-    watch::WatchItem,
+    lease::LeaseLost,
+    watch::WatchEvent,
 };
 
 /// A write without an answer can arrive at the server's log that late.
@@ -24,7 +24,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A key in the queue. Dropped, it is deleted in the background.
 pub(super) struct Place {
-    pub(super) held: Held,
+    pub(super) held: Ownership,
     pub(super) prefix: Bytes,
     /// A key of this session was there already.
     pub(super) adopted: bool,
@@ -60,11 +60,11 @@ impl Place {
     }
 
     /// A key goes with its lease, and that is seen before the session hears of its lease.
-    async fn why_removed(&self) -> Loss {
+    async fn why_removed(&self) -> OwnershipLost {
         let lease = self.held.tenure.lease();
         match self.held.client.time_to_live(lease).await {
-            Ok(answer) if answer.remaining.is_none() => Loss::Session(LostReason::Revoked),
-            Ok(_) | Err(_) => Loss::Taken,
+            Ok(answer) if answer.remaining.is_none() => OwnershipLost::Session(LeaseLost::Revoked),
+            Ok(_) | Err(_) => OwnershipLost::Taken,
         }
     }
 
@@ -103,8 +103,8 @@ impl Place {
         while let Some(item) = watch.next().await {
             match item {
                 // Of a cluster that was restored from an old backup, nothing is known.
-                WatchItem::Events(_) | WatchItem::RevisionRegressed { .. } => return Ok(()),
-                WatchItem::Ended(why) => {
+                WatchEvent::Events(_) | WatchEvent::RevisionRegressed { .. } => return Ok(()),
+                WatchEvent::Ended(why) => {
                     let error = why.to_error();
                     // What was compacted away shows in the next read.
                     let reread = error.kind() == ErrorKind::Compacted;
@@ -182,7 +182,7 @@ fn who_is_ahead(read: &TxnResponse) -> Ahead {
     }
 }
 
-async fn remove(held: &Held) -> Result<bool> {
+async fn remove(held: &Ownership) -> Result<bool> {
     let done = held.txn().then([delete(held.key.clone())]).await?;
     Ok(done.succeeded)
 }
@@ -190,7 +190,7 @@ async fn remove(held: &Held) -> Result<bool> {
 /// Tries until the key is gone. The turn is kept while it is not known whether a delete will arrive: the next task of
 /// the session would find the key, take it for its own, and lose it to that delete. Where deletes are refused, others
 /// have their turn between two attempts, and hear of the refusal themselves.
-async fn remove_at_last(held: &Held, turn: Turn) {
+async fn remove_at_last(held: &Ownership, turn: Turn) {
     let turns = Turn::mutex(&turn).clone();
     let mut turn = Some(turn);
     let mut pause = PAUSE;
@@ -222,7 +222,7 @@ async fn remove_at_last(held: &Held, turn: Turn) {
 
 /// For as long as an attempt to create the key may still arrive, deletes it whenever none of the session's tasks
 /// wants it.
-pub(super) fn sweep(held: &Held, turns: Waiting) {
+pub(super) fn sweep(held: &Ownership, turns: Waiting) {
     let held = held.clone();
     held.client.clone().run(move || {
         actix_rt::spawn(async move {
@@ -248,10 +248,10 @@ pub(super) fn sweep(held: &Held, turns: Waiting) {
 }
 
 /// The key, if it was created by an attempt that came late.
-async fn late(held: &Held) -> Result<Option<Held>> {
+async fn late(held: &Ownership) -> Result<Option<Ownership>> {
     let found = held.client.get(held.key.clone()).await?;
     let ours = found.first().filter(|found| found.lease == held.lease());
-    Ok(ours.map(|found| Held {
+    Ok(ours.map(|found| Ownership {
         token: found.create_revision,
         ..held.clone()
     }))
@@ -261,7 +261,7 @@ async fn late(held: &Held) -> Result<Option<Held>> {
 mod tests {
     use super::*;
     use crate::{
-        api::kv::GetResponse,
+        kv::GetResponse,
         proto::{KeyValue, ResponseHeader},
     };
 

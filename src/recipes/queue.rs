@@ -8,10 +8,10 @@ use bytes::Bytes;
 use tokio::{sync::oneshot, time::timeout};
 
 use super::{
-    held::{Held, PAUSE},
+    held::{Ownership, PAUSE},
     place::{Place, sweep},
     session::{Session, Shared},
-    tenure::{Loss, Tenure},
+    tenure::{OwnershipLost, Tenure},
     turns::{Turn, Waiting},
 };
 use crate::{
@@ -59,7 +59,7 @@ impl Queue {
         }
     }
 
-    pub(super) fn tenure(&self) -> Result<Tenure, Loss> {
+    pub(super) fn tenure(&self) -> Result<Tenure, OwnershipLost> {
         Tenure::current(&self.session)
     }
 
@@ -81,7 +81,7 @@ impl Queue {
         let tenure = self.tenure()?;
         let turn = self.turn(&tenure).await?;
         let place = self.create(tenure, turn, value, Join::Behind).await?;
-        place.ok_or_else(|| Loss::Taken.into())
+        place.ok_or_else(|| OwnershipLost::Taken.into())
     }
 
     /// The same, and waits until it is the first; nothing where it is told to leave, when it has left. In an outage it
@@ -108,7 +108,7 @@ impl Queue {
                 }
                 return Ok(None);
             }
-            joined = &mut joining => joined?.ok_or(Loss::Taken)?,
+            joined = &mut joining => joined?.ok_or(OwnershipLost::Taken)?,
         };
         let stays = tokio::select! {
             biased;
@@ -148,7 +148,7 @@ impl Queue {
         value: Bytes,
         join: Join,
     ) -> Result<Option<Place>> {
-        let held = Held {
+        let held = Ownership {
             client: self.client.clone(),
             key: key(&self.prefix, tenure.lease()),
             tenure: tenure.clone(),
@@ -185,7 +185,7 @@ async fn left(place: Place) {
 
 /// Puts a key, over as many attempts as it takes.
 struct Attempt {
-    held: Held,
+    held: Ownership,
     prefix: Bytes,
     turns: Waiting,
     value: Bytes,
@@ -198,7 +198,7 @@ impl Attempt {
         let joined = self.join(&mut tell).await;
         let told = joined.map(|joined| match joined {
             Joined::At { token, adopted } => Some(Place {
-                held: Held {
+                held: Ownership {
                     token,
                     ..self.held.clone()
                 },
@@ -310,7 +310,7 @@ fn key(prefix: &Bytes, lease: i64) -> Bytes {
 mod tests {
     use super::*;
     use crate::{
-        api::kv::GetResponse,
+        kv::GetResponse,
         proto::{KeyValue, ResponseHeader},
     };
 

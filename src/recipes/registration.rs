@@ -32,17 +32,17 @@ use serde_json::Value;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_stream::{Stream, StreamExt, wrappers::BroadcastStream};
 
-pub use super::observation::Observation;
+pub use super::observation::Subscription;
 use super::{
     naming,
     observation::deliver,
     registrar::{Registrar, State, Unregister, Update},
 };
 use crate::{
-    actor::FreeRequest,
+    actor::EtcdRequest,
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
-    lease::LostReason,
+    lease::LeaseLost,
     request::{IntoBytes, ResponseFuture},
     runtime::thread::shut_down,
 };
@@ -61,7 +61,7 @@ pub enum RegistrationEvent {
         deadline: Instant,
     },
     /// Its lease was lost: it is not listed, and being registered again.
-    Lapsed(LostReason),
+    Lapsed(LeaseLost),
     /// It is listed again.
     Restored {
         /// The lease it is bound to now.
@@ -70,7 +70,7 @@ pub enum RegistrationEvent {
     /// Somebody else has registered under its key, or deleted it: it is over. Nothing follows.
     Taken,
     /// Nothing follows, and this is why.
-    Ended(LostReason),
+    Ended(LeaseLost),
 }
 
 /// Registers an instance of a service: awaiting it gives a [`Registration`]. Free (`Register<()>`) it is a message to
@@ -194,14 +194,14 @@ impl Message for Register {
     type Result = Result<Registration>;
 }
 
-impl FreeRequest for Register {
+impl EtcdRequest for Register {
     type Response = Registration;
 
     fn name(&self) -> &'static str {
         "Register"
     }
 
-    fn send_by(self, client: &Client) -> ResponseFuture<Registration> {
+    fn send_with(self, client: &Client) -> ResponseFuture<Registration> {
         self.on(client).into_future()
     }
 
@@ -258,8 +258,8 @@ impl Registration {
 
     /// Sends what happens to it to an actor, the next event when the last was handled, until that actor or the
     /// registration ends, or the handle is dropped.
-    pub fn send_to(&self, recipient: Recipient<RegistrationEvent>) -> Observation {
-        let last = RegistrationEvent::Ended(LostReason::Shutdown);
+    pub fn deliver_to(&self, recipient: Recipient<RegistrationEvent>) -> Subscription {
+        let last = RegistrationEvent::Ended(LeaseLost::Shutdown);
         deliver(&self.client, self.events(), recipient, Some(last))
     }
 

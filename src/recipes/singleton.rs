@@ -10,20 +10,20 @@
 //!   than the lease has, outlives it, and an error is logged.
 //! - What ends with the actor is what runs in its context: handlers, `ctx.spawn`, `run_interval`, `ResponseActFuture`.
 //!   A handler's `ResponseFuture`, `actix_rt::spawn` and `tokio::spawn` are tasks of their own, and outlive it: let
-//!   them end with [`Held::lost`], or write through [`Held::txn`].
+//!   them end with [`Ownership::lost`], or write through [`Ownership::txn`].
 //! - A process that is paused (a debugger, `SIGSTOP`, a virtual machine that stands still) cannot end anything in
 //!   time, but neither does it do anything. When it goes on, its actor stops before it looks at its mail and its timers
 //!   again, however many have piled up. What is left is what it was paused in: one pass through its mail, as a rule one
 //!   message. A machine that was suspended may not count that time.
-//! - So for what must never be done twice, count on the token: what is written with [`Held::txn`] is written only
-//!   while this node leads, whatever happens; other stores can refuse what carries an older [`Held::token`].
+//! - So for what must never be done twice, count on the token: what is written with [`Ownership::txn`] is written only
+//!   while this node leads, whatever happens; other stores can refuse what carries an older [`Ownership::token`].
 //!
 //! ```no_run
 //! # use actix::{Actor, Context};
 //! use std::time::Duration;
-//! use actix_etcd::recipes::election::Held;
+//! use actix_etcd::recipes::election::Ownership;
 //!
-//! struct Scheduler { leadership: Held }
+//! struct Scheduler { leadership: Ownership }
 //!
 //! impl Actor for Scheduler {
 //!     type Context = Context<Self>;
@@ -55,9 +55,9 @@ use tokio::sync::{oneshot, watch};
 use tokio_stream::{StreamExt, wrappers::WatchStream};
 
 use super::{
-    election::{Held, Leadership},
+    election::{Leadership, Ownership},
     held::PAUSE,
-    observation::{Observation, deliver},
+    observation::{Subscription, deliver},
     running::Running,
 };
 use crate::{
@@ -125,7 +125,7 @@ impl SingletonBuilder {
     pub fn start<A, F>(self, factory: F) -> Result<Singleton<A>>
     where
         A: Actor<Context = Context<A>>,
-        F: FnMut(Held) -> A + 'static,
+        F: FnMut(Ownership) -> A + 'static,
     {
         if actix_rt::Arbiter::try_current().is_none() {
             return Err(Error::invalid("there is no actix arbiter on this thread"));
@@ -191,7 +191,7 @@ impl<A: Actor> Singleton<A> {
 
     /// Tells an actor whether it runs on this node: as it is now, and whenever that changes. A slow actor is told the
     /// newest. Ends with that actor or the singleton, or when the handle is dropped.
-    pub fn send_to(&self, recipient: Recipient<SingletonEvent<A>>) -> Observation {
+    pub fn deliver_to(&self, recipient: Recipient<SingletonEvent<A>>) -> Subscription {
         let events = WatchStream::new(self.running.clone()).filter_map(|found| match found {
             Whereabouts::Here(addr) => Some(SingletonEvent::RunsHere(addr)),
             Whereabouts::Ending => None,
@@ -263,7 +263,7 @@ struct Runner<A: Actor, F> {
 impl<A, F> Runner<A, F>
 where
     A: Actor<Context = Context<A>>,
-    F: FnMut(Held) -> A,
+    F: FnMut(Ownership) -> A,
 {
     async fn run(mut self, mut ended: watch::Receiver<()>) {
         loop {

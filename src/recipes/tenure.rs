@@ -9,24 +9,24 @@ use tokio::sync::watch;
 use super::session::Shared;
 use crate::{
     error::{Error, ErrorKind, Outcome},
-    lease::LostReason,
+    lease::LeaseLost,
 };
 
 /// Why a lock or a leadership is not held any more, or not for certain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Loss {
+pub enum OwnershipLost {
     /// The lease's deadline has passed without an answer: the server may have given it to somebody else.
     AtRisk,
     /// The session's lease was lost.
-    Session(LostReason),
+    Session(LeaseLost),
     /// The session was closed or dropped.
     Closed,
     /// Its key was deleted, or taken over by another session.
     Taken,
 }
 
-impl fmt::Display for Loss {
+impl fmt::Display for OwnershipLost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AtRisk => f.write_str("the deadline of its lease has passed without an answer"),
@@ -37,11 +37,11 @@ impl fmt::Display for Loss {
     }
 }
 
-impl From<Loss> for Error {
-    fn from(loss: Loss) -> Self {
+impl From<OwnershipLost> for Error {
+    fn from(loss: OwnershipLost) -> Self {
         let kind = match loss {
-            Loss::AtRisk | Loss::Taken => ErrorKind::LockLost,
-            Loss::Session(_) | Loss::Closed => ErrorKind::SessionLost,
+            OwnershipLost::AtRisk | OwnershipLost::Taken => ErrorKind::LockLost,
+            OwnershipLost::Session(_) | OwnershipLost::Closed => ErrorKind::SessionLost,
         };
         Self::new(kind, Outcome::Rejected, loss.to_string())
     }
@@ -53,41 +53,43 @@ struct Term {
     lease: i64,
     standing: Standing,
     /// Why the lease before was lost.
-    before: Option<LostReason>,
+    before: Option<LeaseLost>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Certain,
     AtRisk,
-    Lost(LostReason),
+    Lost(LeaseLost),
     Closed,
 }
 
 impl Term {
     /// Why that lease is over, if it is.
-    fn over(&self, lease: i64) -> Option<Loss> {
+    fn over(&self, lease: i64) -> Option<OwnershipLost> {
         if self.lease != lease {
-            return Some(Loss::Session(self.before.unwrap_or(LostReason::Expired)));
+            return Some(OwnershipLost::Session(
+                self.before.unwrap_or(LeaseLost::Expired),
+            ));
         }
         match self.standing {
             Standing::Certain | Standing::AtRisk => None,
-            Standing::Lost(reason) => Some(Loss::Session(reason)),
-            Standing::Closed => Some(Loss::Closed),
+            Standing::Lost(reason) => Some(OwnershipLost::Session(reason)),
+            Standing::Closed => Some(OwnershipLost::Closed),
         }
     }
 
     /// Why that lease is over or at risk, if it is.
-    fn doubtful(&self, lease: i64) -> Option<Loss> {
-        let risk = (self.standing == Standing::AtRisk).then_some(Loss::AtRisk);
+    fn doubtful(&self, lease: i64) -> Option<OwnershipLost> {
+        let risk = (self.standing == Standing::AtRisk).then_some(OwnershipLost::AtRisk);
         self.over(lease).or(risk)
     }
 
     /// Whether that lease is certain, or over. By the clock, too: news of its deadline may be late.
-    fn certainty(&self, lease: i64, remaining: Duration) -> Option<Result<(), Loss>> {
+    fn certainty(&self, lease: i64, remaining: Duration) -> Option<Result<(), OwnershipLost>> {
         match self.doubtful(lease) {
             None => (remaining > MARGIN).then_some(Ok(())),
-            Some(Loss::AtRisk) => None,
+            Some(OwnershipLost::AtRisk) => None,
             Some(loss) => Some(Err(loss)),
         }
     }
@@ -125,7 +127,7 @@ impl TermCell {
     }
 
     /// The lease is lost; of several reasons the first counts.
-    pub(super) fn lost(&self, reason: LostReason) {
+    pub(super) fn lost(&self, reason: LeaseLost) {
         self.change(|term| {
             if !matches!(term.standing, Standing::Lost(_)) {
                 term.standing = Standing::Lost(reason);
@@ -165,7 +167,7 @@ pub(super) struct Tenure {
 
 impl Tenure {
     /// Of the lease the session has now.
-    pub(super) fn current(session: &Arc<Shared>) -> Result<Self, Loss> {
+    pub(super) fn current(session: &Arc<Shared>) -> Result<Self, OwnershipLost> {
         let term = *session.term.0.borrow();
         match term.over(term.lease) {
             Some(loss) => Err(loss),
@@ -186,17 +188,17 @@ impl Tenure {
     }
 
     /// Waits until the lease is over.
-    pub(super) async fn over(&self) -> Loss {
+    pub(super) async fn over(&self) -> OwnershipLost {
         self.until(|term| term.over(self.lease)).await
     }
 
     /// Waits until the lease is over or at risk. At risk it is a moment before its deadline: whoever holds something by
     /// it must hear of that before the server can give it to somebody else.
-    pub(super) async fn doubtful(&self) -> Loss {
+    pub(super) async fn doubtful(&self) -> OwnershipLost {
         tokio::select! {
             biased;
             loss = self.until(|term| term.doubtful(self.lease)) => loss,
-            () = self.nearly_over() => Loss::AtRisk,
+            () = self.nearly_over() => OwnershipLost::AtRisk,
         }
     }
 
@@ -211,7 +213,7 @@ impl Tenure {
     }
 
     /// Waits until the server has the lease for certain; fails when it is over.
-    pub(super) async fn certain(&self) -> Result<(), Loss> {
+    pub(super) async fn certain(&self) -> Result<(), OwnershipLost> {
         let certainty = |term: &Term| term.certainty(self.lease, self.remaining());
         loop {
             // A renewal moves the deadline, and may be no news otherwise.
@@ -250,7 +252,7 @@ mod tests {
     fn a_lease_at_risk_is_doubtful_but_not_over_and_may_become_certain_again() {
         let cell = TermCell::new(7);
         cell.at_risk();
-        assert_eq!(term(&cell).doubtful(7), Some(Loss::AtRisk));
+        assert_eq!(term(&cell).doubtful(7), Some(OwnershipLost::AtRisk));
         assert_eq!(term(&cell).over(7), None);
         cell.certain();
         assert_eq!(term(&cell).doubtful(7), None);
@@ -266,19 +268,19 @@ mod tests {
         assert_eq!(certainty(7, MARGIN), None);
         cell.at_risk();
         assert_eq!(certainty(7, 2 * MARGIN), None);
-        cell.lost(LostReason::Expired);
-        let lost = Err(Loss::Session(LostReason::Expired));
+        cell.lost(LeaseLost::Expired);
+        let lost = Err(OwnershipLost::Session(LeaseLost::Expired));
         assert_eq!(certainty(7, 2 * MARGIN), Some(lost));
     }
 
     #[test]
     fn what_a_healed_session_held_by_its_former_lease_is_lost() {
         let cell = TermCell::new(7);
-        cell.lost(LostReason::Revoked);
+        cell.lost(LeaseLost::Revoked);
         cell.begin(8);
         assert_eq!(
             term(&cell).over(7),
-            Some(Loss::Session(LostReason::Revoked))
+            Some(OwnershipLost::Session(LeaseLost::Revoked))
         );
         assert_eq!(term(&cell).over(8), None);
     }
@@ -289,13 +291,13 @@ mod tests {
         cell.close();
         cell.certain();
         cell.begin(8);
-        assert_eq!(term(&cell).over(7), Some(Loss::Closed));
+        assert_eq!(term(&cell).over(7), Some(OwnershipLost::Closed));
         let cell = TermCell::new(7);
-        cell.lost(LostReason::Expired);
+        cell.lost(LeaseLost::Expired);
         cell.close();
         assert_eq!(
             term(&cell).over(7),
-            Some(Loss::Session(LostReason::Expired))
+            Some(OwnershipLost::Session(LeaseLost::Expired))
         );
     }
 }

@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use tokio::sync::OwnedMutexGuard;
 
-/// Held by the task whose turn it is.
+/// Ownership by the task whose turn it is.
 pub(super) type Turn = OwnedMutexGuard<()>;
 pub(super) type Waiting = Arc<tokio::sync::Mutex<()>>;
 

@@ -207,16 +207,16 @@ impl<T: 'static> IntoFuture for MemberRequest<T> {
 /// What a change did: nothing to tell but who answered, and at which revision of the store.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub struct Done {
+pub struct HeaderResponse {
     /// Who answered; etcd leaves it out after a defragmentation and a move of the leader.
     pub header: Option<ResponseHeader>,
 }
 
-/// Answers of a header alone, which become [`Done`].
-macro_rules! done {
+/// Answers of a header alone, which become [`HeaderResponse`].
+macro_rules! header_responses {
     ($($answer:ty),* $(,)?) => {
         $crate::request::answers!($($answer),*);
-        $(impl TryFrom<$answer> for $crate::request::Done {
+        $(impl TryFrom<$answer> for $crate::request::HeaderResponse {
             type Error = $crate::error::Error;
 
             fn try_from(answer: $answer) -> $crate::error::Result<Self> {
@@ -225,4 +225,4 @@ macro_rules! done {
         })*
     };
 }
-pub(crate) use done;
+pub(crate) use header_responses;

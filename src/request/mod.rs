@@ -9,13 +9,14 @@ mod into_bytes;
 pub(crate) mod key_range;
 pub(crate) mod response_stream;
 
+pub use crate::actor::EtcdRequest;
 pub use self::{
-    administration::{Done, MemberRequest, Request},
+    administration::{HeaderResponse, MemberRequest, Request},
     into_bytes::IntoBytes,
-    response_stream::Answers,
+    response_stream::ResponseStream,
 };
 
-pub(crate) use administration::done;
+pub(crate) use administration::header_responses;
 
 use std::{future::Future, pin::Pin};
 
@@ -53,7 +54,7 @@ macro_rules! request {
             }
         }
 
-        $crate::actor::free_request!($request -> $response);
+        $crate::actor::etcd_request!($request -> $response);
 
         impl<C> $request<C> {
             /// How long this request may take in all, retries included. Default: the client's `request_timeout`.

@@ -35,12 +35,12 @@ struct Rest<T>(Box<dyn FnOnce() -> Reading<T> + Send>);
 
 /// A stream of answers from one member. It ends after the first error; dropping it ends it on the server.
 #[must_use = "a stream does nothing until it is read"]
-pub struct Answers<T> {
+pub struct ResponseStream<T> {
     reading: Option<Reading<T>>,
     answer: PhantomData<fn() -> T>,
 }
 
-impl<T: Send + 'static> Answers<T> {
+impl<T: Send + 'static> ResponseStream<T> {
     /// Sends a request whose answer is a stream, to that member or to any.
     pub(crate) async fn open<Q, A>(
         client: &Client,
@@ -189,7 +189,7 @@ where
     }
 }
 
-impl<T: Send + 'static> Stream for Answers<T> {
+impl<T: Send + 'static> Stream for ResponseStream<T> {
     type Item = Result<T>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<T>>> {
@@ -207,8 +207,8 @@ impl<T: Send + 'static> Stream for Answers<T> {
     }
 }
 
-impl<T> fmt::Debug for Answers<T> {
+impl<T> fmt::Debug for ResponseStream<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answers").finish_non_exhaustive()
+        f.debug_struct("ResponseStream").finish_non_exhaustive()
     }
 }

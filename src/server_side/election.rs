@@ -13,14 +13,16 @@ use crate::{
             ProclaimResponse, ResignRequest, ResignResponse,
         },
     },
-    request::{Answers, Done, IntoBytes, Request, answers, done, header},
+    request::{
+        HeaderResponse, IntoBytes, Request, ResponseStream, answers, header, header_responses,
+    },
     retry::RpcClass,
 };
 
 pub use crate::proto::v3electionpb::LeaderKey;
 
 answers!(CampaignResponse, LeaderResponse);
-done!(ProclaimResponse, ResignResponse);
+header_responses!(ProclaimResponse, ResignResponse);
 
 const fn rpc(path: &'static str, class: RpcClass) -> Rpc {
     Rpc {
@@ -69,7 +71,11 @@ impl<C: Clone> ServerElections<C> {
     }
 
     /// Changes the leader's value.
-    pub fn proclaim(&self, leader: &LeaderKey, value: impl IntoBytes) -> Request<Done, C> {
+    pub fn proclaim(
+        &self,
+        leader: &LeaderKey,
+        value: impl IntoBytes,
+    ) -> Request<HeaderResponse, C> {
         let request = ProclaimRequest {
             leader: Some(leader.clone()),
             value: value.into_bytes(),
@@ -80,7 +86,7 @@ impl<C: Clone> ServerElections<C> {
     }
 
     /// Gives the leadership up.
-    pub fn resign(&self, leader: &LeaderKey) -> Request<Done, C> {
+    pub fn resign(&self, leader: &LeaderKey) -> Request<HeaderResponse, C> {
         let request = ResignRequest {
             leader: Some(leader.clone()),
         };
@@ -100,12 +106,17 @@ impl<C: Clone> ServerElections<C> {
 
 impl ServerElections {
     /// The leader now, and every one that follows. The stream ends with an error if its member fails: open it again.
-    pub async fn observe(&self, name: impl IntoBytes) -> Result<Answers<Leader>> {
+    pub async fn observe(&self, name: impl IntoBytes) -> Result<ResponseStream<Leader>> {
         let request = LeaderRequest {
             name: name.into_bytes(),
         };
-        Answers::open::<_, LeaderResponse>(&self.0, "/v3electionpb.Election/Observe", request, None)
-            .await
+        ResponseStream::open::<_, LeaderResponse>(
+            &self.0,
+            "/v3electionpb.Election/Observe",
+            request,
+            None,
+        )
+        .await
     }
 }
 

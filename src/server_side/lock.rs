@@ -13,12 +13,12 @@ use crate::{
         ResponseHeader,
         v3lockpb::{LockRequest, LockResponse, UnlockRequest, UnlockResponse},
     },
-    request::{Done, IntoBytes, Request, answers, done, header},
+    request::{HeaderResponse, IntoBytes, Request, answers, header, header_responses},
     retry::RpcClass,
 };
 
 answers!(LockResponse);
-done!(UnlockResponse);
+header_responses!(UnlockResponse);
 
 /// Locks that the server keeps; see [`Client::server_locks`].
 #[derive(Debug, Clone)]
@@ -54,7 +54,7 @@ impl<C: Clone> ServerLocks<C> {
     }
 
     /// Gives a lock back, by the key that `lock` gave.
-    pub fn unlock(&self, key: impl IntoBytes) -> Request<Done, C> {
+    pub fn unlock(&self, key: impl IntoBytes) -> Request<HeaderResponse, C> {
         let rpc = Rpc {
             path: "/v3lockpb.Lock/Unlock",
             // A late one would take the key of the next holder, which has the same name.

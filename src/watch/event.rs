@@ -16,9 +16,9 @@ use crate::{
 #[derive(Debug, Clone, Message)]
 #[rtype(result = "()")]
 #[non_exhaustive]
-pub enum WatchItem {
+pub enum WatchEvent {
     /// Everything that happened at one revision.
-    Events(Events),
+    Events(RevisionEvents),
     /// Everything up to this revision has been delivered. On request: `progress_notify` or `request_progress`.
     Progress(i64),
     /// The member or the stream was lost; the watch looks for another. On request: `notices`.
@@ -27,9 +27,9 @@ pub enum WatchItem {
     Resumed,
     /// The reader is slow and the buffer full: the watch rests on the server and goes on, where it was, once half of
     /// the buffer is read. On request: `notices`.
-    Lagging,
+    Paused,
     /// The member is behind what this watch has seen: it lags for a moment, or was restored from an old backup.
-    /// Events go on once it has caught up.
+    /// RevisionEvents go on once it has caught up.
     RevisionRegressed {
         /// The highest revision this watch was shown.
         seen: i64,
@@ -113,21 +113,21 @@ impl fmt::Display for WatchEnd {
 
 /// Everything that happened at one revision: a slice of [`Event`]s, at least one. Clones are cheap.
 #[derive(Clone)]
-pub struct Events {
+pub struct RevisionEvents {
     /// The answer they came in, which may hold other revisions as well.
     batch: Arc<Vec<Event>>,
     from: usize,
     to: usize,
 }
 
-impl Events {
+impl RevisionEvents {
     /// The revision they all have.
     pub fn revision(&self) -> i64 {
         self.first().map_or(0, Event::revision)
     }
 }
 
-impl Deref for Events {
+impl Deref for RevisionEvents {
     type Target = [Event];
 
     fn deref(&self) -> &[Event] {
@@ -135,7 +135,7 @@ impl Deref for Events {
     }
 }
 
-impl<'a> IntoIterator for &'a Events {
+impl<'a> IntoIterator for &'a RevisionEvents {
     type Item = &'a Event;
     type IntoIter = std::slice::Iter<'a, Event>;
 
@@ -144,7 +144,7 @@ impl<'a> IntoIterator for &'a Events {
     }
 }
 
-impl fmt::Debug for Events {
+impl fmt::Debug for RevisionEvents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
     }
@@ -167,7 +167,7 @@ impl Revisions {
 
     /// The next events, if there are any. A batch goes with its last events: a reader that rests after them
     /// must not keep what it has read.
-    pub(super) fn take(current: &mut Option<Self>) -> Option<Events> {
+    pub(super) fn take(current: &mut Option<Self>) -> Option<RevisionEvents> {
         let events = current.as_mut()?.next();
         current.take_if(|batch| batch.next == batch.batch.len());
         events
@@ -175,16 +175,16 @@ impl Revisions {
 }
 
 impl Iterator for Revisions {
-    type Item = Events;
+    type Item = RevisionEvents;
 
-    fn next(&mut self) -> Option<Events> {
+    fn next(&mut self) -> Option<RevisionEvents> {
         let from = self.next;
         let revision = self.batch.get(from)?.revision();
         let others = self.batch[from + 1..]
             .iter()
             .take_while(|event| event.revision() == revision);
         self.next = from + 1 + others.count();
-        Some(Events {
+        Some(RevisionEvents {
             batch: self.batch.clone(),
             from,
             to: self.next,
@@ -226,7 +226,7 @@ impl Event {
 }
 
 /// What compacted history came to: the difference between what the watch has told and the range as it was at one
-/// revision. Events go on after that revision.
+/// revision. RevisionEvents go on after that revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resynced {

@@ -2,13 +2,13 @@
 //!
 //! ```no_run
 //! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
-//! use actix_etcd::WatchItem;
+//! use actix_etcd::WatchEvent;
 //!
 //! let mut watch = etcd.watch("config/").prefix().await?;
 //! while let Some(item) = watch.next().await {
 //!     match item {
-//!         WatchItem::Events(events) => println!("{}: {} changes", events.revision(), events.len()),
-//!         WatchItem::Ended(why) => println!("{why}"),
+//!         WatchEvent::Events(events) => println!("{}: {} changes", events.revision(), events.len()),
+//!         WatchEvent::Ended(why) => println!("{why}"),
 //!         _ => {}
 //!     }
 //! }
@@ -21,21 +21,21 @@ mod event;
 mod watch_handle;
 mod watch_request;
 
-pub use event::{Events, Resynced, WatchEnd, WatchItem};
+pub use event::{Resynced, RevisionEvents, WatchEnd, WatchEvent};
 pub use watch_handle::{Watch, WatchHandle};
-pub use watch_request::OpenWatch;
+pub use watch_request::WatchRequest;
 
 use crate::{client::Client, request::IntoBytes};
 
 impl Client {
     /// Watches a key, or with `.prefix()`, `.range(end)` or `.from_key()` many, from now on or from a revision.
-    pub fn watch(&self, key: impl IntoBytes) -> OpenWatch {
-        OpenWatch::new(self.clone(), key.into_bytes())
+    pub fn watch(&self, key: impl IntoBytes) -> WatchRequest {
+        WatchRequest::new(self.clone(), key.into_bytes())
     }
 }
 
 /// A watch of a key, or with `.prefix()`, `.range(end)` or `.from_key()` of many, that is bound to no client yet: to be
 /// opened by a message to the actor [`Etcd`](crate::Etcd), or bound with `.on(&client)`.
-pub fn watch(key: impl IntoBytes) -> OpenWatch<()> {
-    OpenWatch::new((), key.into_bytes())
+pub fn watch_keys(key: impl IntoBytes) -> WatchRequest<()> {
+    WatchRequest::new((), key.into_bytes())
 }

@@ -20,7 +20,7 @@ use super::engine::{
     actor::{Cancel, Drained, RequestProgress, WatchActor},
     queue::{Ending, Queue, Queued, Taken},
 };
-use super::{WatchItem, event::Revisions};
+use super::{WatchEvent, event::Revisions};
 use crate::{
     error::{Error, ErrorKind, Outcome},
     runtime::thread::shut_down,
@@ -30,8 +30,8 @@ use crate::{
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 const ASK_AGAIN_AT_MOST: Duration = Duration::from_secs(1);
 
-/// A watch: a stream of [`WatchItem`]s that goes on over any number of reconnects. The last item is
-/// [`WatchItem::Ended`]. Dropping it ends it on the server, too.
+/// A watch: a stream of [`WatchEvent`]s that goes on over any number of reconnects. The last item is
+/// [`WatchEvent::Ended`]. Dropping it ends it on the server, too.
 #[must_use = "a watch that is dropped is cancelled"]
 pub struct Watch {
     link: Link,
@@ -59,7 +59,7 @@ impl Watch {
     }
 
     /// The next item; `None` after the last one.
-    pub async fn next(&mut self) -> Option<WatchItem> {
+    pub async fn next(&mut self) -> Option<WatchEvent> {
         poll_fn(|cx| self.poll(cx)).await
     }
 
@@ -69,7 +69,7 @@ impl Watch {
     }
 
     /// Asks the server how far the watch has come: everything up to that revision has arrived, and is in this stream
-    /// before an item [`WatchItem::Progress`]. A server that is silent is asked again.
+    /// before an item [`WatchEvent::Progress`]. A server that is silent is asked again.
     ///
     /// Fails with [`ErrorKind::DeadlineExceeded`] after the client's `request_timeout`, with
     /// [`ErrorKind::WatchCanceled`] if the watch ends before or has ended, and with [`ErrorKind::Shutdown`] if the
@@ -100,14 +100,14 @@ impl Watch {
         &self.link.actor
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<WatchItem>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<WatchEvent>> {
         if self.ended {
             return Poll::Ready(None);
         }
         loop {
             if let Some(events) = Revisions::take(&mut self.current) {
                 self.link.queue.set_delivered(events.revision());
-                return Poll::Ready(Some(WatchItem::Events(events)));
+                return Poll::Ready(Some(WatchEvent::Events(events)));
             }
             let Taken { item, drained } = ready!(self.link.queue.poll_take(cx));
             if drained {
@@ -120,19 +120,19 @@ impl Watch {
                 }
                 Queued::Progress(revision) => {
                     self.link.queue.set_delivered(revision);
-                    WatchItem::Progress(revision)
+                    WatchEvent::Progress(revision)
                 }
                 Queued::Resynced(resynced) => {
                     self.link.queue.set_delivered(resynced.revision);
-                    WatchItem::Resynced(resynced)
+                    WatchEvent::Resynced(resynced)
                 }
-                Queued::Disconnected(error) => WatchItem::Disconnected(error),
-                Queued::Resumed => WatchItem::Resumed,
-                Queued::Lagging => WatchItem::Lagging,
-                Queued::Regressed { seen, told } => WatchItem::RevisionRegressed { seen, told },
+                Queued::Disconnected(error) => WatchEvent::Disconnected(error),
+                Queued::Resumed => WatchEvent::Resumed,
+                Queued::Paused => WatchEvent::Paused,
+                Queued::Regressed { seen, told } => WatchEvent::RevisionRegressed { seen, told },
                 Queued::Ended(why) => {
                     self.ended = true;
-                    WatchItem::Ended(why)
+                    WatchEvent::Ended(why)
                 }
             }));
         }
@@ -140,9 +140,9 @@ impl Watch {
 }
 
 impl Stream for Watch {
-    type Item = WatchItem;
+    type Item = WatchEvent;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<WatchItem>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<WatchEvent>> {
         self.poll(cx)
     }
 }

@@ -16,9 +16,9 @@ use super::engine::{
     reread::{self, Range},
     resync::Known,
 };
-use super::{Watch, WatchHandle, WatchItem};
+use super::{Watch, WatchEvent, WatchHandle};
 use crate::{
-    actor::DeliverWatch,
+    actor::SubscribeWatch,
     call::NEVER,
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
@@ -36,8 +36,8 @@ const BUFFER: usize = 8192;
 /// How often the keys of a range are read at the most, if compactions come between the pages.
 const READS: usize = 5;
 
-/// A watch to be opened: awaiting it gives a [`Watch`], [`send_to`](Self::send_to) delivers it to an actor. Free
-/// (`OpenWatch<()>`) it becomes a message to the actor [`Etcd`](crate::Etcd) with [`to`](OpenWatch::to).
+/// A watch to be opened: awaiting it gives a [`Watch`], [`deliver_to`](Self::deliver_to) delivers it to an actor. Free
+/// (`WatchRequest<()>`) it becomes a message to the actor [`Etcd`](crate::Etcd) with [`to`](WatchRequest::to).
 ///
 /// Fails if the server refuses the watch, or no member creates it within the client's `request_timeout`. With
 /// [`resync`](Self::resync), each page of the keys that are read before has that time as well.
@@ -47,7 +47,7 @@ const READS: usize = 5;
     clippy::struct_excessive_bools,
     reason = "each is an option of its own"
 )]
-pub struct OpenWatch<C = Client> {
+pub struct WatchRequest<C = Client> {
     client: C,
     span: Span,
     start_revision: i64,
@@ -57,15 +57,15 @@ pub struct OpenWatch<C = Client> {
     progress_notify: bool,
     fragment: bool,
     require_leader: bool,
-    notices: bool,
+    status_events: bool,
     resync: bool,
     buffer: usize,
     max_outage: Option<Duration>,
 }
 
-spans!(<C> OpenWatch<C>);
+spans!(<C> WatchRequest<C>);
 
-impl<C> OpenWatch<C> {
+impl<C> WatchRequest<C> {
     pub(super) fn new(client: C, key: Bytes) -> Self {
         Self {
             client,
@@ -77,7 +77,7 @@ impl<C> OpenWatch<C> {
             progress_notify: false,
             fragment: true,
             require_leader: true,
-            notices: false,
+            status_events: false,
             resync: false,
             buffer: BUFFER,
             max_outage: None,
@@ -96,7 +96,7 @@ impl<C> OpenWatch<C> {
         self
     }
 
-    /// Now and then an item [`WatchItem::Progress`] while nothing happens (etcd's default: every 10 minutes).
+    /// Now and then an item [`WatchEvent::Progress`] while nothing happens (etcd's default: every 10 minutes).
     /// Default: none.
     pub fn progress_notify(mut self) -> Self {
         self.progress_notify = true;
@@ -130,7 +130,7 @@ impl<C> OpenWatch<C> {
     }
 
     /// How many events may wait for the reader, beyond the last answer of the server. When there are as many, the
-    /// watch lags: see [`WatchItem::Lagging`]. A server that sends faster than that is held back for a reader that
+    /// watch lags: see [`WatchEvent::Paused`]. A server that sends faster than that is held back for a reader that
     /// reads 100,000 events a second or more. Default: 8192.
     pub fn buffer(mut self, events: usize) -> Self {
         self.buffer = events;
@@ -144,13 +144,13 @@ impl<C> OpenWatch<C> {
         self
     }
 
-    /// Tells [`WatchItem::Disconnected`], [`WatchItem::Resumed`] and [`WatchItem::Lagging`], too. Default: no.
-    pub fn notices(mut self) -> Self {
-        self.notices = true;
+    /// Tells [`WatchEvent::Disconnected`], [`WatchEvent::Resumed`] and [`WatchEvent::Paused`], too. Default: no.
+    pub fn status_events(mut self) -> Self {
+        self.status_events = true;
         self
     }
 
-    /// Goes on after a compaction that overtook the watch: with one item [`WatchItem::Resynced`] that tells what has
+    /// Goes on after a compaction that overtook the watch: with one item [`WatchEvent::Resynced`] that tells what has
     /// changed in sum. For that the watch reads the keys of the range when it is opened, and remembers them. Not for
     /// watches with filters. Default: the watch ends with [`WatchEnd::Compacted`](super::WatchEnd::Compacted).
     pub fn resync(mut self) -> Self {
@@ -159,10 +159,10 @@ impl<C> OpenWatch<C> {
     }
 }
 
-impl OpenWatch<()> {
+impl WatchRequest<()> {
     /// Binds the watch to a client: awaiting it opens it.
-    pub fn on(self, client: &Client) -> OpenWatch {
-        OpenWatch {
+    pub fn on(self, client: &Client) -> WatchRequest {
+        WatchRequest {
             client: client.clone(),
             span: self.span,
             start_revision: self.start_revision,
@@ -172,7 +172,7 @@ impl OpenWatch<()> {
             progress_notify: self.progress_notify,
             fragment: self.fragment,
             require_leader: self.require_leader,
-            notices: self.notices,
+            status_events: self.status_events,
             resync: self.resync,
             buffer: self.buffer,
             max_outage: self.max_outage,
@@ -180,18 +180,18 @@ impl OpenWatch<()> {
     }
 
     /// A message to the actor [`Etcd`](crate::Etcd): open the watch, and send its items to this actor.
-    pub fn to(self, recipient: Recipient<WatchItem>) -> DeliverWatch {
-        DeliverWatch {
+    pub fn deliver_to(self, recipient: Recipient<WatchEvent>) -> SubscribeWatch {
+        SubscribeWatch {
             watch: self,
             recipient,
         }
     }
 }
 
-impl OpenWatch {
+impl WatchRequest {
     /// Opens the watch and sends its items to an actor, the next one when the last was handled. It ends with the actor,
     /// with the client, or by the handle.
-    pub async fn send_to(self, recipient: Recipient<WatchItem>) -> Result<WatchHandle> {
+    pub async fn deliver_to(self, recipient: Recipient<WatchEvent>) -> Result<WatchHandle> {
         let client = self.client.clone();
         let watch = self.await?;
         let handle = watch.handle();
@@ -228,7 +228,7 @@ impl OpenWatch {
             progress_notify: self.progress_notify,
             fragment: self.fragment,
             require_leader: self.require_leader,
-            notices: self.notices,
+            status_events: self.status_events,
             resync: self.resync,
             max_outage: self.max_outage,
         })
@@ -325,7 +325,7 @@ impl OpenWatch {
     }
 }
 
-impl IntoFuture for OpenWatch {
+impl IntoFuture for WatchRequest {
     type Output = Result<Watch>;
     type IntoFuture = ResponseFuture<Watch>;
 

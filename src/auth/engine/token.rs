@@ -296,7 +296,7 @@ fn ask_for_next(actor: &Addr<AuthActor>, generation: u64, need: Need) {
 mod tests {
     use super::*;
     use crate::{
-        auth::{LoggedIn, NewToken},
+        auth::engine::{LoggedIn, NewToken},
         transport::channel::Metadata,
     };
 

@@ -1,6 +1,6 @@
 //! The leader while it is ready.
 
-use super::{BalancePolicy, Candidates, RoundRobin};
+use super::{BalancePolicy, ReadyEndpoints, RoundRobin};
 
 /// Sends everything to the leader, which saves a hop for writes and linearizable reads; round robin while no
 /// leader is known or ready.
@@ -19,7 +19,7 @@ impl LeaderFirst {
 }
 
 impl BalancePolicy for LeaderFirst {
-    fn pick(&self, candidates: &Candidates<'_>) -> usize {
+    fn pick(&self, candidates: &ReadyEndpoints<'_>) -> usize {
         candidates
             .iter()
             .position(|candidate| candidate.is_leader())

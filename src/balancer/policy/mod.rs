@@ -18,24 +18,24 @@ pub use round_robin::RoundRobin;
 /// and must not block.
 ///
 /// ```
-/// use actix_etcd::{BalancePolicy, Candidates};
+/// use actix_etcd::{balancer::BalancePolicy, ReadyEndpoints};
 ///
 /// #[derive(Debug)]
 /// struct FirstReady;
 ///
 /// impl BalancePolicy for FirstReady {
-///     fn pick(&self, _: &Candidates<'_>) -> usize {
+///     fn pick(&self, _: &ReadyEndpoints<'_>) -> usize {
 ///         0
 ///     }
 /// }
 /// ```
 pub trait BalancePolicy: Send + Sync + fmt::Debug + 'static {
     /// The index of the candidate to take. There is at least one; an index out of range means the first.
-    fn pick(&self, candidates: &Candidates<'_>) -> usize;
+    fn pick(&self, candidates: &ReadyEndpoints<'_>) -> usize;
 
     /// Which endpoints to keep connected. Default: all of them.
-    fn connects(&self) -> Connects {
-        Connects::All
+    fn connects(&self) -> ConnectionMode {
+        ConnectionMode::All
     }
 
     /// Whether members should be asked now and then who leads. Default: no.
@@ -47,18 +47,18 @@ pub trait BalancePolicy: Send + Sync + fmt::Debug + 'static {
 /// Which endpoints a policy keeps connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Connects {
+pub enum ConnectionMode {
     /// Every endpoint.
     All,
     /// One: all are dialled, the first one up is kept until it fails.
-    One,
+    Single,
 }
 
 /// The members that can take a request now.
 #[derive(Debug, Clone, Copy)]
-pub struct Candidates<'a>(&'a [Arc<Connection>]);
+pub struct ReadyEndpoints<'a>(&'a [Arc<Connection>]);
 
-impl<'a> Candidates<'a> {
+impl<'a> ReadyEndpoints<'a> {
     pub(crate) fn new(connections: &'a [Arc<Connection>]) -> Self {
         Self(connections)
     }
@@ -70,21 +70,23 @@ impl<'a> Candidates<'a> {
     }
 
     /// One of them.
-    pub fn get(&self, index: usize) -> Option<Candidate<'a>> {
-        self.0.get(index).map(|connection| Candidate(connection))
+    pub fn get(&self, index: usize) -> Option<ReadyEndpoint<'a>> {
+        self.0
+            .get(index)
+            .map(|connection| ReadyEndpoint(connection))
     }
 
     /// Each of them, in the order of the endpoints.
-    pub fn iter(&self) -> impl Iterator<Item = Candidate<'a>> + 'a {
-        self.0.iter().map(|connection| Candidate(connection))
+    pub fn iter(&self) -> impl Iterator<Item = ReadyEndpoint<'a>> + 'a {
+        self.0.iter().map(|connection| ReadyEndpoint(connection))
     }
 }
 
 /// A member that can take a request now.
 #[derive(Debug, Clone, Copy)]
-pub struct Candidate<'a>(&'a Connection);
+pub struct ReadyEndpoint<'a>(&'a Connection);
 
-impl Candidate<'_> {
+impl ReadyEndpoint<'_> {
     /// The endpoint in its normal form.
     pub fn endpoint(&self) -> &str {
         self.0.endpoint.as_str()

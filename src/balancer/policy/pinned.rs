@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{BalancePolicy, Candidates, Connects};
+use super::{BalancePolicy, ConnectionMode, ReadyEndpoints};
 
 const NONE: u64 = u64::MAX;
 
 /// Sends everything to one member until it fails, then to another.
 #[derive(Debug)]
 pub struct Pinned {
-    connects: Connects,
+    connects: ConnectionMode,
     endpoint: AtomicU64,
 }
 
@@ -18,15 +18,15 @@ impl Pinned {
     /// others are closed gracefully. A request that names another member (`.at(endpoint)`) connects that one, too, until
     /// none has named it for half a minute.
     pub fn cold() -> Self {
-        Self::with(Connects::One)
+        Self::with(ConnectionMode::Single)
     }
 
     /// The other members stay connected, for a faster switch.
     pub fn warm() -> Self {
-        Self::with(Connects::All)
+        Self::with(ConnectionMode::All)
     }
 
-    fn with(connects: Connects) -> Self {
+    fn with(connects: ConnectionMode) -> Self {
         Self {
             connects,
             endpoint: AtomicU64::new(NONE),
@@ -35,7 +35,7 @@ impl Pinned {
 }
 
 impl BalancePolicy for Pinned {
-    fn pick(&self, candidates: &Candidates<'_>) -> usize {
+    fn pick(&self, candidates: &ReadyEndpoints<'_>) -> usize {
         let pinned = self.endpoint.load(Ordering::Relaxed);
         if let Some(index) = candidates
             .iter()
@@ -51,7 +51,7 @@ impl BalancePolicy for Pinned {
         index
     }
 
-    fn connects(&self) -> Connects {
+    fn connects(&self) -> ConnectionMode {
         self.connects
     }
 }

@@ -1,6 +1,6 @@
 //! The less busy of two.
 
-use super::{BalancePolicy, Candidates};
+use super::{BalancePolicy, ReadyEndpoints};
 
 /// Looks at two members chosen at random and takes the one with fewer requests in flight: slow members get less
 /// without anybody measuring them.
@@ -16,7 +16,7 @@ impl PowerOfTwo {
 }
 
 impl BalancePolicy for PowerOfTwo {
-    fn pick(&self, candidates: &Candidates<'_>) -> usize {
+    fn pick(&self, candidates: &ReadyEndpoints<'_>) -> usize {
         let count = candidates.len();
         if count < 2 {
             return 0;

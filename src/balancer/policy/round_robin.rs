@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{BalancePolicy, Candidates};
+use super::{BalancePolicy, ReadyEndpoints};
 
 /// Takes every ready member in turn: n requests over k members differ by at most one a member. The default.
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ impl RoundRobin {
 }
 
 impl BalancePolicy for RoundRobin {
-    fn pick(&self, candidates: &Candidates<'_>) -> usize {
+    fn pick(&self, candidates: &ReadyEndpoints<'_>) -> usize {
         self.next.fetch_add(1, Ordering::Relaxed) % candidates.len()
     }
 }

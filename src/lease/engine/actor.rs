@@ -12,7 +12,7 @@ use super::{
     places::{Place, Renewal},
 };
 use crate::{
-    lease::{LostReason, events::LeaseEvent},
+    lease::{LeaseLost, events::LeaseEvent},
     runtime::supervisor::{crashes, supervise},
 };
 
@@ -52,7 +52,7 @@ impl LeaseActor {
         }
     }
 
-    fn lost(&mut self, reason: LostReason, ctx: &mut Context<Self>) {
+    fn lost(&mut self, reason: LeaseLost, ctx: &mut Context<Self>) {
         tracing::info!(lease = self.cell.id(), ?reason, "a lease is lost");
         self.cell.tell(LeaseEvent::Lost(reason));
         self.leave(ctx);
@@ -133,7 +133,7 @@ impl Handler<Denied> for LeaseActor {
 
     fn handle(&mut self, _: Denied, ctx: &mut Context<Self>) {
         let denied = self.lane.deadline(self.place, |deadline| {
-            deadline.end(LostReason::PermissionDenied)
+            deadline.end(LeaseLost::PermissionDenied)
         });
         if let Some(Some(reason)) = denied {
             self.lost(reason, ctx);

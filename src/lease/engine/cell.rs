@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::lease::{
-    LostReason,
+    LeaseLost,
     events::{EventQueue, LeaseEvent, LeaseEvents},
 };
 
@@ -27,7 +27,7 @@ pub(crate) struct LeaseCell {
 #[derive(Default)]
 struct Audience {
     queues: Vec<Arc<EventQueue>>,
-    lost: Option<LostReason>,
+    lost: Option<LeaseLost>,
     closed: bool,
 }
 
@@ -113,7 +113,7 @@ impl LeaseCell {
         LeaseEvents::new(queue)
     }
 
-    pub(crate) fn lost(&self) -> Option<LostReason> {
+    pub(crate) fn lost(&self) -> Option<LeaseLost> {
         self.lock().lost
     }
 
@@ -139,7 +139,7 @@ impl OnTheWay {
 impl Drop for OnTheWay {
     fn drop(&mut self) {
         if let Some(cell) = self.0.take() {
-            cell.tell(LeaseEvent::Lost(LostReason::Shutdown));
+            cell.tell(LeaseEvent::Lost(LeaseLost::Shutdown));
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     kv::{PutResponse, mod_revision},
     lease::{
-        Lease, LostReason,
+        Lease, LeaseLost,
         engine::{actor::now, deadline::later},
     },
     recipes::{tenure::TermCell, turns::Turns},
@@ -48,10 +48,10 @@ pub struct Session {
 /// What the handle, its actor, and locks and elections share.
 pub(in crate::recipes) struct Shared {
     state: Mutex<State>,
-    /// Held while keys are put, so that none is put with a lease that is being replaced.
+    /// Ownership while keys are put, so that none is put with a lease that is being replaced.
     pub(super) healing: tokio::sync::Mutex<()>,
     events: broadcast::Sender<SessionEvent>,
-    lost: watch::Sender<Option<LostReason>>,
+    lost: watch::Sender<Option<LeaseLost>>,
     /// What locks and elections go by.
     pub(in crate::recipes) term: TermCell,
     /// Tasks that share a session have one key in a queue: they take turns before they get there.
@@ -189,7 +189,7 @@ impl Session {
 
     /// Waits until it is lost for good, and tells why. With [`heal`](super::SessionBuilder::heal) that is only when the client
     /// is shut down or this user may not keep leases.
-    pub fn lost(&self) -> impl Future<Output = LostReason> + Send + 'static + use<> {
+    pub fn lost(&self) -> impl Future<Output = LeaseLost> + Send + 'static + use<> {
         let mut lost = self.shared.lost.subscribe();
         async move {
             let reason = lost.wait_for(Option::is_some).await.map(|reason| *reason);
@@ -278,7 +278,7 @@ impl Shared {
     }
 
     /// It is lost for good.
-    pub(super) fn end(&self, reason: LostReason) {
+    pub(super) fn end(&self, reason: LeaseLost) {
         drop(self.lock().lease.take());
         self.tell(SessionEvent::Lost(reason));
         self.lost.send_replace(Some(reason));
@@ -287,8 +287,8 @@ impl Shared {
     /// Nobody follows it any more. If its end was not told and its handle is there, that is the end of the client.
     pub(super) fn abandon(&self) {
         if !self.lock().closed && self.lost.borrow().is_none() {
-            self.term.lost(LostReason::Shutdown);
-            self.end(LostReason::Shutdown);
+            self.term.lost(LeaseLost::Shutdown);
+            self.end(LeaseLost::Shutdown);
         }
     }
 

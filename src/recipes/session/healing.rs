@@ -17,7 +17,7 @@ use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     kv::{OpResponse, get, mod_revision, put, version},
     lease::{
-        Lease, LeaseEvent, LeaseEvents, LostReason,
+        Lease, LeaseEvent, LeaseEvents, LeaseLost,
         engine::{actor::now, deadline::later},
     },
     runtime::supervisor::{crashes, supervise},
@@ -88,7 +88,7 @@ impl Healer {
                 return;
             };
             self.shared.term.lost(reason);
-            let last = matches!(reason, LostReason::Shutdown | LostReason::PermissionDenied);
+            let last = matches!(reason, LeaseLost::Shutdown | LeaseLost::PermissionDenied);
             if last || !self.builder.heal {
                 return self.shared.end(reason);
             }
@@ -96,13 +96,13 @@ impl Healer {
             match self.heal().await {
                 Ok(Some(healed)) => events = healed,
                 Ok(None) => return,
-                Err(_) => return self.shared.end(LostReason::Shutdown),
+                Err(_) => return self.shared.end(LeaseLost::Shutdown),
             }
         }
     }
 
     /// Waits until the lease is lost; `None` if it was given up.
-    async fn loss(&self, events: &mut LeaseEvents) -> Option<LostReason> {
+    async fn loss(&self, events: &mut LeaseEvents) -> Option<LeaseLost> {
         loop {
             match events.next().await? {
                 LeaseEvent::Lost(reason) => return Some(reason),

@@ -36,7 +36,7 @@ pub(super) use handle::Shared;
 use crate::{
     client::Client,
     error::Result,
-    lease::{Grant, LostReason},
+    lease::{Grant, LeaseLost},
     runtime::thread::shut_down,
 };
 use healing::SessionActor;
@@ -52,7 +52,7 @@ pub enum SessionEvent {
         deadline: Instant,
     },
     /// Its lease was lost; a new one is being granted.
-    Healing(LostReason),
+    Healing(LeaseLost),
     /// It has a new lease, and its keys are put again.
     Healed {
         /// The new lease.
@@ -61,7 +61,7 @@ pub enum SessionEvent {
         taken: Vec<Bytes>,
     },
     /// It is lost. Nothing follows.
-    Lost(LostReason),
+    Lost(LeaseLost),
 }
 
 /// Makes a [`Session`].

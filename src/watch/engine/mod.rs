@@ -68,7 +68,7 @@ pub(crate) struct Spec {
     pub(crate) fragment: bool,
     pub(crate) require_leader: bool,
     /// Tell the consumer of disconnects, resumes and lags.
-    pub(crate) notices: bool,
+    pub(crate) status_events: bool,
     pub(crate) resync: bool,
     pub(crate) max_outage: Option<Duration>,
 }

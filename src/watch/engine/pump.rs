@@ -2,7 +2,7 @@
 
 use actix::{Message, Recipient};
 
-use crate::watch::{Watch, WatchItem};
+use crate::watch::{Watch, WatchEvent};
 
 /// Deliver a watch to an actor, one item at a time: a slow actor makes the watch lag, and nothing grows. Told to the hub,
 /// which has a thread for it.
@@ -10,5 +10,5 @@ use crate::watch::{Watch, WatchItem};
 #[rtype(result = "()")]
 pub(crate) struct Pump {
     pub(crate) watch: Watch,
-    pub(crate) recipient: Recipient<WatchItem>,
+    pub(crate) recipient: Recipient<WatchEvent>,
 }

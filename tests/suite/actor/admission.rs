@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use actix::Actor;
 use actix_etcd::{
-    Client, ErrorKind, Etcd, Outcome, RequestFailed, WhenFull,
+    Client, ErrorKind, Etcd, Outcome,
+    actor::{OverloadPolicy, RequestFailed},
     kv::{Get, Put, get, put},
     proto,
 };
@@ -38,7 +39,7 @@ async fn failures_nobody_waits_for_reach_the_subscriber_and_others_do_not() {
     });
     let client = Client::connect([server.endpoint()]).await.unwrap();
     let (failures, subscriber) = ear::<RequestFailed>();
-    let etcd = Etcd::new(client).failures_to(subscriber).start();
+    let etcd = Etcd::new(client).deliver_failures_to(subscriber).start();
 
     let told = etcd.send(put("asked", "v")).await.unwrap().unwrap_err();
     assert_eq!(told.kind(), ErrorKind::NoSpace);
@@ -63,9 +64,9 @@ async fn a_full_front_refuses_if_told_so() {
     let (server, client) = hanging().await;
     let (failures, subscriber) = ear::<RequestFailed>();
     let etcd = Etcd::new(client)
-        .at_most(2)
-        .when_full(WhenFull::Refuse)
-        .failures_to(subscriber)
+        .max_in_flight(2)
+        .overload_policy(OverloadPolicy::Reject)
+        .deliver_failures_to(subscriber)
         .start();
     let under_way = [etcd.send(put("a", "v")), etcd.send(put("b", "v"))];
     until("two calls are under way", || server.count(PUT) == 2).await;
@@ -94,7 +95,7 @@ async fn a_full_front_refuses_if_told_so() {
 #[actix::test]
 async fn a_full_front_lets_requests_wait_in_their_order() {
     let (server, client) = hanging().await;
-    let etcd = Etcd::new(client).at_most(2).start();
+    let etcd = Etcd::new(client).max_in_flight(2).start();
     let mut under_way = vec![etcd.send(put("a", "v")), etcd.send(put("b", "v"))];
     until("two calls are under way", || server.count(PUT) == 2).await;
     let left = etcd.send(put("left", "v"));
@@ -126,9 +127,9 @@ async fn no_more_than_so_many_requests_wait() {
     let (server, client) = hanging().await;
     let (failures, subscriber) = ear::<RequestFailed>();
     let etcd = Etcd::new(client)
-        .at_most(1)
-        .waiting_at_most(2)
-        .failures_to(subscriber)
+        .max_in_flight(1)
+        .max_queued(2)
+        .deliver_failures_to(subscriber)
         .start();
     let under_way = etcd.send(put("a", "v"));
     until("a call is under way", || server.count(PUT) == 1).await;
@@ -167,14 +168,14 @@ async fn a_request_that_panics_costs_its_own_call() {
         type Result = actix_etcd::Result<()>;
     }
 
-    impl actix_etcd::FreeRequest for Faulty {
+    impl actix_etcd::request::EtcdRequest for Faulty {
         type Response = ();
 
         fn name(&self) -> &'static str {
             "Faulty"
         }
 
-        fn send_by(
+        fn send_with(
             self,
             _: &Client,
         ) -> std::pin::Pin<Box<dyn Future<Output = actix_etcd::Result<()>> + Send>> {
@@ -183,7 +184,7 @@ async fn a_request_that_panics_costs_its_own_call() {
     }
 
     let (server, client) = hanging().await;
-    let etcd = Etcd::new(client).at_most(1).start();
+    let etcd = Etcd::new(client).max_in_flight(1).start();
     for _ in 0..3 {
         assert!(etcd.send(Faulty).await.is_err());
     }

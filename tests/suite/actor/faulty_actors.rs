@@ -10,8 +10,9 @@ use std::{
 
 use actix::{Actor, AsyncContext, Context, Handler, Recipient, fut::wrap_future};
 use actix_etcd::{
-    Client, ConnectivityChange, ConnectivityState, DeliverConnectivity, Etcd,
-    lease::{LeaseEvent, LeaseNews},
+    Client, Etcd,
+    balancer::{ConnectivityChange, ConnectivityState, SubscribeConnectivity},
+    lease::{LeaseEvent, LeaseMessage},
     recipes::{
         discovery::{DiscoveryEvent, discover},
         mutex::LockEvent,
@@ -76,12 +77,12 @@ async fn a_lease_is_kept_and_others_are_told_of_it() {
     let (_cluster, etcd) = cluster_and_client().await;
     for kind in [Kind::Panics, Kind::GetsStuck] {
         let lease = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
-        let (met, recipient) = bad::<LeaseNews>(kind);
-        lease.send_to(recipient);
-        let (news, recipient) = ear::<LeaseNews>();
-        lease.send_to(recipient);
+        let (met, recipient) = bad::<LeaseMessage>(kind);
+        lease.deliver_to(recipient);
+        let (news, recipient) = ear::<LeaseMessage>();
+        lease.deliver_to(recipient);
         until("it is renewed past its first end", || {
-            let renewed = |news: &&LeaseNews| matches!(news.event, LeaseEvent::Renewed { .. });
+            let renewed = |news: &&LeaseMessage| matches!(news.event, LeaseEvent::Renewed { .. });
             news.lock().unwrap().iter().filter(renewed).count() >= 5
         })
         .await;
@@ -97,9 +98,9 @@ async fn a_list_of_instances_is_live_for_others() {
     for kind in [Kind::Panics, Kind::GetsStuck] {
         let target = format!("{kind:?}");
         let (met, recipient) = bad::<DiscoveryEvent>(kind);
-        etcd.do_send(discover(target.clone()).to(recipient));
+        etcd.do_send(discover(target.clone()).deliver_to(recipient));
         let (found, recipient) = ear::<DiscoveryEvent>();
-        etcd.do_send(discover(target.clone()).to(recipient));
+        etcd.do_send(discover(target.clone()).deliver_to(recipient));
         let mut registered = Vec::new();
         for n in 0..5 {
             let one = client.register(target.clone(), n.to_string()).ttl(LONG);
@@ -141,11 +142,11 @@ async fn changes_of_connectivity_are_told_to_others() {
     let (cluster, client) = cluster_and_client().await;
     let etcd = Etcd::new(client).start();
     let (panicked, recipient) = bad::<ConnectivityChange>(Kind::Panics);
-    etcd.do_send(DeliverConnectivity(recipient));
+    etcd.do_send(SubscribeConnectivity(recipient));
     let (stuck, recipient) = bad::<ConnectivityChange>(Kind::GetsStuck);
-    etcd.do_send(DeliverConnectivity(recipient));
+    etcd.do_send(SubscribeConnectivity(recipient));
     let (changes, recipient) = ear::<ConnectivityChange>();
-    etcd.send(DeliverConnectivity(recipient))
+    etcd.send(SubscribeConnectivity(recipient))
         .await
         .unwrap()
         .unwrap();

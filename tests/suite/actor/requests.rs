@@ -7,13 +7,18 @@ use std::{
 
 use actix::{Actor, Context, Handler, Recipient};
 use actix_etcd::{
-    Client, ConnectivityChange, DeliverConnectivity, ErrorKind, Etcd, Outcome, WatchItem,
-    auth_admin, cluster,
+    Client, ErrorKind, Etcd, Outcome, WatchEvent,
+    auth::{
+        self,
+        roles::{self, Permission},
+        users,
+    },
+    balancer::{ConnectivityChange, SubscribeConnectivity},
+    cluster,
     kv::{Put, compact, delete, get, put, txn, version},
-    lease::{self, LeaseEvent, LeaseNews, grant},
+    lease::{self, LeaseEvent, LeaseMessage, grant},
     maintenance, proto,
-    roles::{self, Permission},
-    users, watch,
+    watch::watch_keys,
 };
 use testbed::Cluster;
 
@@ -96,7 +101,7 @@ async fn requests_of_every_kind_go_by_message() {
     etcd.send(add).await.unwrap().unwrap();
     let users = etcd.send(users::requests().list()).await.unwrap().unwrap();
     assert_eq!(users.users, ["app"]);
-    let auth = etcd.send(auth_admin::requests().status()).await.unwrap();
+    let auth = etcd.send(auth::requests().status()).await.unwrap();
     assert!(!auth.unwrap().enabled);
 }
 
@@ -106,12 +111,16 @@ async fn what_goes_on_is_delivered_to_an_actor() {
     let client = Client::connect(cluster.endpoints()).await.unwrap();
     let etcd = Etcd::new(client).start();
 
-    let (items, recipient) = ear::<WatchItem>();
-    let handle = etcd.send(watch("k/").prefix().to(recipient)).await.unwrap();
+    let (items, recipient) = ear::<WatchEvent>();
+    let handle = etcd
+        .send(watch_keys("k/").prefix().deliver_to(recipient))
+        .await
+        .unwrap();
     let handle = handle.unwrap();
     // Nobody waits for this one's handle: it goes on nevertheless.
-    let (unasked, recipient) = ear::<WatchItem>();
-    etcd.try_send(watch("k/").prefix().to(recipient)).unwrap();
+    let (unasked, recipient) = ear::<WatchEvent>();
+    etcd.try_send(watch_keys("k/").prefix().deliver_to(recipient))
+        .unwrap();
     until_async("both watches are there", async || {
         cluster
             .member(0)
@@ -121,9 +130,9 @@ async fn what_goes_on_is_delivered_to_an_actor() {
     })
     .await;
     etcd.send(put("k/1", "v")).await.unwrap().unwrap();
-    let events = |items: &Mutex<Vec<WatchItem>>| {
+    let events = |items: &Mutex<Vec<WatchEvent>>| {
         let items = items.lock().unwrap();
-        let event = |item: &&WatchItem| matches!(item, WatchItem::Events(_));
+        let event = |item: &&WatchEvent| matches!(item, WatchEvent::Events(_));
         items.iter().filter(event).count()
     };
     until("both are told", || {
@@ -132,27 +141,27 @@ async fn what_goes_on_is_delivered_to_an_actor() {
     .await;
     drop(handle);
     until("the first has ended", || {
-        matches!(items.lock().unwrap().last(), Some(WatchItem::Ended(_)))
+        matches!(items.lock().unwrap().last(), Some(WatchEvent::Ended(_)))
     })
     .await;
     etcd.send(put("k/2", "v")).await.unwrap().unwrap();
     until("the second goes on", || events(&unasked) == 2).await;
 
-    let (news, recipient) = ear::<LeaseNews>();
+    let (news, recipient) = ear::<LeaseMessage>();
     let lease = etcd
-        .send(grant(2 * SECOND).keep_alive().to(recipient))
+        .send(grant(2 * SECOND).keep_alive().deliver_to(recipient))
         .await;
     let lease = lease.unwrap().unwrap();
     until("it is renewed", || {
         let news = news.lock().unwrap();
-        let renewed = |news: &LeaseNews| matches!(news.event, LeaseEvent::Renewed { .. });
+        let renewed = |news: &LeaseMessage| matches!(news.event, LeaseEvent::Renewed { .. });
         news.iter()
             .any(|news| news.lease == lease.id() && renewed(news))
     })
     .await;
 
     let (changes, recipient) = ear::<ConnectivityChange>();
-    let told = etcd.send(DeliverConnectivity(recipient)).await.unwrap();
+    let told = etcd.send(SubscribeConnectivity(recipient)).await.unwrap();
     told.unwrap();
     cluster.member(0).kill();
     until("the end of the connection is told", || {
@@ -276,12 +285,12 @@ async fn an_actor_that_is_restarted_goes_on_receiving() {
         }
     }
 
-    impl Handler<WatchItem> for Restless {
+    impl Handler<WatchEvent> for Restless {
         type Result = ();
 
-        fn handle(&mut self, item: WatchItem, ctx: &mut Context<Self>) {
+        fn handle(&mut self, item: WatchEvent, ctx: &mut Context<Self>) {
             use actix::ActorContext;
-            if let WatchItem::Events(events) = item {
+            if let WatchEvent::Events(events) = item {
                 self.0.lock().unwrap().push(events.revision());
                 if events.revision() % 2 == 0 {
                     ctx.stop();
@@ -296,7 +305,7 @@ async fn an_actor_that_is_restarted_goes_on_receiving() {
     let (revisions, restarts) = (Arc::default(), Arc::default());
     let restless = Restless(Arc::clone(&revisions), Arc::clone(&restarts));
     let restless = actix::Supervisor::start(move |_| restless);
-    let open = watch("k").to(restless.recipient());
+    let open = watch_keys("k").deliver_to(restless.recipient());
     let handle = etcd.send(open).await.unwrap().unwrap();
     let mut written = Vec::new();
     for n in 0..10 {

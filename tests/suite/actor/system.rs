@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use actix::{Actor, ActorContext, Context, Handler, MailboxError};
 use actix_etcd::{
-    Client, ConnectivityChange, DeliverConnectivity, ErrorKind, Etcd, WatchItem,
+    Client, ErrorKind, Etcd, WatchEvent,
+    balancer::{ConnectivityChange, SubscribeConnectivity},
     kv::{get, put},
-    lease::{LeaseNews, grant},
+    lease::{LeaseMessage, grant},
     recipes::{
         discovery::{DiscoveryEvent, discover},
         election::{LeaderEvent, leaders},
         registration::register,
     },
-    testing::live_actors,
-    watch,
+    test_faults::live_actors,
+    watch::watch_keys,
 };
 use testbed::{Cluster, Reply, ScriptedServer};
 
@@ -120,13 +121,17 @@ fn a_system_that_stops_ends_all_that_was_asked_for_by_message() {
             let etcd = Etcd::new(Client::connect(endpoints).await.unwrap()).start();
             let (found, ear_of_found) = ear::<DiscoveryEvent>();
             let (led, ear_of_led) = ear::<LeaderEvent>();
-            etcd.do_send(discover("web").to(ear_of_found));
-            etcd.do_send(leaders("e").to(ear_of_led));
-            etcd.do_send(watch("web/").prefix().to(ear::<WatchItem>().1));
-            etcd.do_send(DeliverConnectivity(ear::<ConnectivityChange>().1));
+            etcd.do_send(discover("web").deliver_to(ear_of_found));
+            etcd.do_send(leaders("e").deliver_to(ear_of_led));
+            etcd.do_send(
+                watch_keys("web/")
+                    .prefix()
+                    .deliver_to(ear::<WatchEvent>().1),
+            );
+            etcd.do_send(SubscribeConnectivity(ear::<ConnectivityChange>().1));
             etcd.do_send(register("web", "here").ttl(LONG));
             let kept = grant(LONG).keep_alive().revoke_on_drop();
-            etcd.do_send(kept.to(ear::<LeaseNews>().1));
+            etcd.do_send(kept.deliver_to(ear::<LeaseMessage>().1));
             until("all of it goes on", || {
                 !found.lock().unwrap().is_empty() && !led.lock().unwrap().is_empty()
             })
@@ -158,9 +163,9 @@ async fn a_lease_that_was_asked_for_by_message_is_kept_while_its_actor_lives() {
     let cluster = Cluster::start(1).await;
     let client = Client::connect(cluster.endpoints()).await.unwrap();
     let etcd = Etcd::new(client.clone()).start();
-    let (news, recipient) = ear::<LeaseNews>();
+    let (news, recipient) = ear::<LeaseMessage>();
     let kept = grant(2 * SECOND).keep_alive().revoke_on_drop();
-    etcd.do_send(kept.to(recipient.clone()));
+    etcd.do_send(kept.deliver_to(recipient.clone()));
     until("it is renewed a few times", || {
         news.lock().unwrap().len() >= 4
     })
@@ -171,7 +176,7 @@ async fn a_lease_that_was_asked_for_by_message_is_kept_while_its_actor_lives() {
 
     let mortal = Mortal.start();
     let kept = grant(LONG).keep_alive().revoke_on_drop();
-    etcd.do_send(kept.to(mortal.clone().recipient()));
+    etcd.do_send(kept.deliver_to(mortal.clone().recipient()));
     until_async("there is another lease", async || {
         client.leases().await.unwrap().leases.len() == 2
     })
@@ -190,10 +195,10 @@ impl Actor for Mortal {
     type Context = Context<Self>;
 }
 
-impl Handler<LeaseNews> for Mortal {
+impl Handler<LeaseMessage> for Mortal {
     type Result = ();
 
-    fn handle(&mut self, _: LeaseNews, _: &mut Context<Self>) {}
+    fn handle(&mut self, _: LeaseMessage, _: &mut Context<Self>) {}
 }
 
 #[derive(actix::Message)]
@@ -217,7 +222,7 @@ async fn the_service_of_a_system_is_found_everywhere_in_it() {
 
     let cluster = Cluster::start(1).await;
     let client = Client::connect(cluster.endpoints()).await.unwrap();
-    Etcd::configure(Etcd::new(client.clone()).at_most(10)).unwrap();
+    Etcd::configure(Etcd::new(client.clone()).max_in_flight(10)).unwrap();
     let put = Etcd::from_registry().send(put("k", "v")).await.unwrap();
     put.unwrap();
     let other = actix::Arbiter::new();

@@ -2,7 +2,7 @@
 
 use actix_etcd::{
     Client, ErrorKind,
-    roles::{Access, Permission},
+    auth::roles::{Access, Permission},
 };
 use testbed::Cluster;
 
@@ -75,7 +75,7 @@ async fn roles_allow_what_was_granted_and_forget_what_was_revoked() {
 async fn authentication_is_switched_on_and_off_by_the_client_itself() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::builder(cluster.endpoints())
-        .auth("root", "secret")
+        .credentials("root", "secret")
         .connect()
         .await
         .unwrap();

@@ -50,7 +50,7 @@ async fn writers_and_watches_see_nothing_of_ten_expiries() {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let times = asked.clone();
     let etcd = Client::builder(cluster.endpoints())
-        .auth_provider(move || {
+        .credentials_provider(move || {
             times.lock().unwrap().push(Instant::now());
             async { Ok::<_, std::io::Error>(Credentials::password("root", "secret")) }
         })

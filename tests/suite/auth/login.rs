@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use actix_etcd::{Client, Credentials, ErrorKind, Outcome, testing};
+use actix_etcd::{Client, Credentials, ErrorKind, Outcome, test_faults};
 use serde_json::json;
 use testbed::{Cluster, ScriptedServer, Tokens};
 
@@ -37,7 +37,7 @@ async fn a_user_reads_and_writes_what_it_may_and_nothing_else() {
 #[tokio::test]
 async fn a_wrong_password_is_told_at_connect_and_never_shown() {
     let cluster = secured(Cluster::builder()).await;
-    let builder = Client::builder(cluster.endpoints()).auth("root", "swordfish");
+    let builder = Client::builder(cluster.endpoints()).credentials("root", "swordfish");
     assert!(!format!("{builder:?}").contains("swordfish"));
     let refused = builder.connect().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::AuthFailed);
@@ -50,7 +50,7 @@ async fn a_lazy_client_logs_in_before_its_first_request() {
     server.on(AUTHENTICATE, |_| token("first"));
     server.on(PUT, |_| written());
     let etcd = Client::builder([server.endpoint()])
-        .auth("ann", "word")
+        .credentials("ann", "word")
         .connect_lazy()
         .await
         .unwrap();
@@ -106,7 +106,7 @@ async fn a_provider_is_asked_at_each_login_so_passwords_may_rotate() {
     let asked = Arc::new(AtomicUsize::new(0));
     let counter = asked.clone();
     let etcd = Client::builder(cluster.endpoints())
-        .auth_provider(move || {
+        .credentials_provider(move || {
             let password = match counter.fetch_add(1, Ordering::SeqCst) {
                 0 => "secret",
                 _ => "rotated",
@@ -126,7 +126,7 @@ async fn a_provider_is_asked_at_each_login_so_passwords_may_rotate() {
 async fn a_provider_that_fails_is_told_as_such() {
     let server = ScriptedServer::start().await;
     let refused = Client::builder([server.endpoint()])
-        .auth_provider(|| async { Err(std::io::Error::other("the vault is sealed")) })
+        .credentials_provider(|| async { Err(std::io::Error::other("the vault is sealed")) })
         .connect()
         .await
         .unwrap_err();
@@ -147,7 +147,7 @@ async fn a_crash_of_the_auth_actor_costs_no_call() {
     let etcd = ann(&server).await;
     let puts = puts(&etcd, 16);
     until("a login is under way", || server.count(AUTHENTICATE) == 2).await;
-    testing::crash_auth(&etcd);
+    test_faults::crash_auth(&etcd);
     all_succeed(puts).await;
     assert!(server.count(AUTHENTICATE) <= 4);
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use actix_etcd::{Client, Credentials, ErrorKind, Outcome, testing};
+use actix_etcd::{Client, Credentials, ErrorKind, Outcome, test_faults};
 use serde_json::json;
 use testbed::{Reply, ScriptedServer, Tokens, encode};
 use tokio::time::sleep;
@@ -42,7 +42,7 @@ async fn a_provider_that_panics_costs_that_login_and_no_other() {
     let server = server().await;
     let asked = AtomicUsize::new(0);
     let etcd = Client::builder([server.endpoint()])
-        .auth_provider(move || {
+        .credentials_provider(move || {
             let nth = asked.fetch_add(1, Ordering::SeqCst);
             assert!(nth != 0, "at once");
             async move {
@@ -71,7 +71,7 @@ async fn a_cluster_that_is_slow_to_log_in_is_waited_for() {
     });
     let etcd = Client::builder([server.endpoint()])
         .request_timeout(Duration::from_millis(500))
-        .auth_provider(|| async {
+        .credentials_provider(|| async {
             sleep(Duration::from_millis(200)).await;
             Given::Ok(word())
         })
@@ -88,7 +88,7 @@ async fn a_call_that_cannot_wait_for_a_login_was_not_sent() {
     server.on(AUTHENTICATE, |_| Reply::hang());
     let etcd = Client::builder([server.endpoint()])
         .request_timeout(Duration::from_millis(300))
-        .auth("ann", "word")
+        .credentials("ann", "word")
         .connect_lazy()
         .await
         .unwrap();
@@ -117,13 +117,13 @@ async fn a_login_that_hangs_ends_with_the_crash_of_its_actor() {
     });
     let etcd = Client::builder([server.endpoint()])
         .request_timeout(LONG)
-        .auth("ann", "word")
+        .credentials("ann", "word")
         .connect()
         .await
         .unwrap();
     let put = tokio::spawn(etcd.put("k", "v").into_future());
     until("a login hangs", || server.count(AUTHENTICATE) == 2).await;
-    testing::crash_auth(&etcd);
+    test_faults::crash_auth(&etcd);
     put.await.unwrap().unwrap();
     until("it was given up", || server.cancelled() == 1).await;
     assert_eq!(server.count(AUTHENTICATE), 3);
@@ -138,7 +138,7 @@ fn a_client_that_is_dropped_forgets_how_it_logged_in() {
         let etcd = Client::builder([server.endpoint()])
             // It is to be replaced one day, which is no reason to stay.
             .token_lifetime(Duration::from_secs(600))
-            .auth_provider(move || {
+            .credentials_provider(move || {
                 let kept = secret.clone();
                 async move {
                     drop(kept);
@@ -165,7 +165,7 @@ async fn a_watch_waits_for_credentials_that_cannot_be_had_for_a_while() {
     );
     let (vault, counter) = (sealed.clone(), asked.clone());
     let etcd = Client::builder(cluster.endpoints())
-        .auth_provider(move || {
+        .credentials_provider(move || {
             counter.fetch_add(1, Ordering::SeqCst);
             let sealed = vault.load(Ordering::SeqCst);
             async move {

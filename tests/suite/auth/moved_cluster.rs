@@ -31,7 +31,7 @@ async fn two_clusters() -> (Cluster, Cluster) {
 /// A client that may follow its endpoints to another cluster.
 async fn follower(cluster: &Cluster) -> Client {
     Client::builder(cluster.endpoints())
-        .auth("root", "secret")
+        .credentials("root", "secret")
         .follow_cluster_change()
         .connect()
         .await

@@ -82,7 +82,7 @@ async fn a_raw_call_of_a_lazy_client_is_the_one_that_logs_in() {
         Some(_) => written(),
     });
     let etcd = actix_etcd::Client::builder([server.endpoint()])
-        .auth("ann", "word")
+        .credentials("ann", "word")
         .connect_lazy()
         .await
         .unwrap();

@@ -3,7 +3,7 @@
 use std::{env, process::Command};
 
 use actix::Actor;
-use actix_etcd::{Client, Etcd, users};
+use actix_etcd::{Client, Etcd, auth::users};
 use testbed::{Reply, ScriptedServer};
 use tracing_subscriber::{filter::LevelFilter, fmt::format::FmtSpan};
 
@@ -87,7 +87,7 @@ fn logging_in_and_renewing_a_token_shows_neither_password_nor_token() {
             b"sesame-0" => token_refused(),
             _ => written(),
         });
-        let builder = Client::builder([server.endpoint()]).auth("ann", "swordfish");
+        let builder = Client::builder([server.endpoint()]).credentials("ann", "swordfish");
         let shown = format!("{builder:?}");
         let etcd = builder.connect().await.unwrap();
         etcd.put("k", "v").await.unwrap();

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use actix_etcd::{Client, Credentials, ErrorKind, WatchItem, lease::LeaseEvent, testing};
+use actix_etcd::{Client, Credentials, ErrorKind, WatchEvent, lease::LeaseEvent, test_faults};
 use testbed::{Cluster, Reply, ScriptedServer, Tokens, encode};
 use tokio::time::{Instant, sleep};
 use tokio_stream::StreamExt;
@@ -60,7 +60,7 @@ async fn a_token_that_tells_its_end_is_never_refused() {
     let lease = etcd.lease(Duration::from_secs(3)).keep_alive().await;
     let lease = lease.unwrap();
     let mut renewed = lease.events();
-    let mut watch = etcd.watch("k/").prefix().notices().await.unwrap();
+    let mut watch = etcd.watch("k/").prefix().status_events().await.unwrap();
     let enough = Arc::new(AtomicBool::new(false));
     let load: Vec<_> = (0..4)
         .map(|reader| {
@@ -88,7 +88,7 @@ async fn a_token_that_tells_its_end_is_never_refused() {
         })
         .await;
         next(&mut newcomer).await;
-        while !matches!(item(&mut watch).await, WatchItem::Events(_)) {}
+        while !matches!(item(&mut watch).await, WatchEvent::Events(_)) {}
         while !matches!(renewed.next().await, Some(LeaseEvent::Renewed { .. })) {}
     }
     enough.store(true, Ordering::SeqCst);
@@ -137,7 +137,7 @@ async fn a_simple_token_is_replaced_in_time_where_its_lifetime_is_told() {
     let ttl = Duration::from_secs(4);
     let cluster = with_tokens(Tokens::Simple(ttl)).await;
     let etcd = Client::builder(cluster.endpoints())
-        .auth("root", "secret")
+        .credentials("root", "secret")
         .token_lifetime(ttl)
         .connect()
         .await
@@ -257,7 +257,7 @@ async fn a_provider_of_tokens_is_asked_before_the_last_one_ends() {
     let counter = asked.clone();
     let first = jwt(0, Duration::from_secs(3));
     let etcd = Client::builder([server.endpoint()])
-        .auth_provider(move || {
+        .credentials_provider(move || {
             let token = match counter.fetch_add(1, Ordering::SeqCst) {
                 // It has no other one yet.
                 0 | 1 => first.clone(),
@@ -285,7 +285,7 @@ async fn a_provider_may_give_a_token_again_that_was_let_go_and_never_refused() {
     let asked = Arc::new(AtomicUsize::new(0));
     let counter = asked.clone();
     let etcd = Client::builder([server.endpoint()])
-        .auth_provider(move || {
+        .credentials_provider(move || {
             let nth = counter.fetch_add(1, Ordering::SeqCst);
             let token = tokens[nth.min(1)].clone();
             async move { Ok::<_, std::io::Error>(Credentials::token(token)) }
@@ -310,7 +310,7 @@ async fn a_crash_of_the_auth_actor_does_not_make_it_forget_the_end_of_a_token() 
     let server = short_lived(Duration::from_secs(3)).await;
     let etcd = ann(&server).await;
     etcd.put("k", "v").await.unwrap();
-    testing::crash_auth(&etcd);
+    test_faults::crash_auth(&etcd);
     until("the token is replaced", || server.count(AUTHENTICATE) == 2).await;
 }
 

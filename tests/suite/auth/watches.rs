@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use actix_etcd::{Client, WatchEnd, roles::Permission};
+use actix_etcd::{Client, auth::roles::Permission, watch::WatchEnd};
 use serde_json::json;
 use testbed::{Cluster, Tokens, encode};
 
@@ -35,7 +35,7 @@ async fn a_watch_that_was_cut_off_after_its_token_ended_goes_on() {
 async fn a_lazy_client_logs_in_for_its_first_watch() {
     let cluster = secured(Cluster::builder()).await;
     let etcd = Client::builder(cluster.endpoints())
-        .auth("root", "secret")
+        .credentials("root", "secret")
         .connect_lazy()
         .await
         .unwrap();
@@ -51,7 +51,7 @@ async fn without_credentials_or_with_wrong_ones_a_watch_says_so() {
     let refused = stranger.watch("k").await.unwrap_err();
     assert!(refused.to_string().contains("user"), "{refused}");
     let wrong = Client::builder(cluster.endpoints())
-        .auth("root", "wrong")
+        .credentials("root", "wrong")
         .connect_lazy()
         .await
         .unwrap();

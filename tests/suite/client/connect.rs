@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use actix_etcd::{Client, ConnectivityState};
+use actix_etcd::{Client, balancer::ConnectivityState};
 use testbed::{Cluster, Fault};
 
 use crate::support::{skipped::not_checked, wait::until};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use actix_etcd::{Client, ConnectivityState, ErrorKind, proto};
+use actix_etcd::{Client, ErrorKind, balancer::ConnectivityState, proto};
 use testbed::{Cluster, Reply, STATUS, ScriptedServer, StatusResponse};
 use tokio_stream::StreamExt;
 

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use actix_etcd::{Client, ConnectivityState};
+use actix_etcd::{Client, balancer::ConnectivityState};
 use testbed::{Reply, ScriptedServer};
 use tokio_stream::StreamExt;
 use tracing::{

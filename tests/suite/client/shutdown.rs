@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use actix_etcd::{Client, ErrorKind, testing::live_actors};
+use actix_etcd::{Client, ErrorKind, test_faults::live_actors};
 use testbed::{Reply, ScriptedServer};
 
 use crate::support::{process_isolation::is_alone, wait::until};

@@ -1,6 +1,6 @@
 //! A crash of any actor is contained and healed.
 
-use actix_etcd::{Client, testing};
+use actix_etcd::{Client, test_faults};
 use testbed::Cluster;
 
 use crate::support::{
@@ -18,9 +18,9 @@ async fn crash_under_load(cluster: &Cluster) -> Vec<String> {
     let endpoints = cluster.endpoints();
     let mut failed = Vec::new();
     for round in 0..30 {
-        testing::crash_balancer(&etcd);
-        testing::crash_retry(&etcd);
-        testing::crash_connection(&etcd, &endpoints[round % 3]).unwrap();
+        test_faults::crash_balancer(&etcd);
+        test_faults::crash_retry(&etcd);
+        test_faults::crash_connection(&etcd, &endpoints[round % 3]).unwrap();
         let between = etcd.put("between", "crashes").await;
         failed.extend(between.err().map(|error| error.to_string()));
     }
@@ -46,8 +46,8 @@ async fn a_connection_is_made_again_although_its_actor_crashes_on_the_way() {
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     for _ in 0..5 {
         cluster.member(0).client_link().reset_now();
-        testing::crash_connection(&etcd, &cluster.endpoints()[0]).unwrap();
-        testing::crash_balancer(&etcd);
+        test_faults::crash_connection(&etcd, &cluster.endpoints()[0]).unwrap();
+        test_faults::crash_balancer(&etcd);
         etcd.get("k").await.unwrap();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use actix_etcd::{Client, roles::Permission};
+use actix_etcd::{Client, auth::roles::Permission};
 use testbed::Cluster;
 
 use crate::support::etcdctl::etcdctl;

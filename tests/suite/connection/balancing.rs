@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use actix_etcd::{
-    BalancePolicy, Candidates, Client, ClientBuilder, ConnectivityState, LeaderFirst, Pinned,
-    PowerOfTwo,
+    Client, ClientBuilder,
+    balancer::{BalancePolicy, ConnectivityState, LeaderFirst, Pinned, PowerOfTwo, ReadyEndpoints},
 };
 use testbed::{Cluster, Fault, Member};
 
@@ -270,7 +270,7 @@ async fn a_policy_of_the_users_own_is_asked() {
     #[derive(Debug)]
     struct Last;
     impl BalancePolicy for Last {
-        fn pick(&self, candidates: &Candidates<'_>) -> usize {
+        fn pick(&self, candidates: &ReadyEndpoints<'_>) -> usize {
             assert!(
                 candidates
                     .iter()

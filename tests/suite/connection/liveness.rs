@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use actix_etcd::{Client, ConnectivityState, ErrorKind, Outcome, proto};
+use actix_etcd::{Client, ErrorKind, Outcome, balancer::ConnectivityState, proto};
 use serde_json::json;
 use testbed::{Cluster, Direction, Fault, Reply, STATUS, ScriptedServer, StatusResponse, number};
 

@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use actix_etcd::{
-    Client, ConnectivityState, ErrorKind, Outcome, Pinned,
+    Client, ErrorKind, Outcome,
+    balancer::{ConnectivityState, Pinned},
     proto::{
         self,
         health::{HealthCheckResponse, health_check_response::ServingStatus},

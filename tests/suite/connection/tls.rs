@@ -6,7 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use actix_etcd::{Client, ConnectivityState::Ready, Error, ErrorKind, Outcome, TlsOptions};
+use actix_etcd::{
+    Client, Error, ErrorKind, Outcome, TlsOptions, balancer::ConnectivityState::Ready,
+};
 use serde_json::json;
 use testbed::{Authority, Certificate, Cluster, ScriptedServer, Tls, encode};
 

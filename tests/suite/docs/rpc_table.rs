@@ -10,14 +10,14 @@ use std::{
 
 use actix_etcd::{
     Client, Credentials,
-    election::LeaderKey,
+    auth::roles::Permission,
     maintenance::Alarm,
     proto::{
         RangeRequest,
         health::{HealthListRequest, health_client::HealthClient},
         kv_client::KvClient,
     },
-    roles::Permission,
+    server_side::election::LeaderKey,
 };
 
 const TTL: Duration = Duration::from_secs(10);
@@ -78,8 +78,8 @@ calls! { etcd alarm leader provider
         "Auth.AuthEnable", "auth/administration": etcd.auth().enable();
         "Auth.AuthDisable", "auth/administration": etcd.auth().disable();
         "Auth.AuthStatus", "auth/administration": etcd.auth().status();
-        "Auth.Authenticate", "auth/login": Client::builder(["u"]).auth("n", "p");
-        "Auth.Authenticate", "auth/login": Client::builder(["u"]).auth_provider(provider);
+        "Auth.Authenticate", "auth/login": Client::builder(["u"]).credentials("n", "p");
+        "Auth.Authenticate", "auth/login": Client::builder(["u"]).credentials_provider(provider);
         "Auth.UserAdd", "auth/administration": etcd.users().add("n", "p");
         "Auth.UserAdd", "auth/administration": etcd.users().add_without_password("n");
         "Auth.UserGet", "auth/administration": etcd.users().get("n");

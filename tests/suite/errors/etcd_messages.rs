@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use actix_etcd::{Client, Code, ErrorKind, Outcome, proto, retry::NoRetry};
+use actix_etcd::{Client, ErrorKind, Outcome, error::Code, proto, retry::NoRetry};
 use prost::Message;
 use testbed::{Call, Reply, ScriptedServer};
 
@@ -103,7 +103,7 @@ async fn what_is_sent_again_is_what_every_answer_allows() {
         });
     }
     let etcd = Client::builder(servers.iter().map(ScriptedServer::endpoint))
-        .auth("root", "secret")
+        .credentials("root", "secret")
         .request_timeout(Duration::from_secs(20))
         .connect()
         .await

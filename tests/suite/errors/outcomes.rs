@@ -10,7 +10,9 @@ use std::{
 };
 
 use actix_etcd::{
-    Client, ConnectivityState, ErrorKind, Outcome, proto,
+    Client, ErrorKind, Outcome,
+    balancer::ConnectivityState,
+    proto,
     retry::{Attempt, RetryDecision, RetryPolicy, StandardRetry},
 };
 use prost::Message;

@@ -6,7 +6,9 @@ use std::{
 };
 
 use actix_etcd::{
-    Client, ConnectivityState, ErrorKind, Outcome, proto,
+    Client, ErrorKind, Outcome,
+    balancer::ConnectivityState,
+    proto,
     retry::{Attempt, RetryDecision, RetryPolicy, RpcClass},
 };
 use testbed::{Cluster, Greeting, Reply, ScriptedServer};
@@ -197,7 +199,7 @@ async fn what_a_late_repetition_would_spoil_counts_as_a_change() {
         .await
         .unwrap();
     etcd.server_locks().unlock("key").await.unwrap_err();
-    let leader = actix_etcd::election::LeaderKey::default();
+    let leader = actix_etcd::server_side::election::LeaderKey::default();
     let proclaimed = etcd.server_elections().proclaim(&leader, "v").await;
     proclaimed.unwrap_err();
     assert_eq!(*classes.0.lock().unwrap(), [RpcClass::Mutation; 2]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use actix_etcd::{Client, ConnectivityState, Error, ErrorKind, Outcome};
+use actix_etcd::{Client, Error, ErrorKind, Outcome, balancer::ConnectivityState};
 use testbed::{Chaos, ChaosKind, Cluster, Fault, Member};
 
 use crate::support::{

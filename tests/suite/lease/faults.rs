@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, time::Duration};
 
-use actix_etcd::{Client, Lease, lease::LeaseEvent, testing};
+use actix_etcd::{Client, Lease, lease::LeaseEvent, test_faults};
 use testbed::{
     Chaos, ChaosKind, Cluster, Direction, Fault, Member,
     lease_validators::{LeaseRecord, Told},
@@ -186,15 +186,15 @@ async fn crashes_of_every_actor_involved_cost_no_lease() {
     // moment of a lease is hit.
     for round in 0..30 {
         for lease in leases.iter().skip(round % 6).step_by(6) {
-            testing::crash_lease(&etcd, lease.id());
+            test_faults::crash_lease(&etcd, lease.id());
         }
         if round % 10 == 0 {
-            testing::crash_lease_keeper(&etcd);
-            testing::crash_balancer(&etcd);
+            test_faults::crash_lease_keeper(&etcd);
+            test_faults::crash_balancer(&etcd);
         } else if round % 10 == 5 {
-            testing::crash_lease_keeper_when_due(&etcd);
+            test_faults::crash_lease_keeper_when_due(&etcd);
         }
-        testing::crash_connection(&etcd, &endpoints[round % 3]).unwrap();
+        test_faults::crash_connection(&etcd, &endpoints[round % 3]).unwrap();
         hold(Duration::from_millis(300)).await;
     }
     for writer in writers {
@@ -228,7 +228,7 @@ async fn keepalives_in_the_hands_of_a_keeper_that_crashes_are_sent_all_the_same(
             .iter()
             .map(|lease| lessor.count(lease.id()))
             .collect();
-        testing::crash_lease_keeper_when_due(&etcd);
+        test_faults::crash_lease_keeper_when_due(&etcd);
         for (lease, before) in leases.iter().zip(before) {
             until("it is kept on", || lessor.count(lease.id()) > before + 1).await;
         }

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use actix::{Actor, Context, Handler};
 use actix_etcd::{
-    Client, ConnectivityState, ErrorKind,
-    lease::{LeaseEvent, LeaseNews, LostReason},
+    Client, ErrorKind,
+    balancer::ConnectivityState,
+    lease::{LeaseEvent, LeaseLost, LeaseMessage},
 };
 use testbed::Cluster;
 use tokio::time::timeout;
@@ -180,7 +181,7 @@ async fn a_lease_whose_id_was_granted_again_is_lost_and_does_not_end_the_new_one
         if kept {
             // Long before its next keepalive would find out.
             let lost = timeout(5 * SECOND, old.lost()).await;
-            assert_eq!(lost, Ok(LostReason::Revoked));
+            assert_eq!(lost, Ok(LeaseLost::Revoked));
         }
         drop(old);
     }
@@ -198,11 +199,11 @@ async fn a_lease_revoked_by_someone_is_told_as_such() {
     let recorder = Recorder::start(&lease, Some(&cluster));
     recorder.revoking();
     etcd.revoke(&lease).await.unwrap();
-    assert_eq!(lease.lost().await, LostReason::Revoked);
+    assert_eq!(lease.lost().await, LeaseLost::Revoked);
     assert_eq!(lease.remaining(), Duration::ZERO);
     assert_eq!(
         lease.events().next().await,
-        Some(LeaseEvent::Lost(LostReason::Revoked))
+        Some(LeaseEvent::Lost(LeaseLost::Revoked))
     );
     recorder.check();
 }
@@ -234,7 +235,7 @@ async fn a_lease_that_expired_is_told_so_only_after_its_deadline() {
     gone(&direct, lease.id()).await;
     cluster.heal();
     let lost = timeout(AT_MOST, lease.lost()).await;
-    assert_eq!(lost, Ok(LostReason::Expired));
+    assert_eq!(lost, Ok(LeaseLost::Expired));
     recorder.check();
 }
 
@@ -293,7 +294,7 @@ async fn a_lease_nobody_confirms_is_given_up_when_it_was_said() {
             }
         }
     });
-    assert_eq!(lost.await, Ok(LostReason::NeverConfirmed));
+    assert_eq!(lost.await, Ok(LeaseLost::NeverConfirmed));
     let after = Instant::now().saturating_duration_since(deadline);
     let late = lateness.worst();
     assert!(after >= SECOND, "{after:?}");
@@ -350,16 +351,16 @@ async fn a_thousand_leases_share_one_stream_a_connection() {
     assert_eq!(etcd.leases().await.unwrap().leases.len(), 1_000);
 }
 
-struct Listener(tokio::sync::mpsc::UnboundedSender<LeaseNews>);
+struct Listener(tokio::sync::mpsc::UnboundedSender<LeaseMessage>);
 
 impl Actor for Listener {
     type Context = Context<Self>;
 }
 
-impl Handler<LeaseNews> for Listener {
+impl Handler<LeaseMessage> for Listener {
     type Result = ();
 
-    fn handle(&mut self, news: LeaseNews, _: &mut Context<Self>) {
+    fn handle(&mut self, news: LeaseMessage, _: &mut Context<Self>) {
         let _ = self.0.send(news);
     }
 }
@@ -370,7 +371,7 @@ async fn an_actor_is_sent_the_same() {
     let (heard, mut hears) = tokio::sync::mpsc::unbounded_channel();
     let listener = Listener(heard).start();
     let lease = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
-    lease.send_to(listener.clone().recipient());
+    lease.deliver_to(listener.clone().recipient());
     let news = hears.recv().await.unwrap();
     assert_eq!(news.lease, lease.id());
     assert!(matches!(news.event, LeaseEvent::Renewed { .. }));
@@ -379,5 +380,5 @@ async fn an_actor_is_sent_the_same() {
     while !matches!(last, LeaseEvent::Lost(_)) {
         last = hears.recv().await.unwrap().event;
     }
-    assert_eq!(last, LeaseEvent::Lost(LostReason::Revoked));
+    assert_eq!(last, LeaseEvent::Lost(LeaseLost::Revoked));
 }

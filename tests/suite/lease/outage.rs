@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use actix_etcd::{
     Client, ErrorKind, Lease,
-    lease::{LeaseEvent, LostReason},
+    lease::{LeaseEvent, LeaseLost},
 };
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
@@ -51,7 +51,7 @@ async fn a_lease_given_up_in_an_outage_is_not_kept_alive_after_it() {
         .unwrap();
     lessor.go_away();
     let lost = timeout(AT_MOST, given_up.lost()).await;
-    assert_eq!(lost, Ok(LostReason::NeverConfirmed));
+    assert_eq!(lost, Ok(LeaseLost::NeverConfirmed));
     let before = lessor.count(given_up.id());
     lessor.come_back();
     renewed_twice(&lessor, &other).await;

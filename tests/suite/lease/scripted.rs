@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use actix_etcd::{
     Client, Lease,
-    lease::{LeaseEvent, LeaseEvents, LostReason},
+    lease::{LeaseEvent, LeaseEvents, LeaseLost},
 };
 use tokio_stream::StreamExt;
 
@@ -55,7 +55,7 @@ async fn a_lost_lease_is_not_kept_alive_any_more() {
     let recorder = Recorder::start(&lease, None);
     recorder.revoking();
     lessor.answer(lease.id(), Answer::Ttl(0));
-    assert_eq!(lease.lost().await, LostReason::Revoked);
+    assert_eq!(lease.lost().await, LeaseLost::Revoked);
     let others = lessor.count(other.id());
     until("the other one is kept", || {
         lessor.count(other.id()) > others + 3
@@ -202,7 +202,7 @@ async fn a_lease_this_user_may_not_keep_is_lost_and_its_neighbours_are_not() {
     let refused = kept(&etcd).await;
     let allowed = kept(&etcd).await;
     lessor.answer(refused.id(), Answer::Refusal);
-    assert_eq!(refused.lost().await, LostReason::PermissionDenied);
+    assert_eq!(refused.lost().await, LeaseLost::PermissionDenied);
     renewed(&allowed, 4).await;
 }
 
@@ -211,7 +211,7 @@ async fn silence_makes_no_storm() {
     let (lessor, etcd) = one().await;
     let lease = kept(&etcd).await;
     lessor.answer(lease.id(), Answer::Nothing);
-    assert_eq!(lease.lost().await, LostReason::NeverConfirmed);
+    assert_eq!(lease.lost().await, LeaseLost::NeverConfirmed);
     let count = lessor.count(lease.id());
     // At most six until its deadline, a sixth of the TTL apart, and six after it, with pauses as long in between.
     assert!(

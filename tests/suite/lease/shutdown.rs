@@ -7,7 +7,7 @@ use std::{
 
 use actix_etcd::{
     Client, ErrorKind, Outcome,
-    lease::LostReason,
+    lease::LeaseLost,
     proto::{LeaseRevokeRequest, LeaseRevokeResponse},
 };
 use prost::Message;
@@ -69,8 +69,8 @@ async fn shutdown_revokes_what_was_asked_to_be_and_tells_all() {
     let spared = etcd.lease(TTL).keep_alive().await.unwrap();
     etcd.shutdown().await;
     assert_eq!(other.leases().await.unwrap().leases, [spared.id()]);
-    assert_eq!(spared.lost().await, LostReason::Shutdown);
-    assert_eq!(doomed[99].lost().await, LostReason::Shutdown);
+    assert_eq!(spared.lost().await, LeaseLost::Shutdown);
+    assert_eq!(doomed[99].lost().await, LeaseLost::Shutdown);
 }
 
 #[tokio::test]
@@ -144,7 +144,7 @@ async fn a_lease_to_be_kept_by_a_client_that_was_shut_down_is_lost() {
     etcd.shutdown().await;
     lease.keep_alive();
     let lost = timeout(AT_MOST, lease.lost()).await;
-    assert_eq!(lost, Ok(LostReason::Shutdown));
+    assert_eq!(lost, Ok(LeaseLost::Shutdown));
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ async fn a_kept_lease_outlives_its_tokens_while_its_streams_break() {
     let tokens = Tokens::Jwt(Duration::from_secs(2));
     let cluster = Cluster::builder().members(3).tokens(tokens).start().await;
     cluster.enable_auth("root", "secret").await;
-    let builder = Client::builder(cluster.endpoints()).auth("root", "secret");
+    let builder = Client::builder(cluster.endpoints()).credentials("root", "secret");
     let etcd = builder.connect().await.unwrap();
     let lease = etcd
         .lease(Duration::from_secs(3))
@@ -59,7 +59,7 @@ async fn a_stream_whose_token_is_refused_is_opened_again_with_a_new_one() {
             serve
         }
     });
-    let builder = Client::builder([lessor.server.endpoint()]).auth("root", "secret");
+    let builder = Client::builder([lessor.server.endpoint()]).credentials("root", "secret");
     let etcd = builder.connect().await.unwrap();
     let lease = etcd.lease(TTL).keep_alive().await.unwrap();
     let recorder = Recorder::start(&lease, None);

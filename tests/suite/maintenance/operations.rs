@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use actix_etcd::{
-    Client, ErrorKind, Outcome, Pinned,
+    Client, ErrorKind, Outcome,
+    balancer::Pinned,
     maintenance::{Alarm, AlarmType},
 };
 use testbed::{Cluster, Reply, ScriptedServer};

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use actix_etcd::{Client, ErrorKind, Pinned, proto::SnapshotResponse};
+use actix_etcd::{Client, ErrorKind, balancer::Pinned, proto::SnapshotResponse};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use testbed::{Cluster, Reply, ScriptedServer};

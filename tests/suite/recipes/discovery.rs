@@ -6,7 +6,7 @@ use actix::Actor;
 use actix_etcd::{
     Client, ErrorKind, Etcd,
     kv::get,
-    lease::LostReason,
+    lease::LeaseLost,
     recipes::{
         discovery::{Discovery, DiscoveryEvent, Instances, discover},
         registration::{RegistrationEvent, register},
@@ -168,7 +168,7 @@ async fn an_instance_whose_lease_is_lost_is_listed_again_and_told_so() {
         a.update(&addr, Value::Null).await.unwrap();
         assert_eq!(
             heard(&mut events).await,
-            Some(RegistrationEvent::Lapsed(LostReason::Revoked))
+            Some(RegistrationEvent::Lapsed(LeaseLost::Revoked))
         );
         let Some(RegistrationEvent::Restored { lease }) = heard(&mut events).await else {
             panic!("it is not restored");
@@ -245,9 +245,9 @@ async fn services_are_registered_and_discovered_by_message() {
     let etcd = Etcd::new(client.clone()).start();
     let (heard, ear_of_all) = ear::<DiscoveryEvent>();
     // Nobody waits for the answer: it goes on all the same.
-    etcd.do_send(discover("web").to(ear_of_all));
+    etcd.do_send(discover("web").deliver_to(ear_of_all));
     let (some, ear_of_some) = ear::<DiscoveryEvent>();
-    let observing = etcd.send(discover("web").to(ear_of_some)).await;
+    let observing = etcd.send(discover("web").deliver_to(ear_of_some)).await;
     let observing = observing.unwrap().unwrap();
     let a = etcd.send(register("web", "a").ttl(LONG)).await;
     let a = a.unwrap().unwrap();
@@ -265,7 +265,7 @@ async fn services_are_registered_and_discovered_by_message() {
     }
     drop(observing);
     let (news, ear_of_news) = ear::<RegistrationEvent>();
-    let _told = a.send_to(ear_of_news);
+    let _told = a.deliver_to(ear_of_news);
     client.revoke(a.lease().unwrap()).await.unwrap();
     until("it is told of its loss and its return", || {
         matches!(

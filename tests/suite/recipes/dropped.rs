@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use actix_etcd::{Client, testing::live_actors};
+use actix_etcd::{Client, test_faults::live_actors};
 use testbed::Cluster;
 use tokio::time::timeout;
 
@@ -44,7 +44,7 @@ fn dropped_recipes_leave_no_key_no_lease_and_no_actor() {
             let mut instances = etcd.discover("s").await.unwrap();
             instances.next().await.unwrap();
             let (_, told) = ear();
-            let observation = etcd.discover("s").send_to(told).await.unwrap();
+            let observation = etcd.discover("s").deliver_to(told).await.unwrap();
             let (heard, waits) = ear();
             let claim = b.mutex("m").lock_for(waits);
             until("the claim is granted", || heard.lock().unwrap().len() == 1).await;

@@ -7,7 +7,7 @@ use actix_etcd::{
     Client, ErrorKind,
     kv::put,
     recipes::{
-        election::{LeaderEvent, Leaders, Loss},
+        election::{LeaderEvent, Leaders, OwnershipLost},
         session::Session,
     },
 };
@@ -191,7 +191,10 @@ async fn a_leadership_is_resumed_by_the_next_process_and_lost_to_the_former() {
     let new = new.unwrap();
     assert_eq!((new.key(), new.token()), (&key, token));
     assert_eq!(told(&mut leaders).await, "new", "with nobody in between");
-    assert_eq!(timeout(5 * SECOND, lost).await.unwrap(), Loss::Taken);
+    assert_eq!(
+        timeout(5 * SECOND, lost).await.unwrap(),
+        OwnershipLost::Taken
+    );
     let refused = old.proclaim("old again").await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::LockLost);
     // Neither resigning nor the end of the former session touches what is not theirs any more.

@@ -8,11 +8,11 @@ use std::{
 use actix::{Actor, ActorContext, Context, Handler};
 use actix_etcd::{
     Client, ErrorKind, Etcd,
-    lease::LostReason,
+    lease::LeaseLost,
     recipes::{
         discovery::DiscoveryEvent,
         election::{CandidateEvent, LeaderEvent, leaders},
-        mutex::{LockEvent, Loss},
+        mutex::{LockEvent, OwnershipLost},
         session::SessionEvent,
         singleton::SingletonEvent,
     },
@@ -105,7 +105,7 @@ async fn an_actor_hears_how_it_lost_its_lock() {
             heard[..],
             [
                 LockEvent::Acquired(_),
-                LockEvent::Lost(Loss::Taken | Loss::Session(LostReason::Revoked))
+                LockEvent::Lost(OwnershipLost::Taken | OwnershipLost::Session(LeaseLost::Revoked))
             ]
         )
     })
@@ -224,7 +224,7 @@ async fn an_actor_is_a_candidate_and_others_see_it_lead() {
     let (_cluster, client) = cluster_and_client().await;
     let etcd = Etcd::new(client.clone()).start();
     let (seen, observer) = ear::<LeaderEvent>();
-    etcd.do_send(leaders("e").to(observer));
+    etcd.do_send(leaders("e").deliver_to(observer));
     let session = client.session(LONG).await.unwrap();
     let (heard, candidate) = ear::<CandidateEvent>();
     let claim = session.election("e").campaign_for("me", candidate);
@@ -256,7 +256,7 @@ async fn an_actor_is_told_what_happens_to_a_session() {
     let (_cluster, etcd) = cluster_and_client().await;
     let session = etcd.session(LONG).heal().await.unwrap();
     let (heard, recipient) = ear::<SessionEvent>();
-    let _told = session.send_to(recipient);
+    let _told = session.deliver_to(recipient);
     let before = session.lease().unwrap();
     etcd.revoke(before).await.unwrap();
     // Long before its next keepalive.
@@ -265,7 +265,7 @@ async fn an_actor_is_told_what_happens_to_a_session() {
         let heard = heard.lock().unwrap();
         matches!(
             &heard[..],
-            [SessionEvent::Healing(LostReason::Revoked), SessionEvent::Healed { lease, .. }]
+            [SessionEvent::Healing(LeaseLost::Revoked), SessionEvent::Healed { lease, .. }]
                 if Some(*lease) == session.lease()
         )
     })
@@ -273,7 +273,7 @@ async fn an_actor_is_told_what_happens_to_a_session() {
     etcd.shutdown().await;
     until("it is told of the end", || {
         let heard = heard.lock().unwrap();
-        heard.last() == Some(&SessionEvent::Lost(LostReason::Shutdown))
+        heard.last() == Some(&SessionEvent::Lost(LeaseLost::Shutdown))
     })
     .await;
 }
@@ -291,7 +291,7 @@ async fn an_actor_is_told_where_a_singleton_runs() {
     first.running().await.unwrap();
     let second = etcd.singleton("only").start(|_| Only).unwrap();
     let (heard, recipient) = ear::<SingletonEvent<Only>>();
-    let _told = second.send_to(recipient);
+    let _told = second.deliver_to(recipient);
     until("it runs elsewhere", || {
         matches!(heard.lock().unwrap()[..], [SingletonEvent::RunsElsewhere])
     })
@@ -343,7 +343,7 @@ async fn an_actor_that_is_restarted_goes_on_hearing_of_a_service() {
         restarts: Arc::clone(&restarts),
     };
     let restless = actix::Supervisor::start(move |_| restless);
-    let told = etcd.discover("web").send_to(restless.recipient()).await;
+    let told = etcd.discover("web").deliver_to(restless.recipient()).await;
     let mut registered = Vec::new();
     for n in 0..4 {
         until("it has heard of all so far", || {

@@ -11,8 +11,8 @@ use std::{
 use actix_etcd::{
     Client, ErrorKind,
     kv::put,
-    lease::LostReason,
-    recipes::{mutex::Loss, session::Session},
+    lease::LeaseLost,
+    recipes::{mutex::OwnershipLost, session::Session},
 };
 use testbed::{Cluster, Fault};
 use tokio::{task::JoinHandle, time::timeout};
@@ -239,7 +239,10 @@ async fn the_loss_of_a_lock_is_told_whichever_way_it_is_lost() {
     let guard = a.mutex("l").lock().await.unwrap();
     let lost = guard.lost();
     etcd.delete(guard.key()).await.unwrap();
-    assert_eq!(timeout(5 * SECOND, lost).await.unwrap(), Loss::Taken);
+    assert_eq!(
+        timeout(5 * SECOND, lost).await.unwrap(),
+        OwnershipLost::Taken
+    );
     drop(guard);
 
     let short = etcd.session(2 * SECOND).await.unwrap();
@@ -248,14 +251,20 @@ async fn the_loss_of_a_lock_is_told_whichever_way_it_is_lost() {
     etcd.revoke(short.lease().unwrap()).await.unwrap();
     let loss = timeout(5 * SECOND, lost).await.unwrap();
     assert!(
-        matches!(loss, Loss::Taken | Loss::Session(LostReason::Revoked)),
+        matches!(
+            loss,
+            OwnershipLost::Taken | OwnershipLost::Session(LeaseLost::Revoked)
+        ),
         "{loss:?}"
     );
 
     let guard = a.mutex("l").lock().await.unwrap();
     let lost = guard.lost();
     a.close().await.unwrap();
-    assert_eq!(timeout(5 * SECOND, lost).await.unwrap(), Loss::Closed);
+    assert_eq!(
+        timeout(5 * SECOND, lost).await.unwrap(),
+        OwnershipLost::Closed
+    );
     drop(guard);
 }
 
@@ -367,7 +376,7 @@ async fn shutdown_ends_holding_and_waiting() {
     let waiting = waiter(&other, async move { mutex.lock().await }).await;
     let lost = guard.lost();
     etcd.shutdown().await;
-    assert_eq!(lost.await, Loss::Session(LostReason::Shutdown));
+    assert_eq!(lost.await, OwnershipLost::Session(LeaseLost::Shutdown));
     assert!(waiting.await.unwrap().is_err());
     assert_eq!(keys(&other, "l/").await, 0);
     drop(guard);

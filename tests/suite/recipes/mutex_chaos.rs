@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use actix_etcd::{Client, recipes::mutex::Held};
+use actix_etcd::{Client, recipes::mutex::Ownership};
 use testbed::{Chaos, ChaosKind, Cluster};
 use tokio::sync::watch;
 
@@ -54,7 +54,7 @@ impl Competitor {
         self.etcd.shutdown().await;
     }
 
-    async fn work(self, held: Held) {
+    async fn work(self, held: Ownership) {
         let _working = Working::start(self.who, &self.record);
         let mut times = 0;
         while times < 3 || *self.play.borrow() == Play::Hold {

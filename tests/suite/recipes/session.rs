@@ -2,7 +2,7 @@
 
 use std::{task::Poll, time::Duration};
 
-use actix_etcd::{Client, ErrorKind, lease::LostReason, recipes::session::SessionEvent};
+use actix_etcd::{Client, ErrorKind, lease::LeaseLost, recipes::session::SessionEvent};
 use testbed::Cluster;
 use tokio_stream::StreamExt;
 
@@ -91,14 +91,14 @@ async fn the_loss_of_a_session_is_told_once_and_for_all() {
     let mut events = session.events();
     let lost = session.lost();
     etcd.revoke(session.lease().unwrap()).await.unwrap();
-    assert_eq!(lost.await, LostReason::Revoked);
+    assert_eq!(lost.await, LeaseLost::Revoked);
     assert_eq!(
         events.next().await,
-        Some(SessionEvent::Lost(LostReason::Revoked))
+        Some(SessionEvent::Lost(LeaseLost::Revoked))
     );
     assert_eq!(
         session.lost().await,
-        LostReason::Revoked,
+        LeaseLost::Revoked,
         "who asks later hears it, too"
     );
     assert_eq!(session.lease(), None);
@@ -119,7 +119,7 @@ async fn a_session_that_heals_puts_its_keys_again() {
     assert_eq!(value_of(&etcd, "a").await, None);
     assert_eq!(
         events.next().await,
-        Some(SessionEvent::Healing(LostReason::Revoked))
+        Some(SessionEvent::Healing(LeaseLost::Revoked))
     );
     let Some(SessionEvent::Healed { lease, taken, .. }) = events.next().await else {
         panic!("it is not healed");
@@ -194,7 +194,7 @@ async fn a_key_of_a_lease_that_was_never_confirmed_to_be_gone_is_taken_over() {
             Ok(event) => {
                 assert_eq!(
                     event,
-                    Some(SessionEvent::Healing(LostReason::NeverConfirmed))
+                    Some(SessionEvent::Healing(LeaseLost::NeverConfirmed))
                 );
                 break;
             }
@@ -233,7 +233,7 @@ async fn shutdown_ends_a_session_that_heals() {
     let session = etcd.session(60 * SECOND).heal().await.unwrap();
     session.put("a", "1").await.unwrap();
     etcd.shutdown().await;
-    assert_eq!(session.lost().await, LostReason::Shutdown);
+    assert_eq!(session.lost().await, LeaseLost::Shutdown);
     assert_eq!(value_of(&other, "a").await, None, "its lease is revoked");
 }
 

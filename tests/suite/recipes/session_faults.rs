@@ -5,7 +5,7 @@ use std::time::Duration;
 use actix_etcd::{
     Client,
     recipes::session::{Session, SessionEvent},
-    testing,
+    test_faults,
 };
 use testbed::{Chaos, ChaosKind, Cluster, Fault};
 use tokio_stream::{Stream, StreamExt};
@@ -59,7 +59,7 @@ async fn a_crash_before_the_loss_costs_no_healing() {
     session.put("a", "1").await.unwrap();
     let before = session.lease().unwrap();
     for _ in 0..3 {
-        testing::crash_session(&session);
+        test_faults::crash_session(&session);
     }
     etcd.revoke(before).await.unwrap();
     until_async("it has a new lease", async || {
@@ -83,7 +83,7 @@ async fn a_crash_in_the_middle_of_healing_is_healed() {
     cluster.member(0).client_link().set(Fault::Freeze);
     told(&mut events, healing).await;
     for _ in 0..3 {
-        testing::crash_session(&session);
+        test_faults::crash_session(&session);
     }
     cluster.heal();
     told(&mut events, healed).await;

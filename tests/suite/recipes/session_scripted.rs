@@ -7,7 +7,7 @@ use std::{
 
 use actix_etcd::{
     Client, ErrorKind, Outcome,
-    lease::LostReason,
+    lease::LeaseLost,
     proto::{
         KeyValue, PutResponse, RangeResponse, ResponseHeader, ResponseOp, TxnRequest, TxnResponse,
         response_op::Response,
@@ -207,12 +207,12 @@ async fn a_session_that_is_healing_is_lost_with_its_client() {
     lose_for_ever(&lessor, &etcd, &session).await;
     etcd.shutdown().await;
     let lost = timeout(AT_MOST, session.lost()).await;
-    assert_eq!(lost, Ok(LostReason::Shutdown));
+    assert_eq!(lost, Ok(LeaseLost::Shutdown));
     let mut last = None;
     while let Ok(event) = timeout(Duration::ZERO, events.next()).await {
         last = event;
     }
-    assert_eq!(last, Some(SessionEvent::Lost(LostReason::Shutdown)));
+    assert_eq!(last, Some(SessionEvent::Lost(LeaseLost::Shutdown)));
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, Runnin
 use actix_etcd::{
     Client, ErrorKind,
     recipes::{
-        election::Held,
+        election::Ownership,
         singleton::{Singleton, SingletonEvent},
     },
 };
@@ -88,7 +88,7 @@ impl Handler<End> for Only {
 
 fn node(etcd: &Client, name: &'static str, lives: &Lives) -> Singleton<Only> {
     let lives = lives.clone();
-    let make = move |leadership: Held| Only {
+    let make = move |leadership: Ownership| Only {
         node: name,
         lives: lives.clone(),
         number: 0,
@@ -213,7 +213,7 @@ async fn it_is_not_here_any_more_only_when_it_has_ended() {
     let singleton = etcd.singleton("only").ttl(TTL).start(make).unwrap();
     singleton.running().await.unwrap();
     let (heard, recipient) = ear::<SingletonEvent<Reluctant>>();
-    let _told = singleton.send_to(recipient);
+    let _told = singleton.deliver_to(recipient);
     until("it runs here", || {
         matches!(heard.lock().unwrap()[..], [SingletonEvent::RunsHere(_)])
     })
@@ -240,7 +240,7 @@ async fn a_factory_that_panics_costs_the_leadership_and_no_more() {
     let lives = Lives::default();
     let noted = lives.clone();
     let mut tokens = Vec::new();
-    let make = move |leadership: Held| {
+    let make = move |leadership: Ownership| {
         tokens.push(leadership.token());
         assert!(tokens.len() > 2, "it can't be made yet");
         assert!(tokens.is_sorted_by(|a, b| a < b));

@@ -10,7 +10,7 @@ use actix::{
 };
 use actix_etcd::{
     Client,
-    recipes::{election::Held, singleton::Singleton},
+    recipes::{election::Ownership, singleton::Singleton},
 };
 use testbed::{Chaos, ChaosKind, Cluster};
 
@@ -26,7 +26,7 @@ const TTL: Duration = Duration::from_secs(3);
 /// Counts up for as long as it lives, and takes its time to end.
 struct Counting {
     etcd: Client,
-    leadership: Held,
+    leadership: Ownership,
     record: Shared,
     _working: Working,
     last_words: Option<Duration>,

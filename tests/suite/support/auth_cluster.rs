@@ -21,7 +21,7 @@ pub async fn with_tokens(tokens: Tokens) -> Cluster {
 
 /// A client that is this user.
 pub async fn user(cluster: &Cluster, name: &str, password: &str) -> Client {
-    let builder = Client::builder(cluster.endpoints()).auth(name, password);
+    let builder = Client::builder(cluster.endpoints()).credentials(name, password);
     builder.connect().await.unwrap()
 }
 
@@ -31,7 +31,7 @@ pub async fn root(cluster: &Cluster) -> Client {
 
 /// A client that is Ann, of a scripted member.
 pub async fn ann(server: &ScriptedServer) -> Client {
-    let builder = Client::builder([server.endpoint()]).auth("ann", "word");
+    let builder = Client::builder([server.endpoint()]).credentials("ann", "word");
     builder.connect().await.unwrap()
 }
 

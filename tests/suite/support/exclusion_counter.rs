@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use actix_etcd::{Client, Outcome, kv::put, recipes::mutex::Held};
+use actix_etcd::{Client, Outcome, kv::put, recipes::mutex::Ownership};
 use testbed::Fault;
 
 use crate::support::{node_links::OwnLinks, wait::until};
@@ -122,7 +122,7 @@ pub async fn counted(etcd: &Client) -> actix_etcd::Result<usize> {
 
 /// Counts up, by a read and a write that lose counts if two do it at once. Tells whether the work may go on: where a
 /// write may arrive later, it must not be lost under the next count, so whoever did it ends, and what is held with it.
-pub async fn count_up(etcd: &Client, held: &Held, record: &Shared) -> bool {
+pub async fn count_up(etcd: &Client, held: &Ownership, record: &Shared) -> bool {
     // An outage is no reason to stop working: only the loss of what is held is.
     let before = loop {
         match counted(etcd).await {

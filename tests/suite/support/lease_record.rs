@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use actix_etcd::lease::{Lease, LeaseEvent, LostReason};
+use actix_etcd::lease::{Lease, LeaseEvent, LeaseLost};
 use serde_json::json;
 use testbed::{
     Cluster,
@@ -57,9 +57,9 @@ impl Recorder {
                         deadline: since(deadline),
                     },
                     LeaseEvent::Lost(reason) => Told::Lost(match reason {
-                        LostReason::Expired => Lost::Expired,
-                        LostReason::Revoked => Lost::Revoked,
-                        LostReason::NeverConfirmed => Lost::NeverConfirmed,
+                        LeaseLost::Expired => Lost::Expired,
+                        LeaseLost::Revoked => Lost::Revoked,
+                        LeaseLost::NeverConfirmed => Lost::NeverConfirmed,
                         _ => Lost::Other,
                     }),
                     other => panic!("unknown event {other:?}"),

@@ -1,7 +1,7 @@
 //! Windows in which nothing happened but what the test did: only there an exact count says something. On a busy machine a
 //! member may lose its leader, or be taken for slow.
 
-use actix_etcd::{Client, ConnectivityState};
+use actix_etcd::{Client, balancer::ConnectivityState};
 use testbed::Cluster;
 use tokio::time::Instant;
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use actix::{Actor, Context, Handler, Message};
-use actix_etcd::{Client, kv::put, recipes::election::Held};
+use actix_etcd::{Client, kv::put, recipes::election::Ownership};
 
 use crate::support::wait::until;
 
@@ -76,7 +76,7 @@ fn say(word: &str, token: i64) {
 
 /// Says whenever it does something.
 struct Only {
-    leadership: Held,
+    leadership: Ownership,
 }
 
 impl Actor for Only {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use actix_etcd::{Client, Watch, WatchItem, proto};
+use actix_etcd::{Client, Watch, WatchEvent, proto};
 use testbed::{
     Cluster,
     validators::{self, Change, History, Kind, Previous, Record, Request},
@@ -27,7 +27,10 @@ pub struct Recorded {
 impl Recorded {
     /// Opens the watch this request describes, and reads it.
     pub async fn open(name: &str, etcd: &Client, request: Request) -> Self {
-        let mut open = etcd.watch(request.key.clone()).notices().progress_notify();
+        let mut open = etcd
+            .watch(request.key.clone())
+            .status_events()
+            .progress_notify();
         if let Some(end) = request.range_end.clone() {
             open = open.range(end);
         }
@@ -115,18 +118,18 @@ pub fn bookmarks(records: &[Record]) -> usize {
 }
 
 /// What an item says, as validators read it; what they have no use for is left out.
-pub fn record(item: WatchItem) -> Option<Record> {
+pub fn record(item: WatchEvent) -> Option<Record> {
     Some(match item {
-        WatchItem::Events(events) => Record::Events {
+        WatchEvent::Events(events) => Record::Events {
             revision: events.revision(),
             events: events.iter().map(change).collect(),
         },
-        WatchItem::Progress(revision) => Record::Progress(revision),
-        WatchItem::Disconnected(_) => Record::Disconnected,
-        WatchItem::Resumed => Record::Resumed,
-        WatchItem::Lagging => Record::Lagging,
-        WatchItem::Resynced(resynced) => Record::Resynced(resynced.revision),
-        WatchItem::Ended(why) => panic!("the watch ended: {why}"),
+        WatchEvent::Progress(revision) => Record::Progress(revision),
+        WatchEvent::Disconnected(_) => Record::Disconnected,
+        WatchEvent::Resumed => Record::Resumed,
+        WatchEvent::Paused => Record::Lagging,
+        WatchEvent::Resynced(resynced) => Record::Resynced(resynced.revision),
+        WatchEvent::Ended(why) => panic!("the watch ended: {why}"),
         _ => return None,
     })
 }

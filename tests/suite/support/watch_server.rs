@@ -50,7 +50,7 @@ pub fn event(key: &str, revision: i64) -> Event {
     }
 }
 
-/// Events under a header that says more than has been sent, as while catching up.
+/// RevisionEvents under a header that says more than has been sent, as while catching up.
 pub fn events(watch_id: i64, fragment: bool, events: Vec<Event>) -> WatchResponse {
     WatchResponse {
         header: Some(header(1000)),

@@ -1,6 +1,6 @@
 //! Watches whose history is compacted away.
 
-use actix_etcd::{Client, WatchEnd, WatchItem};
+use actix_etcd::{Client, WatchEvent, watch::WatchEnd};
 use testbed::{Cluster, Fault};
 
 use crate::watch::operations::{item, last_item, next, overfill};
@@ -71,11 +71,11 @@ async fn a_compaction_while_the_watch_lags_ends_it_after_all_that_has_arrived() 
     let mut seen = watch.revision();
     let why = loop {
         match item(&mut watch).await {
-            WatchItem::Events(events) => {
+            WatchEvent::Events(events) => {
                 assert_eq!(events.revision(), seen + 1);
                 seen += 1;
             }
-            WatchItem::Ended(why) => break why,
+            WatchEvent::Ended(why) => break why,
             other => panic!("{other:?}"),
         }
     };
@@ -109,7 +109,7 @@ async fn a_resync_tells_the_difference_and_goes_on() {
     cut_off(&cluster);
     let compacted = write_and_compact(&direct).await;
     cluster.heal();
-    let WatchItem::Resynced(resynced) = item(&mut watch).await else {
+    let WatchEvent::Resynced(resynced) = item(&mut watch).await else {
         panic!("a resync comes first");
     };
     assert!(resynced.revision >= compacted);

@@ -3,8 +3,9 @@
 use std::cell::Cell;
 
 use actix_etcd::{
-    Client, WatchEnd, WatchItem,
-    testing::{crash_connection_now, crash_watch, crash_watch_hub, crash_watch_streams},
+    Client, WatchEvent,
+    test_faults::{crash_connection_now, crash_watch, crash_watch_hub, crash_watch_streams},
+    watch::WatchEnd,
 };
 use testbed::{
     Cluster,
@@ -36,7 +37,7 @@ async fn under_load(crash: impl AsyncFn(&Client, &[CrashWatch])) -> Vec<Vec<Reco
     let mut actors: Vec<CrashWatch> = Vec::new();
     for n in 0..6 {
         let request = Request::prefix("k/", n % 2);
-        let open = etcd.watch("k/").prefix().notices().progress_notify();
+        let open = etcd.watch("k/").prefix().status_events().progress_notify();
         let watch = open.start_revision(n % 2).await.unwrap();
         actors.push(Box::new(crash_watch(&watch)));
         watches.push(Recorded::read(&format!("watch {n}"), watch, request));
@@ -116,7 +117,7 @@ async fn what_crashed_goes_on_and_still_ends_with_the_client() {
     next(&mut watch).await;
     let mut second = etcd.watch("k").await.unwrap();
     etcd.put("k", "w").await.unwrap();
-    assert!(matches!(item(&mut second).await, WatchItem::Events(_)));
+    assert!(matches!(item(&mut second).await, WatchEvent::Events(_)));
     crash();
     etcd.shutdown().await;
     assert!(matches!(last_item(&mut watch).await, WatchEnd::Shutdown));

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use actix_etcd::{Client, Watch, WatchEnd, WatchItem};
+use actix_etcd::{Client, Watch, WatchEvent, watch::WatchEnd};
 use testbed::{
     Cluster, Fault,
     validators::{self, Record, Request},
@@ -96,7 +96,7 @@ async fn a_watch_leaves_an_endpoint_that_is_not_wanted_any_more() {
 async fn an_outage_that_is_too_long_ends_the_watch() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    let patient = etcd.watch("k").notices();
+    let patient = etcd.watch("k").status_events();
     let mut patient = patient.await.unwrap();
     let longest = Duration::from_millis(700);
     let mut watch = etcd.watch("k").max_outage(longest).await.unwrap();
@@ -110,9 +110,9 @@ async fn an_outage_that_is_too_long_ends_the_watch() {
     cluster.heal();
     assert!(matches!(
         item(&mut patient).await,
-        WatchItem::Disconnected(_)
+        WatchEvent::Disconnected(_)
     ));
-    assert!(matches!(item(&mut patient).await, WatchItem::Resumed));
+    assert!(matches!(item(&mut patient).await, WatchEvent::Resumed));
     etcd.put("k", "v").timeout(SOON).await.unwrap();
     next(&mut patient).await;
     etcd.shutdown().await;
@@ -142,7 +142,7 @@ async fn a_stream_that_is_cut_twice_in_a_long_replay_loses_nothing() {
     for member in cluster.members() {
         member.client_link().set(Fault::Delay(FAR));
     }
-    let open = etcd.watch("k/").prefix().start_revision(1).notices();
+    let open = etcd.watch("k/").prefix().start_revision(1).status_events();
     let mut watch: Watch = open.progress_notify().await.unwrap();
     let mut records = Vec::new();
     let mut cuts = 0;

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use actix_etcd::{Client, ConnectivityState, EndpointStatus};
+use actix_etcd::{
+    Client,
+    balancer::{ConnectivityState, EndpointStatus},
+};
 use testbed::{Cluster, Fault};
 use tokio::time::timeout;
 

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use actix_etcd::{Client, ErrorKind, Watch, WatchEnd, WatchItem};
+use actix_etcd::{Client, ErrorKind, Watch, WatchEvent, watch::WatchEnd};
 use testbed::Cluster;
 use tokio::time::timeout;
 
 pub const SOON: Duration = Duration::from_secs(20);
 
-pub async fn item(watch: &mut Watch) -> WatchItem {
+pub async fn item(watch: &mut Watch) -> WatchEvent {
     timeout(SOON, watch.next())
         .await
         .expect("the watch is silent")
@@ -20,7 +20,7 @@ pub async fn last_item(watch: &mut Watch) -> WatchEnd {
     let mut last = None;
     while let Some(item) = timeout(SOON, watch.next()).await.expect("no last item") {
         assert!(last.is_none(), "{item:?} after the end");
-        if let WatchItem::Ended(why) = item {
+        if let WatchEvent::Ended(why) = item {
             last = Some(why);
         }
     }
@@ -31,13 +31,13 @@ pub async fn last_item(watch: &mut Watch) -> WatchEnd {
 pub async fn next(watch: &mut Watch) -> (i64, Vec<String>) {
     loop {
         match item(watch).await {
-            WatchItem::Events(events) => {
+            WatchEvent::Events(events) => {
                 let key = |event: &actix_etcd::proto::Event| {
                     String::from_utf8_lossy(event.key()).into_owned()
                 };
                 return (events.revision(), events.iter().map(key).collect());
             }
-            WatchItem::Ended(why) => panic!("the watch ended: {why}"),
+            WatchEvent::Ended(why) => panic!("the watch ended: {why}"),
             _ => {}
         }
     }
@@ -130,17 +130,17 @@ async fn options_reach_the_server() {
         .prev_kv()
         .await
         .unwrap();
-    let WatchItem::Events(first) = item(&mut puts).await else {
+    let WatchEvent::Events(first) = item(&mut puts).await else {
         panic!("events come first");
     };
     assert!(first[0].is_create() && first[0].prev_kv.is_none());
-    let WatchItem::Events(second) = item(&mut puts).await else {
+    let WatchEvent::Events(second) = item(&mut puts).await else {
         panic!("events come first");
     };
     assert!(second[0].is_put() && !second[0].is_create());
     assert_eq!(second[0].prev_kv.as_ref().unwrap().value, "a");
     let mut deletes = from_start().range("k/2").filter_puts().await.unwrap();
-    let WatchItem::Events(gone) = item(&mut deletes).await else {
+    let WatchEvent::Events(gone) = item(&mut deletes).await else {
         panic!("events come first");
     };
     assert!(gone[0].is_delete() && gone.revision() == start + 2);
@@ -172,8 +172,8 @@ async fn requested_progress_comes_after_what_it_promises() {
     let mut seen = 0;
     loop {
         match item(&mut watch).await {
-            WatchItem::Events(events) => seen = events.revision(),
-            WatchItem::Progress(revision) if revision >= written => break,
+            WatchEvent::Events(events) => seen = events.revision(),
+            WatchEvent::Progress(revision) if revision >= written => break,
             _ => {}
         }
     }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use actix_etcd::{
-    Client, WatchItem,
+    Client, WatchEvent,
     proto::{KeyValue, RangeRequest, RangeResponse},
 };
 use prost::Message;
@@ -101,7 +101,7 @@ async fn keys_that_take_long_to_read_leave_the_create_its_time() {
 async fn a_compaction_while_the_watch_lags_is_made_up_for_by_a_resync() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    let open = etcd.watch("k/").prefix().buffer(5).notices().resync();
+    let open = etcd.watch("k/").prefix().buffer(5).status_events().resync();
     let mut watch = open.await.unwrap();
     overfill(&cluster, &etcd, "k/changed").await;
     etcd.put("k/created", "1").await.unwrap();
@@ -110,14 +110,14 @@ async fn a_compaction_while_the_watch_lags_is_made_up_for_by_a_resync() {
     let (mut seen, mut lagged) = (watch.revision(), false);
     let resynced = loop {
         match item(&mut watch).await {
-            WatchItem::Events(events) => {
+            WatchEvent::Events(events) => {
                 assert_eq!(events.revision(), seen + 1);
                 seen += 1;
             }
-            WatchItem::Lagging => lagged = true,
+            WatchEvent::Paused => lagged = true,
             // The server creates the watch before it sees that its history is gone.
-            WatchItem::Resumed => {}
-            WatchItem::Resynced(resynced) => break resynced,
+            WatchEvent::Resumed => {}
+            WatchEvent::Resynced(resynced) => break resynced,
             other => panic!("{other:?}"),
         }
     };

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use actix_etcd::{
-    Client, ErrorKind, WatchEnd, WatchItem,
+    Client, ErrorKind, WatchEvent,
     proto::{ResponseHeader, WatchResponse, watch_request::RequestUnion},
+    watch::WatchEnd,
 };
 use testbed::{Reply, ScriptedServer};
 
@@ -72,7 +73,7 @@ async fn neither_headers_nor_early_progress_move_the_place_to_resume_from() {
     let open = etcd.watch("a").start_revision(200).progress_notify();
     let mut watch = open.await.unwrap();
     assert_eq!(next(&mut watch).await.0, 300);
-    assert!(matches!(item(&mut watch).await, WatchItem::Progress(400)));
+    assert!(matches!(item(&mut watch).await, WatchEvent::Progress(400)));
     assert_eq!(next(&mut watch).await.0, 500);
     assert_eq!(*starts.lock().unwrap(), [200, 301, 401]);
     etcd.shutdown().await;
@@ -258,7 +259,7 @@ async fn a_member_that_is_behind_and_another_cluster_are_told() {
     let mut watch = etcd.watch("a").await.unwrap();
     assert!(matches!(
         item(&mut watch).await,
-        WatchItem::RevisionRegressed { seen: 900, told: 1 }
+        WatchEvent::RevisionRegressed { seen: 900, told: 1 }
     ));
     assert!(matches!(
         last_item(&mut watch).await,
@@ -288,10 +289,10 @@ async fn a_reader_that_reads_never_lags_however_fast_the_server_is() {
         .connect()
         .await
         .unwrap();
-    let mut watch = etcd.watch("a").notices().await.unwrap();
+    let mut watch = etcd.watch("a").status_events().await.unwrap();
     for revision in 2..2 + BATCHES * EACH {
         match item(&mut watch).await {
-            WatchItem::Events(events) => assert_eq!(events.revision(), revision),
+            WatchEvent::Events(events) => assert_eq!(events.revision(), revision),
             other => panic!("{other:?}"),
         }
     }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use actix::{Actor, ActorContext, Context, Handler, ResponseFuture};
-use actix_etcd::{Client, WatchItem};
+use actix_etcd::{Client, WatchEvent};
 use testbed::{
     Cluster,
     validators::{self, Record, Request},
@@ -24,7 +24,7 @@ use crate::{
 async fn a_slow_reader_lags_alone_and_misses_nothing() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    let open = etcd.watch("k").buffer(20).notices();
+    let open = etcd.watch("k").buffer(20).status_events();
     let mut slow = open.await.unwrap();
     let mut quick = etcd.watch("k").await.unwrap();
     let mut last = 0;
@@ -78,10 +78,10 @@ impl Actor for Slow {
     type Context = Context<Self>;
 }
 
-impl Handler<WatchItem> for Slow {
+impl Handler<WatchEvent> for Slow {
     type Result = ResponseFuture<()>;
 
-    fn handle(&mut self, item: WatchItem, ctx: &mut Context<Self>) -> ResponseFuture<()> {
+    fn handle(&mut self, item: WatchEvent, ctx: &mut Context<Self>) -> ResponseFuture<()> {
         let seen = self.seen.clone();
         let nth = seen.items.fetch_add(1, Ordering::SeqCst) + 1;
         assert!(nth != self.panic_at, "asked to panic");
@@ -96,10 +96,10 @@ impl Handler<WatchItem> for Slow {
             tokio::time::sleep(Duration::from_millis(2)).await;
             seen.busy.store(false, Ordering::SeqCst);
             match item {
-                WatchItem::Events(events) => {
+                WatchEvent::Events(events) => {
                     seen.revision.store(events.revision(), Ordering::SeqCst);
                 }
-                WatchItem::Ended(_) => seen.ended.store(true, Ordering::SeqCst),
+                WatchEvent::Ended(_) => seen.ended.store(true, Ordering::SeqCst),
                 _ => {}
             }
         })
@@ -129,7 +129,12 @@ async fn a_slow_actor_gets_one_item_at_a_time_and_all_of_them() {
         panic_at: 0,
     };
     let recipient = slow.start().recipient();
-    let handle = etcd.watch("k").buffer(10).send_to(recipient).await.unwrap();
+    let handle = etcd
+        .watch("k")
+        .buffer(10)
+        .deliver_to(recipient)
+        .await
+        .unwrap();
     let mut last = 0;
     for n in 0..100 {
         last = etcd.put("k", n.to_string()).await.unwrap().header.revision;
@@ -158,7 +163,11 @@ async fn the_end_of_its_actor_ends_a_watch_on_the_server_and_nobody_elses() {
             panic_at,
         };
         let recipient = slow.start().recipient();
-        etcd.watch("k").send_to(recipient).await.unwrap().detach();
+        etcd.watch("k")
+            .deliver_to(recipient)
+            .await
+            .unwrap()
+            .detach();
         let mut neighbour = etcd.watch("k").await.unwrap();
         watchers(&cluster, 2.0).await;
         for n in 0..10 {
@@ -167,7 +176,7 @@ async fn the_end_of_its_actor_ends_a_watch_on_the_server_and_nobody_elses() {
         watchers(&cluster, 1.0).await;
         assert_eq!(seen.items.load(Ordering::SeqCst), 3);
         for n in 0..10 {
-            let Some(WatchItem::Events(events)) = neighbour.next().await else {
+            let Some(WatchEvent::Events(events)) = neighbour.next().await else {
                 panic!("it lacks {n}");
             };
             assert_eq!(events[0].value(), n.to_string().as_bytes());
@@ -186,7 +195,7 @@ async fn the_end_of_its_actor_ends_a_watch_of_a_key_that_nobody_writes() {
         panic_at: 0,
     };
     let actor = slow.start();
-    let open = etcd.watch("quiet").send_to(actor.clone().recipient());
+    let open = etcd.watch("quiet").deliver_to(actor.clone().recipient());
     open.await.unwrap().detach();
     watchers(&cluster, 1.0).await;
     actor.do_send(Stop);

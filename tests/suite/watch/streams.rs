@@ -9,8 +9,9 @@ use std::{
 };
 
 use actix_etcd::{
-    Client, ErrorKind, WatchEnd, WatchItem,
+    Client, ErrorKind, WatchEvent,
     proto::{WatchResponse, watch_request::RequestUnion},
+    watch::WatchEnd,
 };
 use h2::Reason;
 use prost::Message;
@@ -63,7 +64,7 @@ async fn answers_arrive_wherever_frames_cut_them() {
             assert_eq!(told, (6 + nth, vec!["a".into()]), "frames of {size}");
             if nth % 10 == 9 {
                 let told = item(&mut first).await;
-                assert!(matches!(told, WatchItem::Progress(at) if at == 6 + nth));
+                assert!(matches!(told, WatchEvent::Progress(at) if at == 6 + nth));
                 assert_eq!(next(&mut second).await, (6 + nth, vec!["b".into()]));
             }
         }

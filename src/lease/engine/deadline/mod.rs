@@ -25,7 +25,7 @@ const MAX_TTL: u64 = 9_000_000_000;
 /// Why a lease is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum LostReason {
+pub enum LeaseLost {
     /// The server says it is gone, after its deadline.
     Expired,
     /// The server says it is gone, before its deadline: someone revoked it; or a leader that had stood still for longer
@@ -39,7 +39,7 @@ pub enum LostReason {
     Shutdown,
 }
 
-impl LostReason {
+impl LeaseLost {
     /// Why the server does not have it: before its deadline only someone can have ended it.
     pub(crate) fn gone(before_its_deadline: bool) -> Self {
         if before_its_deadline {
@@ -58,7 +58,7 @@ pub(crate) enum Step {
     /// Tell that the deadline has passed without an answer.
     AtRisk { deadline: Instant },
     /// Tell that it is lost. Nothing follows.
-    Lost(LostReason),
+    Lost(LeaseLost),
     /// Nothing to do before this moment.
     Wait { until: Instant },
     /// The lease was told to be lost before.
@@ -69,7 +69,7 @@ pub(crate) enum Step {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Told {
     Renewed { deadline: Instant },
-    Lost(LostReason),
+    Lost(LeaseLost),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -158,7 +158,7 @@ impl Deadline {
         }
         if now >= self.gives_up_at() {
             self.ended = true;
-            return Step::Lost(LostReason::NeverConfirmed);
+            return Step::Lost(LeaseLost::NeverConfirmed);
         }
         if let Keepalive::InFlight { sent_at } = self.keepalive
             && now >= later(sent_at, self.patience())
@@ -212,7 +212,7 @@ impl Deadline {
             return None;
         }
         if ttl <= 0 {
-            let reason = LostReason::gone(now < self.held_until);
+            let reason = LeaseLost::gone(now < self.held_until);
             return self.end(reason).map(Told::Lost);
         }
         let ttl = seconds(ttl);
@@ -335,7 +335,7 @@ impl Deadline {
     }
 
     /// Ends it for a reason known elsewhere; `None` if it had ended before.
-    pub(crate) fn end(&mut self, reason: LostReason) -> Option<LostReason> {
+    pub(crate) fn end(&mut self, reason: LeaseLost) -> Option<LeaseLost> {
         (!std::mem::replace(&mut self.ended, true)).then_some(reason)
     }
 

@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use super::{Deadline, LostReason, Step, Told};
+use super::{Deadline, LeaseLost, Step, Told};
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -97,8 +97,8 @@ proptest! {
                             prop_assert!(server_until <= now, "lost but there");
                             prop_assert!(lost.replace(reason).is_none());
                             match reason {
-                                LostReason::Expired => prop_assert!(at(now) >= deadline),
-                                LostReason::Revoked => prop_assert!(revoked.is_some()),
+                                LeaseLost::Expired => prop_assert!(at(now) >= deadline),
+                                LeaseLost::Revoked => prop_assert!(revoked.is_some()),
                                 other => prop_assert!(false, "{:?}", other),
                             }
                         }
@@ -138,7 +138,7 @@ proptest! {
                             at_risk = true;
                         }
                         Step::Lost(reason) => {
-                            prop_assert_eq!(reason, LostReason::NeverConfirmed);
+                            prop_assert_eq!(reason, LeaseLost::NeverConfirmed);
                             prop_assert!(at_risk && at(now) >= lease.deadline() + lease.ttl() * 2);
                             prop_assert!(lost.replace(reason).is_none());
                         }

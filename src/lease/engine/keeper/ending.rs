@@ -8,7 +8,7 @@ use super::KeeperActor;
 use crate::{
     call::Caller,
     lease::{
-        LeaseEvent, LostReason,
+        LeaseEvent, LeaseLost,
         engine::{End, Release, Shutdown, cell::LeaseCell, places::Kept},
         revoke,
     },
@@ -76,7 +76,7 @@ impl Handler<Shutdown> for KeeperActor {
             if kept.cell.revoke_on_drop() {
                 doomed.push(id);
             }
-            kept.cell.tell(LeaseEvent::Lost(LostReason::Shutdown));
+            kept.cell.tell(LeaseEvent::Lost(LeaseLost::Shutdown));
             kept.cell.close();
             kept.actor.do_send(End);
         }

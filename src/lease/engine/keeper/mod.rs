@@ -21,7 +21,7 @@ use crate::{
     call::Caller,
     connection::{EndpointId, Suspicion},
     error::Error,
-    lease::{LostReason, ONCE_PATIENCE, events::LeaseEvent},
+    lease::{LeaseLost, ONCE_PATIENCE, events::LeaseEvent},
     runtime::supervisor::{Crash, crashes, supervise},
 };
 
@@ -89,7 +89,7 @@ impl KeeperActor {
         let before = self.kept.remove(&id);
         if let Some(before) = before.and_then(|place| self.lane.leave(place)) {
             let early = now() < before.cell.deadline();
-            before.cell.tell(LeaseEvent::Lost(LostReason::gone(early)));
+            before.cell.tell(LeaseEvent::Lost(LeaseLost::gone(early)));
             before.cell.close();
             before.actor.do_send(End);
         }

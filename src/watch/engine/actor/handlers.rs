@@ -57,7 +57,7 @@ impl Handler<Drained> for WatchActor {
     type Result = ();
 
     fn handle(&mut self, _: Drained, ctx: &mut Context<Self>) {
-        if self.phase == Phase::Lagging {
+        if self.phase == Phase::Paused {
             self.resume(ctx);
         }
     }

@@ -67,7 +67,7 @@ impl WatchActor {
         error: Arc<Error>,
         ctx: &mut Context<Self>,
     ) {
-        if self.phase == Phase::Attached && self.spec.notices {
+        if self.phase == Phase::Attached && self.spec.status_events {
             self.feed.disconnected(error.clone());
         }
         let cancelled = error.kind() == ErrorKind::WatchCanceled;

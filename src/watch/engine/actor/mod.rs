@@ -61,10 +61,10 @@ pub(crate) struct WatchActor {
 enum Phase {
     /// The hub looks for a place, or the server has not answered. A stream that breaks: again.
     Attaching,
-    /// Events flow. A stream that breaks: `Attaching`. A full queue: `Lagging`. Compacted: `Resyncing`, or the end.
+    /// Events flow. A stream that breaks: `Attaching`. A full queue: `Paused`. Compacted: `Resyncing`, or the end.
     Attached,
     /// Not on the server, until the consumer has read half of the queue: `Attaching`.
-    Lagging,
+    Paused,
     /// The range is read anew: then `Attaching`.
     Resyncing,
     /// The last item was said.
@@ -271,7 +271,7 @@ impl WatchActor {
             if opened.send(Ok(())).is_err() {
                 self.end(WatchEnd::Cancelled, ctx);
             }
-        } else if was_down && self.spec.notices {
+        } else if was_down && self.spec.status_events {
             self.feed.resumed();
         }
         if !self.asking.is_empty() {
@@ -302,10 +302,10 @@ impl WatchActor {
 
     fn lag(&mut self, ctx: &mut Context<Self>) {
         tracing::debug!(watch = self.id, "the consumer is slow; paused");
-        if self.spec.notices {
+        if self.spec.status_events {
             self.feed.lagging();
         }
-        self.detach(Phase::Lagging);
+        self.detach(Phase::Paused);
         if !self.feed.want_drain() {
             self.resume(ctx);
         }
@@ -337,14 +337,14 @@ impl Actor for WatchActor {
         match self.phase {
             Phase::Attaching => self.resume(ctx),
             Phase::Attached => {
-                if self.spec.notices {
+                if self.spec.status_events {
                     let error = "the watch's actor panicked";
                     let error = Error::new(ErrorKind::Internal, Outcome::Unknown, error);
                     self.feed.disconnected(Arc::new(error));
                 }
                 self.resume(ctx);
             }
-            Phase::Lagging => {
+            Phase::Paused => {
                 if !self.feed.want_drain() {
                     self.resume(ctx);
                 }

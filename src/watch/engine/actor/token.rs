@@ -31,7 +31,7 @@ pub(super) struct TokenRenewed {
 impl WatchActor {
     pub(super) fn token_rejected(&mut self, reason: &str, ctx: &mut Context<Self>) {
         let refused = Error::from_status(Code::Unauthenticated, reason);
-        if self.phase == Phase::Attached && self.spec.notices {
+        if self.phase == Phase::Attached && self.spec.status_events {
             self.feed.disconnected(Arc::new(refused.clone()));
         }
         self.went_down(ctx);

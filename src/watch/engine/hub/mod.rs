@@ -30,7 +30,7 @@ use super::{
     stream::{Close, Leave, Load, Open, StreamActor},
 };
 use crate::{
-    balancer::{AwaitReady, Candidates},
+    balancer::{AwaitReady, ReadyEndpoints},
     call::Caller,
     connection::{Connection, EndpointId},
     runtime::supervisor::{crashes, supervise},
@@ -208,7 +208,7 @@ impl HubActor {
         if usable_now.is_empty() {
             return None;
         }
-        let index = self.caller.policy.pick(&Candidates::new(&usable_now));
+        let index = self.caller.policy.pick(&ReadyEndpoints::new(&usable_now));
         let index = if index < usable_now.len() { index } else { 0 };
         Some(usable_now.swap_remove(index))
     }

@@ -42,7 +42,7 @@ pub(crate) enum Queued {
     Progress(i64),
     Disconnected(Arc<Error>),
     Resumed,
-    Lagging,
+    Paused,
     Regressed { seen: i64, told: i64 },
     Resynced(Box<Resynced>),
     Ended(WatchEnd),
@@ -248,8 +248,8 @@ impl Feed {
     }
 
     pub(crate) fn lagging(&self) {
-        self.notice(Queued::Lagging, |older| {
-            matches!(older, Queued::Lagging | Queued::Resumed)
+        self.notice(Queued::Paused, |older| {
+            matches!(older, Queued::Paused | Queued::Resumed)
         });
     }
 

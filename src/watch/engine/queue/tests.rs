@@ -101,7 +101,7 @@ fn notices_of_all_kinds_stay_few_while_nobody_reads() {
             Queued::Batch(_),
             Queued::Disconnected(_),
             Queued::Regressed { seen: 7, told: 99 },
-            Queued::Lagging,
+            Queued::Paused,
             Queued::Resumed,
             Queued::Progress(99),
         ]

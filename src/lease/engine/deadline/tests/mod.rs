@@ -2,7 +2,7 @@ mod waiting;
 
 use std::time::{Duration, Instant};
 
-use super::{Deadline, LostReason, Step, Told};
+use super::{Deadline, LeaseLost, Step, Told};
 
 pub(super) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -211,7 +211,7 @@ fn keepalive_in_flight_is_still_awaited_when_the_stream_of_an_older_one_breaks()
 #[test]
 fn gone_before_the_deadline_is_revoked_and_after_it_expired() {
     let start = Instant::now();
-    for (at, reason) in [(5999, LostReason::Revoked), (6000, LostReason::Expired)] {
+    for (at, reason) in [(5999, LeaseLost::Revoked), (6000, LeaseLost::Expired)] {
         let mut lease = six_seconds(start);
         run(&mut lease, start);
         let told = lease.acked(0, start + ms(2000), start + ms(at), 0.0);
@@ -241,7 +241,7 @@ fn deadline_without_an_answer_is_told_once_and_asked_on_until_given_up() {
     let at_risk = Step::AtRisk {
         deadline: start + ms(6000),
     };
-    let lost = Step::Lost(LostReason::NeverConfirmed);
+    let lost = Step::Lost(LeaseLost::NeverConfirmed);
     assert_eq!(told, [(ms(6000), at_risk), (ms(18_000), lost)]);
     assert!((6..=12).contains(&asked), "{asked} in 12 s");
 }
@@ -307,11 +307,11 @@ fn who_slept_past_the_end_asks_before_giving_up() {
     let mut answered = lease.clone();
     assert_eq!(
         answered.acked(0, awake, awake + ms(5), 0.0),
-        Some(Told::Lost(LostReason::Expired))
+        Some(Told::Lost(LeaseLost::Expired))
     );
     assert_eq!(
         run(&mut lease, awake + ms(1000)).0,
-        [Step::Lost(LostReason::NeverConfirmed)]
+        [Step::Lost(LeaseLost::NeverConfirmed)]
     );
 }
 
@@ -323,7 +323,7 @@ fn give_up_after_nothing_gives_up_at_the_deadline() {
         run(&mut lease, start + ms(at));
     }
     let (steps, _) = run(&mut lease, start + ms(6000));
-    assert_eq!(steps[1..], [Step::Lost(LostReason::NeverConfirmed)]);
+    assert_eq!(steps[1..], [Step::Lost(LeaseLost::NeverConfirmed)]);
 }
 
 #[test]
@@ -338,9 +338,9 @@ fn it_ends_once() {
     let start = Instant::now();
     let mut lease = six_seconds(start);
     assert_eq!(
-        lease.end(LostReason::PermissionDenied),
-        Some(LostReason::PermissionDenied)
+        lease.end(LeaseLost::PermissionDenied),
+        Some(LeaseLost::PermissionDenied)
     );
-    assert_eq!(lease.end(LostReason::Shutdown), None);
+    assert_eq!(lease.end(LeaseLost::Shutdown), None);
     assert!(lease.is_ended());
 }
