@@ -9,7 +9,6 @@ use super::Caller;
 use crate::{
     balancer::{ConnectivityChange, ReadySet, Subscribe},
     error::{Error, ErrorKind, Outcome},
-    runtime::thread::shut_down,
 };
 
 impl Caller {
@@ -17,7 +16,7 @@ impl Caller {
     /// that is told at once.
     pub(crate) async fn first_ready(&self, deadline: Instant) -> Result<(), Error> {
         let changes = self.balancer.send(Subscribe).await;
-        let changes = changes.map_err(|_| shut_down())?;
+        let changes = changes.map_err(|_| Error::shut_down())?;
         tokio::select! {
             biased;
             ready = self.wait_ready(deadline) => ready,
@@ -32,7 +31,7 @@ impl Caller {
             }
             // Whatever changed, and however many changes were missed: the picture is looked at again.
             if let Err(RecvError::Closed) = changes.recv().await {
-                return shut_down();
+                return Error::shut_down();
             }
         }
     }

@@ -9,7 +9,6 @@ use crate::{
     balancer::{ConnectionMode, MemberView, NeedMember, Subscribe},
     connection::{Connection, ConnectivityState},
     error::{Error, ErrorKind, Outcome},
-    runtime::thread::shut_down,
     transport::Endpoint,
 };
 
@@ -97,13 +96,13 @@ impl Caller {
         let changes = timeout_at(deadline, self.balancer.send(Subscribe)).await;
         // Where not even the balancer answers in time, the picture as it is says why.
         let mut changes = match changes {
-            Ok(changes) => Some(changes.map_err(|_| shut_down())?),
+            Ok(changes) => Some(changes.map_err(|_| Error::shut_down())?),
             Err(_) => None,
         };
         loop {
             let Some(view) = self.view(endpoint) else {
                 return Err(if self.ready.load().closed {
-                    shut_down()
+                    Error::shut_down()
                 } else {
                     Error::invalid(format!("{endpoint} was removed from the endpoints"))
                 });
@@ -127,7 +126,7 @@ impl Caller {
                     .with_endpoint(endpoint.name()));
             }
             if !self.balancer.connected() {
-                return Err(shut_down());
+                return Err(Error::shut_down());
             }
         }
     }

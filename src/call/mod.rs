@@ -31,7 +31,6 @@ use crate::{
         attempts::Next,
         budget::{Grant, RetryBudget},
     },
-    runtime::thread::shut_down,
     transport::{Endpoint, channel::Metadata},
 };
 use attempt::AttemptUnderWay;
@@ -131,7 +130,7 @@ impl Caller {
                 Err(failure) => failure,
             };
             if !self.balancer.connected() {
-                let ended = shut_down().with_outcome(failure.error.outcome());
+                let ended = Error::shut_down().with_outcome(failure.error.outcome());
                 return Err(in_all(trouble.as_ref(), ended));
             }
             if failure.error.kind() == ErrorKind::NoLeader {
@@ -243,7 +242,7 @@ impl Caller {
 
     async fn await_ready(&self, leaderless: bool, deadline: Instant) -> Result<(), Error> {
         if self.ready.load().closed {
-            return Err(shut_down());
+            return Err(Error::shut_down());
         }
         if let Some(endpoint) = &self.only {
             return self.await_member(endpoint, deadline).await;
@@ -253,7 +252,7 @@ impl Caller {
         match timeout_at(deadline, told).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) if self.ready.load().closed || !self.balancer.connected() => {
-                Err(shut_down())
+                Err(Error::shut_down())
             }
             // The balancer crashed on the way: its next life has the question again.
             Ok(Err(_)) => {

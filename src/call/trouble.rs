@@ -13,7 +13,6 @@ use crate::{
         attempts::{Attempts, Failure as Failed, Next},
         pushback::Pushback,
     },
-    runtime::thread::shut_down,
     transport::grpc::Failure,
 };
 
@@ -72,7 +71,7 @@ impl Trouble {
     }
 
     pub(super) fn verdict(&mut self) -> Error {
-        let last = self.last.take().unwrap_or_else(shut_down);
+        let last = self.last.take().unwrap_or_else(Error::shut_down);
         let outcome = self.attempts.outcome(last.outcome());
         last.with_outcome(outcome)
             .with_attempts(self.attempts.made())

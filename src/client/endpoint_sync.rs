@@ -17,7 +17,6 @@ use crate::{
     proto::{Member, MemberListRequest, MemberListResponse},
     request::answers,
     retry::RpcClass,
-    runtime::thread::shut_down,
     transport::{Endpoint, grpc},
 };
 
@@ -90,7 +89,7 @@ impl Client {
             by: By::Sync(choice),
         };
         let told = self.caller().balancer.send(update).await;
-        told.map_err(|_| shut_down())
+        told.map_err(|_| Error::shut_down())
     }
 
     /// Waits until each of these has answered or failed, and tells how each stands.

@@ -35,7 +35,7 @@ use crate::{
     error::Error,
     lease::engine::{self as lease, keeper::KeeperActor},
     retry::{actor::RetryActor, budget::RetryBudget},
-    runtime::thread::{Runtime, shut_down},
+    runtime::thread::Runtime,
     transport::Endpoint,
     watch::engine::{self as watch, hub::HubActor},
 };
@@ -161,7 +161,7 @@ impl Client {
             by: By::User,
         };
         let told = caller.balancer.send(update).await;
-        told.map_err(|_| shut_down())?;
+        told.map_err(|_| Error::shut_down())?;
         let caller = Arc::new(caller);
         let (watching, keeping) = (caller.clone(), caller.clone());
         let per_stream = options.watches_per_stream;
@@ -238,7 +238,7 @@ impl Client {
         &self,
     ) -> Result<impl Stream<Item = ConnectivityChange> + Send + Unpin + use<>, Error> {
         let changes = self.caller().balancer.send(Subscribe).await;
-        let changes = changes.map_err(|_| shut_down())?;
+        let changes = changes.map_err(|_| Error::shut_down())?;
         Ok(BroadcastStream::new(changes).filter_map(Result::ok))
     }
 
@@ -290,7 +290,7 @@ impl Client {
             by: By::User,
         };
         let told = self.caller().balancer.send(update).await;
-        told.map_err(|_| shut_down())
+        told.map_err(|_| Error::shut_down())
     }
 
     /// Ends the client for all its clones: requests in flight may finish for a moment (`shutdown_grace`), connections

@@ -104,6 +104,11 @@ impl Error {
         }))
     }
 
+    /// The client has been shut down; the request was not sent.
+    pub(crate) fn shut_down() -> Self {
+        Self::new(ErrorKind::Shutdown, Outcome::NotSent, "")
+    }
+
     /// Bad input: nothing was sent.
     pub(crate) fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::InvalidArgument, Outcome::NotSent, message)

@@ -17,7 +17,6 @@ use crate::{
     proto::{LeaseGrantRequest, LeaseGrantResponse},
     request::request,
     retry::RpcClass,
-    runtime::thread::shut_down,
     transport::grpc,
 };
 
@@ -94,7 +93,7 @@ impl<C> Grant<C> {
     async fn perform(self, client: &Client, timeout: Duration) -> Result<Lease> {
         let ttl = whole_seconds(self.ttl)?;
         if client.is_ending() {
-            return Err(shut_down());
+            return Err(Error::shut_down());
         }
         let (id, class) = match self.id {
             Some(id) if id <= 0 => {
@@ -147,7 +146,7 @@ impl<C> Grant<C> {
 /// Granted while the client was shut down: there is nobody to keep it, and it is not left behind either.
 async fn take_back(lease: Lease, client: &Client, timeout: Duration) -> Error {
     let gone = revoke::send(client.caller(), lease.detach(), timeout).await;
-    shut_down().with_outcome(if gone.is_ok() {
+    Error::shut_down().with_outcome(if gone.is_ok() {
         Outcome::Rejected
     } else {
         Outcome::Unknown

@@ -14,7 +14,6 @@ use crate::{
     proto::LeaseKeepAliveResponse,
     request::request,
     retry::table,
-    runtime::thread::shut_down,
 };
 
 /// A member that does not answer is not waited for longer.
@@ -60,7 +59,7 @@ impl<C> KeepAliveOnce<C> {
             let (answer, answered) = oneshot::channel();
             let keeper = client.lease_keeper();
             if !keeper.connected() {
-                return Err(shut_down());
+                return Err(Error::shut_down());
             }
             keeper.do_send(RenewOnce {
                 lease: self.id,

@@ -9,10 +9,7 @@ use tokio::sync::oneshot;
 use super::{held::Ownership, place::Place, queue::Queue, tenure::OwnershipLost};
 use crate::{
     error::{Error, Result},
-    runtime::{
-        delivery::{Unheard, gone},
-        thread::shut_down,
-    },
+    runtime::delivery::{Unheard, gone},
 };
 
 /// Waits for a lock or a leadership on behalf of an actor, and holds it. Dropped, it is given back in the background.
@@ -59,7 +56,7 @@ where
 {
     let (end, mut ended) = oneshot::channel();
     let (done, released) = oneshot::channel();
-    let never = Told::Failed(shut_down());
+    let never = Told::Failed(Error::shut_down());
     let unheard = Unheard::new(recipient.clone(), Some(never.into()));
     queue.client.clone().run(move || {
         unheard.started();

@@ -60,7 +60,6 @@ use crate::{
     client::Client,
     error::{Error, Result},
     request::{IntoBytes, ResponseFuture},
-    runtime::thread::shut_down,
 };
 
 /// What is told of the instances of a service.
@@ -122,7 +121,7 @@ impl Discover<Client> {
     /// the handle is dropped. A slow actor is told the sum of what it has missed. Fails as awaiting it does.
     pub async fn deliver_to(self, recipient: Recipient<DiscoveryEvent>) -> Result<Subscription> {
         let client = self.client.clone();
-        let last = DiscoveryEvent::Ended(shut_down());
+        let last = DiscoveryEvent::Ended(Error::shut_down());
         let found = self.open().await?;
         Ok(deliver(&client, found, recipient, Some(last)))
     }
@@ -149,7 +148,7 @@ impl Discover<Client> {
             });
         });
         if !started {
-            return Err(shut_down());
+            return Err(Error::shut_down());
         }
         Ok(Discovery {
             target: self.target,
@@ -240,7 +239,7 @@ impl Discovery {
             if ended {
                 self.over = true;
                 let why = state.and_then(|state| state.ended);
-                let why = why.unwrap_or_else(shut_down);
+                let why = why.unwrap_or_else(Error::shut_down);
                 return Poll::Ready(Some(DiscoveryEvent::Ended(why)));
             }
         }

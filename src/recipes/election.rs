@@ -53,7 +53,6 @@ use crate::{
     error::{Error, Result},
     kv::{create_revision, put},
     request::IntoBytes,
-    runtime::thread::shut_down,
 };
 
 /// An election, as a candidate sees it.
@@ -87,7 +86,7 @@ impl Client {
         name: impl IntoBytes,
         recipient: Recipient<LeaderEvent>,
     ) -> Subscription {
-        let last = LeaderEvent::Ended(shut_down());
+        let last = LeaderEvent::Ended(Error::shut_down());
         deliver(self, self.leaders(name), recipient, Some(last))
     }
 }

@@ -19,7 +19,6 @@ use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     kv::{OpResponse, TxnResponse, create_revision, get, put},
     retry::table::{Passing, passing},
-    runtime::thread::shut_down,
 };
 
 /// Between two looks at a key of ours that another session has taken over.
@@ -167,12 +166,12 @@ impl Queue {
             actix_rt::spawn(attempt.run(turn, tell));
         });
         if !started {
-            return Err(shut_down());
+            return Err(Error::shut_down());
         }
         tokio::select! {
             biased;
             loss = tenure.over() => Err(loss.into()),
-            joined = told => joined.map_err(|_| shut_down())?,
+            joined = told => joined.map_err(|_| Error::shut_down())?,
         }
     }
 }

@@ -44,7 +44,6 @@ use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     lease::LeaseLost,
     request::{IntoBytes, ResponseFuture},
-    runtime::thread::shut_down,
 };
 
 /// Default time to live.
@@ -172,7 +171,7 @@ impl Register<Client> {
             actix_rt::spawn(registrar.run(news, updates, ended));
         });
         if !started {
-            return Err(shut_down());
+            return Err(Error::shut_down());
         }
         Ok(registration)
     }
@@ -270,7 +269,7 @@ impl Registration {
         if self.end.send(done).is_err() {
             return Ok(());
         }
-        told.await.map_err(|_| shut_down())?
+        told.await.map_err(|_| Error::shut_down())?
     }
 
     /// Lets it be registered until the client is shut down or the actix arbiter this is called on ends; where there is

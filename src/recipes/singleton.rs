@@ -178,7 +178,7 @@ impl<A: Actor> Singleton<A> {
         let mut running = self.running.clone();
         let found = running.wait_for(|found| found.addr().is_some()).await;
         let found = found.ok().and_then(|found| found.addr());
-        found.ok_or_else(crate::runtime::thread::shut_down)
+        found.ok_or_else(crate::error::Error::shut_down)
     }
 
     /// Waits until it does not run on this node: it has ended, and not only been told to.

@@ -9,12 +9,12 @@ mod into_bytes;
 pub(crate) mod key_range;
 pub(crate) mod response_stream;
 
-pub use crate::actor::EtcdRequest;
 pub use self::{
     administration::{HeaderResponse, MemberRequest, Request},
     into_bytes::IntoBytes,
     response_stream::ResponseStream,
 };
+pub use crate::actor::EtcdRequest;
 
 pub(crate) use administration::header_responses;
 

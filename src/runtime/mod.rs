@@ -1,5 +1,9 @@
-//! Where the actors run: the client's thread, supervision, delivery to other actors.
+//! What the actors run on: the client's thread, supervision, backoff, delivery to other actors.
 
+#[allow(dead_code)]
+pub(crate) mod abort_on_drop;
+#[allow(dead_code)]
+pub(crate) mod backoff;
 pub(crate) mod delivery;
 pub(crate) mod supervisor;
 pub(crate) mod thread;

@@ -90,7 +90,7 @@ impl Runtime {
         self.run(move || {
             let _ = answer.send(job());
         });
-        answered.await.map_err(|_| shut_down())
+        answered.await.map_err(|_| Error::shut_down())
     }
 
     /// Ends when the future has, without anybody waiting for it.
@@ -128,14 +128,6 @@ async fn work(mut queue: mpsc::UnboundedReceiver<Job>) {
             tracing::error!("a job on the client's thread panicked");
         }
     }
-}
-
-pub(crate) fn shut_down() -> Error {
-    Error::new(
-        ErrorKind::Shutdown,
-        Outcome::NotSent,
-        "the client has been shut down",
-    )
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use super::engine::resync::Difference;
 use crate::{
     error::{Error, ErrorKind, Outcome},
     proto::{Event, KeyValue, event::EventType},
-    runtime::thread::shut_down,
 };
 
 /// One thing a watch tells. The last one is [`Ended`](Self::Ended), always and once.
@@ -82,7 +81,7 @@ impl WatchEnd {
             Self::OutageTooLong { .. } => (ErrorKind::Unavailable, "the outage was too long"),
             Self::ClusterChanged { .. } => (ErrorKind::ClusterChanged, ""),
             Self::PermissionDenied(error) | Self::Refused(error) => return error.clone(),
-            Self::Shutdown => return shut_down(),
+            Self::Shutdown => return Error::shut_down(),
         };
         Error::new(kind, Outcome::Rejected, text)
     }

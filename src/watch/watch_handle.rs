@@ -21,10 +21,7 @@ use super::engine::{
     queue::{Ending, Queue, Queued, Taken},
 };
 use super::{WatchEvent, event::Revisions};
-use crate::{
-    error::{Error, ErrorKind, Outcome},
-    runtime::thread::shut_down,
-};
+use crate::error::{Error, ErrorKind, Outcome};
 
 /// How long a server may be silent before it is asked for progress once more.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
@@ -241,7 +238,7 @@ impl Link {
                         let (again, answer_to_it) = oneshot::channel();
                         (told, answer) = (Some(again), answer_to_it);
                     }
-                    Some(Ending::Shutdown) | None => return Err(shut_down()),
+                    Some(Ending::Shutdown) | None => return Err(Error::shut_down()),
                 },
                 Err(_) if Instant::now() >= deadline => {
                     return Err(Error::new(

@@ -27,7 +27,6 @@ use crate::{
         ResponseFuture,
         key_range::{Span, spans},
     },
-    runtime::thread::shut_down,
 };
 
 /// The events that wait for a slow reader before the watch lags.
@@ -264,14 +263,14 @@ impl WatchRequest {
                 let text = "the actor that opens watches crashed on this one; open it again";
                 Error::new(ErrorKind::Internal, Outcome::NotSent, text)
             } else {
-                shut_down()
+                Error::shut_down()
             }
         })?;
         let watch = Watch::new(id, actor, queue, timeout);
         match timeout_at(deadline, told).await {
             Ok(Ok(Ok(()))) => Ok(watch),
             Ok(Ok(Err(error))) => Err(error),
-            Ok(Err(_)) => Err(shut_down()),
+            Ok(Err(_)) => Err(Error::shut_down()),
             Err(_) => Err(self.late()),
         }
     }

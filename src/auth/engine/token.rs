@@ -24,7 +24,7 @@ use super::{Close, Need, RenewToken, actor::AuthActor};
 use crate::{
     error::{Error, ErrorKind, Outcome},
     retry::table::{Passing, passing},
-    runtime::{supervisor::Crash, thread::shut_down},
+    runtime::supervisor::Crash,
 };
 
 /// Between two logins that failed, growing from the first to the second.
@@ -258,7 +258,7 @@ async fn renew(
             }
             // What became of the login says nothing of the call that waits for it.
             Ok(Ok(Err(error))) => return Err(error.with_outcome(Outcome::NotSent)),
-            Ok(Err(_)) if !actor.connected() => return Err(shut_down()),
+            Ok(Err(_)) if !actor.connected() => return Err(Error::shut_down()),
             // The actor crashed on the way: its next life is asked again.
             Ok(Err(_)) => tokio::task::yield_now().await,
             Err(_) => return Err(too_late(last)),

@@ -35,9 +35,8 @@ pub(super) use handle::Shared;
 
 use crate::{
     client::Client,
-    error::Result,
+    error::{Error, Result},
     lease::{Grant, LeaseLost},
-    runtime::thread::shut_down,
 };
 use healing::SessionActor;
 
@@ -106,9 +105,9 @@ impl SessionBuilder {
             let _ = tell.send(Session::new(client, shared, actor, heals));
         });
         if !started {
-            return Err(shut_down());
+            return Err(Error::shut_down());
         }
-        told.await.map_err(|_| shut_down())
+        told.await.map_err(|_| Error::shut_down())
     }
 }
 
