@@ -8,7 +8,7 @@ use std::{error::Error, time::Duration};
 
 use actix_etcd::{
     Client, WatchEvent,
-    kv::{mod_revision, put},
+    kv::{Compare, put},
 };
 use testbed::Cluster;
 use tokio::task::JoinSet;
@@ -83,7 +83,7 @@ async fn count(etcd: &Client) -> actix_etcd::Result<()> {
         let number: u32 = String::from_utf8_lossy(&kv.value).parse().unwrap_or(0);
         let done = etcd
             .txn()
-            .when([mod_revision("tokio/counter").eq(kv.mod_revision)])
+            .when([Compare::mod_revision("tokio/counter").eq(kv.mod_revision)])
             .then([put("tokio/counter", (number + 1).to_string())])
             .await?;
         if done.succeeded {

@@ -7,7 +7,7 @@ use std::{borrow::Cow, error::Error, io::IsTerminal, time::Instant};
 
 use actix_etcd::{
     Client,
-    kv::{get, put, version},
+    kv::{Compare, get, put},
 };
 use testbed::Cluster;
 
@@ -41,7 +41,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     step("a transaction: create the key only if it is not there");
     let done = etcd
         .txn()
-        .when([version("quickstart/once").eq(0)])
+        .when([Compare::version("quickstart/once").eq(0)])
         .then([put("quickstart/once", "created")])
         .otherwise([get("quickstart/once")])
         .await?;

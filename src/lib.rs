@@ -2,13 +2,13 @@
 //!
 //! ```no_run
 //! # async fn example() -> actix_etcd::Result<()> {
-//! use actix_etcd::{kv::{get, put, version}, Client};
+//! use actix_etcd::{kv::{get, put, Compare}, Client};
 //!
 //! let etcd = Client::builder(["http://127.0.0.1:2379"]).connect().await?;
 //! etcd.put("config/rate", "100").await?;
 //! let done = etcd
 //!     .txn()
-//!     .when([version("config/owner").eq(0)])
+//!     .when([Compare::version("config/owner").eq(0)])
 //!     .then([put("config/owner", "me")])
 //!     .otherwise([get("config/owner")])
 //!     .await?;
@@ -81,6 +81,7 @@ pub mod request;
 pub mod retry;
 mod runtime;
 pub mod server_side;
+#[cfg(feature = "test-faults")]
 #[doc(hidden)]
 pub mod test_faults;
 mod transport;

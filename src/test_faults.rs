@@ -1,17 +1,22 @@
-//! For this crate's own tests of what a crash costs. Not part of the API.
+//! Crashes on demand, for this crate's own tests of supervision. Not part of the API.
+
+use actix::Addr;
 
 use crate::{
     balancer::CrashConnection,
     client::Client,
     error::Result,
-    lease::engine::{CrashLease, CrashWhenDue},
+    lease::engine::{CrashLease, CrashWhenDue, keeper::KeeperActor},
     recipes::session::Session,
     runtime::supervisor,
     transport::Endpoint,
-    watch::{Watch, engine::hub::CrashStreams},
+    watch::{
+        Watch,
+        engine::hub::{CrashStreams, HubActor},
+    },
 };
 
-/// How many actors of this crate live in this process.
+/// Returns the number of running actors of this crate in this process.
 pub fn live_actors() -> usize {
     supervisor::live_actors()
 }
@@ -26,9 +31,11 @@ pub fn crash_retry(client: &Client) {
     client.caller().retries.do_send(supervisor::Crash);
 }
 
-/// Makes the auth actor panic.
+/// Makes the auth actor panic, if the client has one.
 pub fn crash_auth(client: &Client) {
-    client.caller().tokens.crash();
+    if let Some(auth) = client.actors().auth {
+        auth.do_send(supervisor::Crash);
+    }
 }
 
 /// Makes the connection actor of an endpoint panic.
@@ -38,45 +45,53 @@ pub fn crash_connection(client: &Client, endpoint: &str) -> Result<()> {
     Ok(())
 }
 
-/// The same; whether it did.
+/// Makes the connection actor of an endpoint panic. Returns whether there was one.
 pub async fn crash_connection_now(client: &Client, endpoint: &str) -> Result<bool> {
     let endpoint = Endpoint::parse(endpoint)?;
     let crashed = client.caller().balancer.send(CrashConnection(endpoint));
     Ok(crashed.await.unwrap_or(false))
 }
 
-/// What makes the actor of a watch panic at the next thing its stream says, whenever it is called.
+/// Returns a function that makes the actor of a watch panic at its next message from the stream.
 pub fn crash_watch(watch: &Watch) -> impl Fn() + Send + use<> {
     let actor = watch.actor().clone();
     move || actor.do_send(crate::watch::engine::CrashOnNext)
 }
 
-/// Makes the actor of every watch stream panic at the next answer it gets.
+/// Makes the actor of every watch stream panic at its next response.
 pub fn crash_watch_streams(client: &Client) {
-    client.watches().do_send(CrashStreams);
+    hub(client).do_send(CrashStreams);
 }
 
-/// Makes the actor panic that gives watches their streams; whether it did.
+/// Makes the hub of watches panic. Returns whether it did.
 pub async fn crash_watch_hub(client: &Client) -> bool {
-    client.watches().send(supervisor::Crash).await.is_err()
+    hub(client).send(supervisor::Crash).await.is_err()
 }
 
 /// Makes the actor of a kept lease panic.
 pub fn crash_lease(client: &Client, lease: i64) {
-    client.lease_keeper().do_send(CrashLease(lease));
+    keeper(client).do_send(CrashLease(lease));
 }
 
-/// Makes the actor that owns the keepalive streams panic.
+/// Makes the keeper of leases panic.
 pub fn crash_lease_keeper(client: &Client) {
-    client.lease_keeper().do_send(supervisor::Crash);
+    keeper(client).do_send(supervisor::Crash);
 }
 
-/// Makes the actor that owns the keepalive streams panic when it is about to send.
+/// Makes the keeper of leases panic when it is about to send keepalives.
 pub fn crash_lease_keeper_when_due(client: &Client) {
-    client.lease_keeper().do_send(CrashWhenDue);
+    keeper(client).do_send(CrashWhenDue);
 }
 
-/// Makes the actor panic that heals a session.
+/// Makes the actor of a session panic.
 pub fn crash_session(session: &Session) {
     session.actor().do_send(supervisor::Crash);
+}
+
+fn hub(client: &Client) -> &Addr<HubActor> {
+    client.actors().watch_hub
+}
+
+fn keeper(client: &Client) -> &Addr<KeeperActor> {
+    client.actors().lease_keeper
 }

@@ -12,17 +12,9 @@
 //! share few types, [`Request`](crate::Request) and [`MemberRequest`](crate::MemberRequest), told apart by what they
 //! answer: a `Recipient<Request<HeaderResponse, ()>>` is the right to all that answer [`HeaderResponse`](crate::HeaderResponse).
 
-mod deliver;
-mod request;
 mod serve;
 
-pub use self::{
-    deliver::{
-        SubscribeConnectivity, SubscribeInstances, SubscribeLeaders, SubscribeLease, SubscribeWatch,
-    },
-    request::EtcdRequest,
-};
-pub(crate) use request::etcd_request;
+pub use crate::request::EtcdRequest;
 
 use std::{any::Any, fmt, sync::Arc};
 
@@ -216,7 +208,7 @@ pub struct RequestFailed {
 
 impl RequestFailed {
     /// A failure to tell: for tests of a subscriber.
-    pub fn new<R: EtcdRequest>(request: R, error: Error) -> Self {
+    pub fn new<R: EtcdRequest<Client>>(request: R, error: Error) -> Self {
         Self {
             name: request.name(),
             error,
@@ -225,7 +217,7 @@ impl RequestFailed {
     }
 
     /// The request itself, if it was of this type: `failed.request::<Put>()`.
-    pub fn request<R: EtcdRequest>(&self) -> Option<&R> {
+    pub fn request<R: EtcdRequest<Client>>(&self) -> Option<&R> {
         self.request.downcast_ref()
     }
 }
@@ -248,7 +240,7 @@ struct Failures {
 
 impl Failures {
     /// Waits for a slow subscriber, but never with more than so many failures: what is behind must not grow.
-    async fn tell<R: EtcdRequest>(&self, request: R, error: Error) {
+    async fn tell<R: EtcdRequest<Client>>(&self, request: R, error: Error) {
         let failed = RequestFailed::new(request, error);
         tracing::debug!(request = failed.name, error = %failed.error, "a request nobody waits for failed");
         if let Some(subscriber) = &self.subscriber

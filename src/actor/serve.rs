@@ -15,7 +15,7 @@ use crate::{
     request::ResponseFuture,
 };
 
-impl<R: EtcdRequest> Handler<R> for Etcd {
+impl<R: EtcdRequest<Client>> Handler<R> for Etcd {
     type Result = Serving<R>;
 
     fn handle(&mut self, request: R, _: &mut Context<Self>) -> Serving<R> {
@@ -42,7 +42,7 @@ pub struct Serving<R> {
     failures: Failures,
 }
 
-impl<R: EtcdRequest> MessageResponse<Etcd, R> for Serving<R> {
+impl<R: EtcdRequest<Client>> MessageResponse<Etcd, R> for Serving<R> {
     fn handle(self, _: &mut Context<Etcd>, answer: Option<OneshotSender<R::Result>>) {
         let asker = Asker(answer);
         if asker.has_left() {
@@ -85,7 +85,7 @@ struct Call<R> {
     failures: Failures,
 }
 
-impl<R: EtcdRequest> Call<R> {
+impl<R: EtcdRequest<Client>> Call<R> {
     fn start(self, asker: Asker<R>, permit: OwnedSemaphorePermit) {
         actix_rt::spawn(self.run(asker, permit));
     }
@@ -113,16 +113,16 @@ impl<R: EtcdRequest> Call<R> {
         drop(permit);
         match (kept, result) {
             (None, result) => asker.answer(result),
-            (Some(request), Ok(response)) => request.unwanted(response),
+            (Some(request), Ok(response)) => request.discard(response),
             (Some(request), Err(error)) => self.failures.tell(request, error).await,
         }
     }
 }
 
 /// Who waits for the answer, if anybody does.
-struct Asker<R: EtcdRequest>(Option<OneshotSender<R::Result>>);
+struct Asker<R: EtcdRequest<Client>>(Option<OneshotSender<R::Result>>);
 
-impl<R: EtcdRequest> Asker<R> {
+impl<R: EtcdRequest<Client>> Asker<R> {
     fn is_nobody(&self) -> bool {
         self.0.is_none()
     }

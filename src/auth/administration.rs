@@ -1,85 +1,72 @@
-//! Switching authentication on and off.
-//!
-//! Users and their roles are in [`users`](super::users) and [`roles`](super::roles).
+//! Enabling and disabling authentication.
 
 use crate::{
-    call::Rpc,
-    client::Client,
     error::{Error, Result},
-    proto::{self, AuthDisableRequest, AuthEnableRequest, AuthStatusRequest, ResponseHeader},
-    request::{HeaderResponse, Request, answers, header, header_responses},
-    retry::RpcClass,
+    proto::{self, AuthDisableRequest, AuthEnableRequest, AuthStatusRequest, ResponseHeader, rpc},
+    request::{
+        HeaderResponse, Request, header,
+        macros::{header_responses, response_headers},
+    },
 };
 
 header_responses!(proto::AuthEnableResponse, proto::AuthDisableResponse);
-answers!(proto::AuthStatusResponse);
+response_headers!(proto::AuthStatusResponse);
 
-/// A request of the Auth service.
-pub(super) const fn rpc(path: &'static str, class: RpcClass) -> Rpc {
-    Rpc {
-        path,
-        class,
-        leaderless: false,
-        waits: false,
-    }
-}
-
-/// Authentication as a whole; see [`Client::auth`].
+/// Requests that enable or disable authentication, made by [`Client::auth`](crate::Client::auth).
 #[derive(Debug, Clone)]
-pub struct Auth<C = Client>(C);
+pub struct Auth<C = ()>(C);
 
-impl Client {
-    /// Authentication as a whole: on, off, status.
-    pub fn auth(&self) -> Auth {
-        Auth(self.clone())
-    }
-}
-
-/// The same, bound to no client yet: messages to the actor [`Etcd`](crate::Etcd), or to be bound with `.on(&client)`.
-pub fn requests() -> Auth<()> {
+/// Creates unbound requests: messages to the actor [`Etcd`](crate::Etcd), or bound later with `.on(&client)`.
+pub fn requests() -> Auth {
     Auth(())
 }
 
+impl<C> Auth<C> {
+    pub(crate) fn new(client: C) -> Self {
+        Self(client)
+    }
+}
+
 impl<C: Clone> Auth<C> {
-    /// Switches authentication on. Needs a user `root` with the role `root`.
+    /// Enables authentication. Requires a user `root` with the role `root`.
     pub fn enable(&self) -> Request<HeaderResponse, C> {
-        let rpc = rpc("/etcdserverpb.Auth/AuthEnable", RpcClass::Mutation);
+        let rpc = rpc::AUTH_ENABLE;
         Request::new::<proto::AuthEnableResponse>(&self.0, rpc, &AuthEnableRequest {})
     }
 
-    /// Switches authentication off.
+    /// Disables authentication.
     pub fn disable(&self) -> Request<HeaderResponse, C> {
-        let rpc = rpc("/etcdserverpb.Auth/AuthDisable", RpcClass::Mutation);
+        let rpc = rpc::AUTH_DISABLE;
         Request::new::<proto::AuthDisableResponse>(&self.0, rpc, &AuthDisableRequest {})
     }
 
-    /// Whether it is on (since etcd 3.5).
+    /// Returns whether authentication is enabled. Since etcd 3.5.
     pub fn status(&self) -> Request<AuthStatus, C> {
-        let rpc = rpc("/etcdserverpb.Auth/AuthStatus", RpcClass::Read);
+        let rpc = rpc::AUTH_STATUS;
         Request::new::<proto::AuthStatusResponse>(&self.0, rpc, &AuthStatusRequest {})
     }
 }
 
-/// Whether authentication is on.
+/// Whether authentication is enabled.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct AuthStatus {
-    /// Who answered.
+    /// Cluster, member and revision of the response.
     pub header: ResponseHeader,
-    /// Whether it is on.
+    /// Whether authentication is enabled.
     pub enabled: bool,
-    /// Counts the changes of users and roles.
+    /// Revision of the auth store: incremented by every change of users and roles.
     pub revision: u64,
 }
 
 impl TryFrom<proto::AuthStatusResponse> for AuthStatus {
     type Error = Error;
 
-    fn try_from(answer: proto::AuthStatusResponse) -> Result<Self> {
+    fn try_from(response: proto::AuthStatusResponse) -> Result<Self> {
         Ok(Self {
-            header: header(answer.header)?,
-            enabled: answer.enabled,
-            revision: answer.auth_revision,
+            header: header(response.header)?,
+            enabled: response.enabled,
+            revision: response.auth_revision,
         })
     }
 }

@@ -1,18 +1,17 @@
-//! Roles and what they allow.
+//! Roles and their permissions.
 
-use super::administration::rpc;
 use crate::{
-    client::Client,
     error::{Error, Result},
     proto::{
         self, AuthRoleAddRequest, AuthRoleDeleteRequest, AuthRoleGetRequest,
         AuthRoleGrantPermissionRequest, AuthRoleListRequest, AuthRoleRevokePermissionRequest,
-        ResponseHeader, authpb,
+        ResponseHeader, authpb, rpc,
     },
     request::{
-        HeaderResponse, IntoBytes, Request, answers, header, header_responses, key_range::Span,
+        HeaderResponse, IntoBytes, Request, header,
+        key_range::{KeyRange, key_range_methods},
+        macros::{from_response, header_responses, response_headers},
     },
-    retry::RpcClass,
     transport::grpc,
 };
 
@@ -24,99 +23,82 @@ header_responses!(
     proto::AuthRoleGrantPermissionResponse,
     proto::AuthRoleRevokePermissionResponse,
 );
-answers!(proto::AuthRoleListResponse, proto::AuthRoleGetResponse);
+response_headers!(proto::AuthRoleListResponse, proto::AuthRoleGetResponse);
 
-/// What a role allows with a key, or with `.prefix()`, `.range(end)` or `.from_key()` with many.
+/// Access to a key, or with `.prefix()`, `.range(end)` or `.from_key()` to several.
 #[derive(Debug, Clone)]
-#[must_use = "a permission does nothing until it is granted or revoked"]
+#[must_use = "a permission has no effect until it is granted or revoked"]
 pub struct Permission {
     access: Access,
-    span: Span,
+    range: KeyRange,
 }
 
 impl Permission {
     fn new(access: Access, key: impl IntoBytes) -> Self {
         Self {
             access,
-            span: Span::key(key.into_bytes()),
+            range: KeyRange::key(key.into_bytes()),
         }
     }
 
-    /// To read.
+    /// Permission to read.
     pub fn read(key: impl IntoBytes) -> Self {
         Self::new(Access::Read, key)
     }
 
-    /// To write.
+    /// Permission to write.
     pub fn write(key: impl IntoBytes) -> Self {
         Self::new(Access::Write, key)
     }
 
-    /// To read and write.
+    /// Permission to read and write.
     pub fn read_write(key: impl IntoBytes) -> Self {
         Self::new(Access::Readwrite, key)
     }
-
-    /// All keys that begin with the key.
-    pub fn prefix(mut self) -> Self {
-        self.span.prefix();
-        self
-    }
-
-    /// All keys from the key up to this one, which is not among them.
-    pub fn range(mut self, end: impl IntoBytes) -> Self {
-        self.span.until(end.into_bytes());
-        self
-    }
-
-    /// All keys from the key on.
-    pub fn from_key(mut self) -> Self {
-        self.span.onwards();
-        self
-    }
 }
 
-/// Roles and what they allow; see [`Client::roles`].
+key_range_methods!(Permission);
+
+/// Requests about roles, made by [`Client::roles`](crate::Client::roles).
 #[derive(Debug, Clone)]
-pub struct Roles<C = Client>(C);
+pub struct Roles<C = ()>(C);
 
-impl Client {
-    /// Roles and what they allow.
-    pub fn roles(&self) -> Roles {
-        Roles(self.clone())
-    }
-}
-
-/// The same, bound to no client yet: messages to the actor [`Etcd`](crate::Etcd), or to be bound with `.on(&client)`.
-pub fn requests() -> Roles<()> {
+/// Creates unbound requests: messages to the actor [`Etcd`](crate::Etcd), or bound later with `.on(&client)`.
+pub fn requests() -> Roles {
     Roles(())
 }
 
+impl<C> Roles<C> {
+    pub(crate) fn new(client: C) -> Self {
+        Self(client)
+    }
+}
+
 impl<C: Clone> Roles<C> {
-    /// Adds a role, which allows nothing yet.
+    /// Adds a role without permissions.
     pub fn add(&self, name: impl Into<String>) -> Request<HeaderResponse, C> {
-        let rpc = rpc("/etcdserverpb.Auth/RoleAdd", RpcClass::Mutation);
+        let rpc = rpc::ROLE_ADD;
         let request = AuthRoleAddRequest { name: name.into() };
         Request::new::<proto::AuthRoleAddResponse>(&self.0, rpc, &request)
     }
 
-    /// Removes a role, from its users, too.
+    /// Deletes a role and revokes it from all users.
     pub fn delete(&self, name: impl Into<String>) -> Request<HeaderResponse, C> {
-        let rpc = rpc("/etcdserverpb.Auth/RoleDelete", RpcClass::Mutation);
+        let rpc = rpc::ROLE_DELETE;
         let request = AuthRoleDeleteRequest { role: name.into() };
         Request::new::<proto::AuthRoleDeleteResponse>(&self.0, rpc, &request)
     }
 
-    /// Lets a role do something.
+    /// Grants a permission to a role.
     pub fn grant(
         &self,
         name: impl Into<String>,
         permission: Permission,
     ) -> Request<HeaderResponse, C> {
-        let rpc = rpc("/etcdserverpb.Auth/RoleGrantPermission", RpcClass::Mutation);
-        let Permission { access, span } = permission;
+        let rpc = rpc::ROLE_GRANT_PERMISSION;
+        let Permission { access, range } = permission;
         let name = name.into();
-        let body = span.resolve().and_then(|(key, range_end)| {
+        let body = range.resolve().and_then(|(key, range_end)| {
             grpc::encode(&AuthRoleGrantPermissionRequest {
                 name,
                 perm: Some(authpb::Permission {
@@ -129,19 +111,16 @@ impl<C: Clone> Roles<C> {
         Request::with_body::<proto::AuthRoleGrantPermissionResponse>(&self.0, rpc, body)
     }
 
-    /// Takes a permission back: exactly the keys that were granted at once, whatever the access.
+    /// Revokes a permission from a role. The keys must be exactly those of one grant; the kind of access is ignored.
     pub fn revoke(
         &self,
         name: impl Into<String>,
         permission: Permission,
     ) -> Request<HeaderResponse, C> {
-        let rpc = rpc(
-            "/etcdserverpb.Auth/RoleRevokePermission",
-            RpcClass::Mutation,
-        );
-        let Permission { span, .. } = permission;
+        let rpc = rpc::ROLE_REVOKE_PERMISSION;
+        let Permission { range, .. } = permission;
         let role = name.into();
-        let body = span.resolve().and_then(|(key, range_end)| {
+        let body = range.resolve().and_then(|(key, range_end)| {
             grpc::encode(&AuthRoleRevokePermissionRequest {
                 role,
                 key,
@@ -151,58 +130,49 @@ impl<C: Clone> Roles<C> {
         Request::with_body::<proto::AuthRoleRevokePermissionResponse>(&self.0, rpc, body)
     }
 
-    /// What a role allows.
+    /// Returns the permissions of a role.
     pub fn get(&self, name: impl Into<String>) -> Request<RolePermissions, C> {
-        let rpc = rpc("/etcdserverpb.Auth/RoleGet", RpcClass::Read);
+        let rpc = rpc::ROLE_GET;
         let request = AuthRoleGetRequest { role: name.into() };
         Request::new::<proto::AuthRoleGetResponse>(&self.0, rpc, &request)
     }
 
-    /// The names of all roles.
+    /// Lists the names of all roles.
     pub fn list(&self) -> Request<RoleNames, C> {
-        let rpc = rpc("/etcdserverpb.Auth/RoleList", RpcClass::Read);
+        let rpc = rpc::ROLE_LIST;
         Request::new::<proto::AuthRoleListResponse>(&self.0, rpc, &AuthRoleListRequest {})
     }
 }
 
-/// What a role allows.
+/// The permissions of a role.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct RolePermissions {
-    /// Who answered.
+    /// Cluster, member and revision of the response.
     pub header: ResponseHeader,
-    /// The permissions as etcd keeps them.
+    /// Permissions as etcd stores them.
     pub permissions: Vec<authpb::Permission>,
 }
 
 impl TryFrom<proto::AuthRoleGetResponse> for RolePermissions {
     type Error = Error;
 
-    fn try_from(answer: proto::AuthRoleGetResponse) -> Result<Self> {
+    fn try_from(response: proto::AuthRoleGetResponse) -> Result<Self> {
         Ok(Self {
-            header: header(answer.header)?,
-            permissions: answer.perm,
+            header: header(response.header)?,
+            permissions: response.perm,
         })
     }
 }
 
-/// All roles.
+/// The names of all roles.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct RoleNames {
-    /// Who answered.
+    /// Cluster, member and revision of the response.
     pub header: ResponseHeader,
-    /// Their names.
+    /// Names of the roles.
     pub roles: Vec<String>,
 }
 
-impl TryFrom<proto::AuthRoleListResponse> for RoleNames {
-    type Error = Error;
-
-    fn try_from(answer: proto::AuthRoleListResponse) -> Result<Self> {
-        Ok(Self {
-            header: header(answer.header)?,
-            roles: answer.roles,
-        })
-    }
-}
+from_response!(RoleNames: proto::AuthRoleListResponse => roles);

@@ -1,4 +1,4 @@
-//! Users and the roles they have.
+//! Users and their roles.
 //!
 //! ```no_run
 //! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
@@ -14,18 +14,17 @@
 
 use zeroize::Zeroize;
 
-use super::administration::rpc;
 use super::secret_body;
 use crate::{
-    client::Client,
-    error::{Error, Result},
     proto::{
         self, AuthUserAddRequest, AuthUserChangePasswordRequest, AuthUserDeleteRequest,
         AuthUserGetRequest, AuthUserGrantRoleRequest, AuthUserListRequest,
-        AuthUserRevokeRoleRequest, ResponseHeader, authpb::UserAddOptions,
+        AuthUserRevokeRoleRequest, ResponseHeader, authpb::UserAddOptions, rpc,
     },
-    request::{HeaderResponse, Request, answers, header, header_responses},
-    retry::RpcClass,
+    request::{
+        HeaderResponse, Request,
+        macros::{from_response, header_responses, response_headers},
+    },
 };
 
 header_responses!(
@@ -35,22 +34,21 @@ header_responses!(
     proto::AuthUserGrantRoleResponse,
     proto::AuthUserRevokeRoleResponse,
 );
-answers!(proto::AuthUserListResponse, proto::AuthUserGetResponse);
+response_headers!(proto::AuthUserListResponse, proto::AuthUserGetResponse);
 
-/// Users and the roles they have; see [`Client::users`].
+/// Requests about users, made by [`Client::users`](crate::Client::users).
 #[derive(Debug, Clone)]
-pub struct Users<C = Client>(C);
+pub struct Users<C = ()>(C);
 
-impl Client {
-    /// Users and the roles they have.
-    pub fn users(&self) -> Users {
-        Users(self.clone())
-    }
+/// Creates unbound requests: messages to the actor [`Etcd`](crate::Etcd), or bound later with `.on(&client)`.
+pub fn requests() -> Users {
+    Users(())
 }
 
-/// The same, bound to no client yet: messages to the actor [`Etcd`](crate::Etcd), or to be bound with `.on(&client)`.
-pub fn requests() -> Users<()> {
-    Users(())
+impl<C> Users<C> {
+    pub(crate) fn new(client: C) -> Self {
+        Self(client)
+    }
 }
 
 impl<C: Clone> Users<C> {
@@ -67,7 +65,7 @@ impl<C: Clone> Users<C> {
         })
     }
 
-    /// Adds a user who logs in by the common name of a client certificate only.
+    /// Adds a user that can log in only with the common name of a client certificate.
     pub fn add_without_password(&self, name: impl Into<String>) -> Request<HeaderResponse, C> {
         self.add_request(AuthUserAddRequest {
             name: name.into(),
@@ -77,26 +75,26 @@ impl<C: Clone> Users<C> {
     }
 
     fn add_request(&self, mut request: AuthUserAddRequest) -> Request<HeaderResponse, C> {
-        let rpc = rpc("/etcdserverpb.Auth/UserAdd", RpcClass::Mutation);
+        let rpc = rpc::USER_ADD;
         let body = secret_body(&request);
         request.password.zeroize();
         Request::with_body::<proto::AuthUserAddResponse>(&self.0, rpc, Ok(body))
     }
 
-    /// Removes a user.
+    /// Deletes a user.
     pub fn delete(&self, name: impl Into<String>) -> Request<HeaderResponse, C> {
-        let rpc = rpc("/etcdserverpb.Auth/UserDelete", RpcClass::Mutation);
+        let rpc = rpc::USER_DELETE;
         let request = AuthUserDeleteRequest { name: name.into() };
         Request::new::<proto::AuthUserDeleteResponse>(&self.0, rpc, &request)
     }
 
-    /// Gives a user another password.
+    /// Changes a user's password.
     pub fn change_password(
         &self,
         name: impl Into<String>,
         password: impl Into<String>,
     ) -> Request<HeaderResponse, C> {
-        let rpc = rpc("/etcdserverpb.Auth/UserChangePassword", RpcClass::Mutation);
+        let rpc = rpc::USER_CHANGE_PASSWORD;
         let mut request = AuthUserChangePasswordRequest {
             name: name.into(),
             password: password.into(),
@@ -107,13 +105,13 @@ impl<C: Clone> Users<C> {
         Request::with_body::<proto::AuthUserChangePasswordResponse>(&self.0, rpc, Ok(body))
     }
 
-    /// Gives a user a role.
+    /// Grants a role to a user.
     pub fn grant_role(
         &self,
         name: impl Into<String>,
         role: impl Into<String>,
     ) -> Request<HeaderResponse, C> {
-        let rpc = rpc("/etcdserverpb.Auth/UserGrantRole", RpcClass::Mutation);
+        let rpc = rpc::USER_GRANT_ROLE;
         let request = AuthUserGrantRoleRequest {
             user: name.into(),
             role: role.into(),
@@ -121,13 +119,13 @@ impl<C: Clone> Users<C> {
         Request::new::<proto::AuthUserGrantRoleResponse>(&self.0, rpc, &request)
     }
 
-    /// Takes a role from a user.
+    /// Revokes a role from a user.
     pub fn revoke_role(
         &self,
         name: impl Into<String>,
         role: impl Into<String>,
     ) -> Request<HeaderResponse, C> {
-        let rpc = rpc("/etcdserverpb.Auth/UserRevokeRole", RpcClass::Mutation);
+        let rpc = rpc::USER_REVOKE_ROLE;
         let request = AuthUserRevokeRoleRequest {
             name: name.into(),
             role: role.into(),
@@ -135,16 +133,16 @@ impl<C: Clone> Users<C> {
         Request::new::<proto::AuthUserRevokeRoleResponse>(&self.0, rpc, &request)
     }
 
-    /// The roles of a user.
+    /// Returns the roles of a user.
     pub fn get(&self, name: impl Into<String>) -> Request<UserRoles, C> {
-        let rpc = rpc("/etcdserverpb.Auth/UserGet", RpcClass::Read);
+        let rpc = rpc::USER_GET;
         let request = AuthUserGetRequest { name: name.into() };
         Request::new::<proto::AuthUserGetResponse>(&self.0, rpc, &request)
     }
 
-    /// The names of all users.
+    /// Lists the names of all users.
     pub fn list(&self) -> Request<UserNames, C> {
-        let rpc = rpc("/etcdserverpb.Auth/UserList", RpcClass::Read);
+        let rpc = rpc::USER_LIST;
         Request::new::<proto::AuthUserListResponse>(&self.0, rpc, &AuthUserListRequest {})
     }
 }
@@ -153,40 +151,22 @@ impl<C: Clone> Users<C> {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct UserRoles {
-    /// Who answered.
+    /// Cluster, member and revision of the response.
     pub header: ResponseHeader,
-    /// The names of the roles.
+    /// Names of the roles.
     pub roles: Vec<String>,
 }
 
-impl TryFrom<proto::AuthUserGetResponse> for UserRoles {
-    type Error = Error;
+from_response!(UserRoles: proto::AuthUserGetResponse => roles);
 
-    fn try_from(answer: proto::AuthUserGetResponse) -> Result<Self> {
-        Ok(Self {
-            header: header(answer.header)?,
-            roles: answer.roles,
-        })
-    }
-}
-
-/// All users.
+/// The names of all users.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct UserNames {
-    /// Who answered.
+    /// Cluster, member and revision of the response.
     pub header: ResponseHeader,
-    /// Their names.
+    /// Names of the users.
     pub users: Vec<String>,
 }
 
-impl TryFrom<proto::AuthUserListResponse> for UserNames {
-    type Error = Error;
-
-    fn try_from(answer: proto::AuthUserListResponse) -> Result<Self> {
-        Ok(Self {
-            header: header(answer.header)?,
-            users: answer.users,
-        })
-    }
-}
+from_response!(UserNames: proto::AuthUserListResponse => users);

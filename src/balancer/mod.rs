@@ -28,7 +28,7 @@ pub(crate) mod demand;
 mod policy;
 mod status;
 
-pub use crate::{actor::SubscribeConnectivity, connection::ConnectivityState};
+pub use crate::connection::ConnectivityState;
 pub use policy::{
     BalancePolicy, ConnectionMode, LeaderFirst, Pinned, PowerOfTwo, ReadyEndpoint, ReadyEndpoints,
     RoundRobin,

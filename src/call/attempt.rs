@@ -8,11 +8,11 @@ use tokio::{
     time::{Instant, Sleep, sleep_until, timeout_at},
 };
 
-use super::{Answer, Rpc, SUSPICION};
+use super::{Response, SUSPICION};
 use crate::{
     connection::{Connection, Health, Standing, Suspicion, Verdict, verdict::leader_changed},
     error::{Error, ErrorKind, Outcome},
-    retry::RpcClass,
+    proto::rpc::{Rpc, RpcClass},
     transport::{
         channel::{Metadata, Sent},
         grpc::Failure,
@@ -38,7 +38,7 @@ pub(super) struct AttemptUnderWay<'a> {
 }
 
 impl AttemptUnderWay<'_> {
-    pub(super) async fn run<A: Answer>(
+    pub(super) async fn run<A: Response>(
         &self,
         metadata: &Metadata,
         body: Bytes,
@@ -88,7 +88,7 @@ impl AttemptUnderWay<'_> {
         Err(self.given_up(kind, text, &Sent::default()))
     }
 
-    async fn wait_under_suspicion<A: Answer>(
+    async fn wait_under_suspicion<A: Response>(
         &self,
         mut request: Pin<&mut impl Future<Output = Result<A, Failure>>>,
         mut timer: Pin<&mut Sleep>,
@@ -100,7 +100,7 @@ impl AttemptUnderWay<'_> {
         }
         let mut health = self.connection.watch_health();
         // Who waits for somebody else to let go is slow by nature: the member is looked at now and then.
-        let _watched = if self.rpc.waits {
+        let _watched = if self.rpc.blocking {
             Watched::Standing(self.connection.stand())
         } else {
             Watched::Suspected(self.connection.suspect())
@@ -154,13 +154,13 @@ impl AttemptUnderWay<'_> {
 
     /// Whether a new leader means that this request's answer will not come.
     fn needs_this_leader(&self) -> bool {
-        !self.rpc.leaderless && !self.rpc.waits
+        !self.rpc.leaderless && !self.rpc.blocking
     }
 
     /// A read asks another member when one takes too long. A write cannot: it may have been applied. Nor does a read
     /// whose answer is arriving: it is large, and would be elsewhere.
     fn patience(&self, began: Instant, sent: &Sent) -> Option<Instant> {
-        if self.rpc.class != RpcClass::Read || self.rpc.waits || sent.is_answering() {
+        if self.rpc.class != RpcClass::Read || self.rpc.blocking || sent.is_answering() {
             return None;
         }
         self.impatience(began)

@@ -7,6 +7,7 @@
 mod attempt;
 mod first;
 mod member;
+pub(crate) mod tokens;
 mod trouble;
 
 use std::{sync::Arc, time::Duration};
@@ -20,13 +21,12 @@ use tokio::{
 };
 
 use crate::{
-    auth::engine::{Token, Tokens},
     balancer::{AwaitReady, BalancePolicy, ReadyEndpoints, ReadySetCell, actor::BalancerActor},
-    connection::{Connection, shared::Shared},
+    connection::{Connection, shared::Shared, token::Token},
     error::{Error, ErrorKind, Outcome},
-    proto::ResponseHeader,
+    proto::{ResponseHeader, rpc::Rpc},
     retry::{
-        RetryPolicy, RpcClass, ScheduleRetry,
+        RetryPolicy, ScheduleRetry,
         actor::RetryActor,
         attempts::Next,
         budget::{Grant, RetryBudget},
@@ -34,21 +34,11 @@ use crate::{
     transport::{Endpoint, channel::Metadata},
 };
 use attempt::AttemptUnderWay;
+use tokens::Tokens;
 use trouble::Trouble;
 
 /// A call that waits for longer makes its member suspect.
 const SUSPICION: Duration = Duration::from_millis(250);
-
-/// A kind of request.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Rpc {
-    pub(crate) path: &'static str,
-    pub(crate) class: RpcClass,
-    /// Whether a member without leader can answer it.
-    pub(crate) leaderless: bool,
-    /// Whether it is answered only when somebody else lets go: a lock, a campaign.
-    pub(crate) waits: bool,
-}
 
 /// A time-out that no clock can measure ends after this, which is as good as never.
 pub(crate) const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
@@ -58,14 +48,15 @@ pub(crate) fn deadline_in(timeout: Duration) -> Instant {
     Instant::now() + timeout.min(NEVER)
 }
 
-/// An answer's message. Its header tells cluster and term.
-pub(crate) trait Answer: Message + Default {
+/// A response message. Its header contains cluster id and raft term.
+pub(crate) trait Response: Message + Default {
+    /// Returns the header, if etcd sent one.
     fn header(&self) -> Option<&ResponseHeader>;
 }
 
 /// What every call needs.
 #[derive(Clone)]
-pub(crate) struct Caller {
+pub struct Caller {
     pub(crate) ready: Arc<ReadySetCell>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) policy: Arc<dyn BalancePolicy>,
@@ -80,7 +71,7 @@ pub(crate) struct Caller {
 
 impl Caller {
     /// Sends a request until it is answered, refused for good, or its time is over.
-    pub(crate) async fn unary<A: Answer>(
+    pub(crate) async fn unary<A: Response>(
         &self,
         rpc: Rpc,
         body: Bytes,
@@ -316,7 +307,7 @@ impl Caller {
         Ok(())
     }
 
-    fn accept<A: Answer>(&self, answer: A, connection: &Connection) -> Result<A, Error> {
+    fn accept<A: Response>(&self, answer: A, connection: &Connection) -> Result<A, Error> {
         if let Some(header) = answer.header() {
             if !self.shared.cluster.accepts(header.cluster_id) {
                 connection.disown(header.cluster_id);

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Rpc;
 use crate::{
     connection::{Connection, EndpointId},
     error::{Error, ErrorKind, Outcome},
+    proto::rpc::Rpc,
     retry::{
         RetryPolicy,
         attempts::{Attempts, Failure as Failed, Next},

@@ -13,7 +13,7 @@ use crate::{
     balancer::{BalancePolicy, RoundRobin},
     call::NEVER,
     error::{Error, ErrorKind, Outcome},
-    maintenance::versions::Version,
+    maintenance::versions::{Version, member_versions, require_version},
     retry::{BudgetLimits, RetryPolicy, StandardRetry},
     transport::{Endpoint, Written, dial::DialOptions, tls::Tls},
 };
@@ -245,7 +245,10 @@ impl ClientBuilder {
             client.caller().first_ready(deadline).await?;
             client.log_in(patience).await?;
             match oldest {
-                Some(oldest) => client.require_version(oldest, patience).await,
+                Some(oldest) => {
+                    let members = member_versions(&client, client.endpoints(), patience).await;
+                    require_version(members, oldest)
+                }
                 None => Ok(()),
             }
         };

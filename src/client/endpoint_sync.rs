@@ -11,16 +11,15 @@ use tokio::time::{Instant, sleep};
 use super::{Client, Inner};
 use crate::{
     balancer::{By, ConnectionMode, MemberView, NeedMember, UpdateEndpoints},
-    call::{Rpc, deadline_in},
+    call::deadline_in,
     connection::ConnectivityState,
     error::{Error, ErrorKind},
-    proto::{Member, MemberListRequest, MemberListResponse},
-    request::answers,
-    retry::RpcClass,
+    proto::{Member, MemberListRequest, MemberListResponse, rpc},
+    request::macros::response_headers,
     transport::{Endpoint, grpc},
 };
 
-answers!(MemberListResponse);
+response_headers!(MemberListResponse);
 
 /// How often it is looked whether new endpoints have answered.
 const LOOK: Duration = Duration::from_millis(20);
@@ -68,17 +67,11 @@ impl Client {
     }
 
     async fn listed(&self) -> Result<Vec<Member>, Error> {
-        let rpc = Rpc {
-            path: "/etcdserverpb.Cluster/MemberList",
-            class: RpcClass::Read,
-            leaderless: false,
-            waits: false,
-        };
         let request = MemberListRequest { linearizable: true };
         let body = grpc::encode(&request)?;
         let answer: MemberListResponse = self
             .caller()
-            .unary(rpc, body, self.request_timeout())
+            .unary(rpc::MEMBER_LIST, body, self.request_timeout())
             .await?;
         Ok(answer.members)
     }

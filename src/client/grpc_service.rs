@@ -18,7 +18,8 @@ use tonic::{body::Body, codegen::Service};
 
 use super::Client;
 use crate::{
-    auth::engine::{Token, Tokens},
+    call::tokens::Tokens,
+    connection::token::Token,
     error::Error,
     transport::{channel::Channel, grpc},
 };
@@ -92,7 +93,8 @@ impl SentWith {
     /// Looks for a refusal of the token where an answer tells its status.
     fn look(&self, headers: &HeaderMap) {
         if let Some(Err(failure)) = grpc::status_of(headers) {
-            self.tokens.turned_down(&self.token, failure.error.kind());
+            self.tokens
+                .report_rejected(&self.token, failure.error.kind());
         }
     }
 }

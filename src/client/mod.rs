@@ -1,10 +1,13 @@
 //! The handle applications hold.
 
 mod builder;
+mod connectivity;
 pub(crate) mod endpoint_sync;
 mod grpc_service;
+mod requests;
 
 pub use builder::ClientBuilder;
+pub use connectivity::{ConnectivityChanges, ConnectivityStream, SubscribeConnectivity};
 pub use grpc_service::{GrpcService, ResponseBody};
 
 use std::{
@@ -13,31 +16,37 @@ use std::{
     time::Duration,
 };
 
-use actix::{Addr, Recipient};
+use actix::Addr;
 use tokio::sync::OnceCell;
-use tokio_stream::{Stream, StreamExt, wrappers::BroadcastStream};
 
 use self::{builder::parse_endpoints, endpoint_sync::keep_in_sync};
 use crate::{
     auth::{
         Login,
-        engine::{TokenCell, Tokens, actor::AuthActor, header_value},
+        engine::{self as auth, actor::AuthActor},
     },
-    balancer::{
-        By, ConnectivityChange, EndpointStatus, ReadySetCell, Shutdown, Subscribe,
-        SubscribeRecipient, UpdateEndpoints, actor::BalancerActor,
-    },
-    call::{Caller, deadline_in},
+    balancer::{By, ReadySetCell, Shutdown, UpdateEndpoints, actor::BalancerActor},
+    call::{Caller, deadline_in, tokens::Tokens},
     connection::{
         Connection,
         shared::{ClusterId, Shared},
+        token::{TokenCell, header_value},
     },
     error::Error,
-    lease::engine::{self as lease, keeper::KeeperActor},
+    lease::engine::{
+        self as lease,
+        keeper::KeeperActor,
+        service::{LeaseClient, LeaseService},
+    },
+    request::{ClientCore, ClientHandle},
     retry::{actor::RetryActor, budget::RetryBudget},
     runtime::thread::Runtime,
     transport::Endpoint,
-    watch::engine::{self as watch, hub::HubActor},
+    watch::engine::{
+        self as watch,
+        hub::HubActor,
+        service::{WatchClient, WatchService},
+    },
 };
 
 /// A client of one etcd cluster.
@@ -59,6 +68,8 @@ pub(crate) struct Inner {
     caller: Arc<Caller>,
     watches: Addr<HubActor>,
     leases: Addr<KeeperActor>,
+    /// Renews tokens, if the client has credentials.
+    auth: Option<Addr<AuthActor>>,
     request_timeout: Duration,
     shutdown_grace: Duration,
     /// Taken by who ends the client.
@@ -119,7 +130,7 @@ impl Client {
         let (policy, retry_policy) = (options.policy, options.retry);
         let patience = options.request_timeout;
         let token_lifetime = options.token_lifetime;
-        let caller = runtime
+        let (caller, auth) = runtime
             .call(move || {
                 let retries = RetryActor::start();
                 let balancer = BalancerActor::start(
@@ -139,8 +150,8 @@ impl Client {
                     balancer,
                     retries,
                 };
-                let tokens = match provider {
-                    None => Tokens::fixed(token),
+                let (tokens, auth) = match provider {
+                    None => (Tokens::fixed(token), None),
                     Some(provider) => {
                         let actor = AuthActor::start(
                             token.clone(),
@@ -149,10 +160,11 @@ impl Client {
                             patience,
                             token_lifetime,
                         );
-                        Tokens::renewed_by(token, actor)
+                        let renewer = actor.clone().recipient();
+                        (Tokens::renewed_by(token, renewer), Some(actor))
                     }
                 };
-                Caller { tokens, ..caller }
+                (Caller { tokens, ..caller }, auth)
             })
             .await?;
         // Once this is handled, the client knows its endpoints, whatever it is asked first.
@@ -177,6 +189,7 @@ impl Client {
             caller,
             watches,
             leases,
+            auth,
             request_timeout: options.request_timeout,
             shutdown_grace: options.shutdown_grace,
             runtime: Mutex::new(None),
@@ -198,8 +211,17 @@ impl Client {
         &self.inner.caller
     }
 
-    pub(crate) fn watches(&self) -> &Addr<HubActor> {
-        &self.inner.watches
+    pub(crate) fn request_timeout(&self) -> Duration {
+        self.inner.request_timeout
+    }
+
+    #[cfg(feature = "test-faults")]
+    pub(crate) fn actors(&self) -> ClientActors<'_> {
+        ClientActors {
+            watch_hub: &self.inner.watches,
+            lease_keeper: &self.inner.leases,
+            auth: self.inner.auth.as_ref(),
+        }
     }
 
     /// Runs a closure on the actors' thread; `false` where it has ended.
@@ -208,46 +230,10 @@ impl Client {
         runtime.as_ref().is_some_and(|runtime| runtime.run(job))
     }
 
-    /// Whether [`shutdown`](Self::shutdown) was called.
-    pub(crate) fn is_ending(&self) -> bool {
-        self.inner.runtime().is_none()
-    }
-
-    pub(crate) fn lease_keeper(&self) -> &Addr<KeeperActor> {
-        &self.inner.leases
-    }
-
-    pub(crate) fn request_timeout(&self) -> Duration {
-        self.inner.request_timeout
-    }
-
     /// A connection that can take a request, by the client's policy; waits for one as long as a request may take.
     pub(crate) async fn ready_connection(&self) -> Result<Arc<Connection>, Error> {
         let deadline = deadline_in(self.request_timeout());
         self.caller().ready_connection(deadline).await
-    }
-
-    /// What is known of each endpoint now.
-    pub fn connectivity(&self) -> Vec<EndpointStatus> {
-        let set = self.caller().ready.load();
-        set.members.iter().map(EndpointStatus::from).collect()
-    }
-
-    /// Every change of an endpoint's state from now on. A reader that falls far behind misses the oldest ones.
-    pub async fn connectivity_changes(
-        &self,
-    ) -> Result<impl Stream<Item = ConnectivityChange> + Send + Unpin + use<>, Error> {
-        let changes = self.caller().balancer.send(Subscribe).await;
-        let changes = changes.map_err(|_| Error::shut_down())?;
-        Ok(BroadcastStream::new(changes).filter_map(Result::ok))
-    }
-
-    /// Sends every change of an endpoint's state to an actor, the next one when the last was handled, until that actor
-    /// ends. One that falls far behind misses the oldest ones.
-    pub fn send_connectivity_to(&self, recipient: Recipient<ConnectivityChange>) {
-        self.caller()
-            .balancer
-            .do_send(SubscribeRecipient(recipient));
     }
 
     /// Waits until a member can take requests; if none can in time, fails with
@@ -303,6 +289,14 @@ impl Client {
     }
 }
 
+/// The actors that tests can crash.
+#[cfg(feature = "test-faults")]
+pub(crate) struct ClientActors<'a> {
+    pub(crate) watch_hub: &'a Addr<HubActor>,
+    pub(crate) lease_keeper: &'a Addr<KeeperActor>,
+    pub(crate) auth: Option<&'a Addr<AuthActor>>,
+}
+
 impl Inner {
     async fn end(&self) {
         let runtime = self.runtime().take();
@@ -311,7 +305,9 @@ impl Inner {
         let _ = self.watches.send(watch::Shutdown).await;
         let _ = self.leases.send(END_LEASES).await;
         let _ = self.caller.balancer.send(shutdown).await;
-        self.caller.tokens.close();
+        if let Some(auth) = &self.auth {
+            auth.do_send(auth::Close);
+        }
         if let Some(runtime) = runtime {
             runtime.join().await;
         }
@@ -333,14 +329,66 @@ impl Drop for Inner {
         if let Some(runtime) = self.runtime().take() {
             let balancer = self.caller.balancer.clone();
             let (watches, leases) = (self.watches.clone(), self.leases.clone());
-            let tokens = self.caller.tokens.clone();
+            let auth = self.auth.clone();
             let shutdown = self.shutdown_message();
             runtime.finish(async move {
                 let _ = watches.send(watch::Shutdown).await;
                 let _ = leases.send(END_LEASES).await;
                 let _ = balancer.send(shutdown).await;
-                tokens.close();
+                if let Some(auth) = auth {
+                    auth.do_send(auth::Close);
+                }
             });
+        }
+    }
+}
+
+impl ClientCore for Inner {
+    fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    fn request_timeout(&self) -> Duration {
+        self.request_timeout
+    }
+
+    fn is_shutting_down(&self) -> bool {
+        self.runtime().is_none()
+    }
+
+    fn run(&self, job: Box<dyn FnOnce() + Send>) -> bool {
+        let runtime = self.runtime();
+        runtime.as_ref().is_some_and(|runtime| runtime.run(job))
+    }
+}
+
+impl ClientHandle for Client {
+    fn core(&self) -> Arc<dyn ClientCore> {
+        self.inner.clone()
+    }
+
+    fn caller(&self) -> &Caller {
+        &self.inner.caller
+    }
+
+    fn request_timeout(&self) -> Duration {
+        self.inner.request_timeout
+    }
+}
+
+impl LeaseClient for Client {
+    fn leases(&self) -> LeaseService {
+        LeaseService {
+            core: self.inner.clone(),
+            keeper: self.inner.leases.clone(),
+        }
+    }
+}
+
+impl WatchClient for Client {
+    fn watches(&self) -> WatchService {
+        WatchService {
+            hub: self.inner.watches.clone(),
         }
     }
 }

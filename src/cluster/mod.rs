@@ -11,86 +11,68 @@
 //! ```
 
 use crate::{
-    call::Rpc,
-    client::Client,
     error::{Error, Result},
     proto::{
         self, MemberAddRequest, MemberListRequest, MemberPromoteRequest, MemberRemoveRequest,
-        MemberUpdateRequest, ResponseHeader,
+        MemberUpdateRequest, ResponseHeader, rpc,
     },
-    request::{Request, answers, header},
-    retry::RpcClass,
+    request::{Request, header, macros::response_headers},
     transport::{Endpoint, grpc, shown},
 };
 
-answers!(
+response_headers!(
     proto::MemberAddResponse,
     proto::MemberPromoteResponse,
     proto::MemberRemoveResponse,
     proto::MemberUpdateResponse,
 );
 
-const fn rpc(path: &'static str, class: RpcClass) -> Rpc {
-    Rpc {
-        path,
-        class,
-        leaderless: false,
-        waits: false,
-    }
-}
-
-/// The members of the cluster; see [`Client::cluster`].
+/// Requests about the members of the cluster, made by [`Client::cluster`](crate::Client::cluster).
 #[derive(Debug, Clone)]
-pub struct Cluster<C = Client>(C);
+pub struct Cluster<C = ()>(C);
 
-impl Client {
-    /// The members of the cluster.
-    pub fn cluster(&self) -> Cluster {
-        Cluster(self.clone())
-    }
-}
-
-/// The same, bound to no client yet: messages to the actor [`Etcd`](crate::Etcd), or to be bound with `.on(&client)`.
-pub fn requests() -> Cluster<()> {
+/// Creates unbound requests: messages to the actor [`Etcd`](crate::Etcd), or bound later with `.on(&client)`.
+pub fn requests() -> Cluster {
     Cluster(())
 }
 
+impl<C> Cluster<C> {
+    pub(crate) fn new(client: C) -> Self {
+        Self(client)
+    }
+}
+
 impl<C: Clone> Cluster<C> {
-    /// The members, as the cluster agrees on them now. (etcd 3.4 knows no such list: a member tells what it knows.)
+    /// Lists the members, confirmed by a quorum. (etcd 3.4 always answers from one member.)
     pub fn list(&self) -> Request<Members, C> {
-        let rpc = rpc("/etcdserverpb.Cluster/MemberList", RpcClass::Read);
+        let rpc = rpc::MEMBER_LIST;
         let request = MemberListRequest { linearizable: true };
         Request::new::<proto::MemberListResponse>(&self.0, rpc, &request)
     }
 
-    /// The members as the member that is asked knows them: works without a quorum, and may be out of date.
+    /// Lists the members as one member knows them. Works without a quorum; the list may be stale.
     pub fn list_serializable(&self) -> Request<Members, C> {
-        let rpc = Rpc {
-            path: "/etcdserverpb.Cluster/MemberList",
-            class: RpcClass::Read,
-            leaderless: true,
-            waits: false,
-        };
+        let rpc = rpc::MEMBER_LIST.leaderless();
         let request = MemberListRequest {
             linearizable: false,
         };
         Request::new::<proto::MemberListResponse>(&self.0, rpc, &request)
     }
 
-    /// Adds a voting member that will be reached at these URLs by the others. It counts for the quorum at once: a
-    /// learner is the safer way.
+    /// Adds a voting member with these peer URLs. It counts towards the quorum at once, even before it has started;
+    /// [`add_learner`](Self::add_learner) is safer.
     pub fn add<U: Into<String>>(
         &self,
         peer_urls: impl IntoIterator<Item = U>,
-    ) -> Request<Added, C> {
+    ) -> Request<AddedMember, C> {
         self.add_member(peer_urls, false)
     }
 
-    /// Adds a member without a vote, to be promoted when it has caught up.
+    /// Adds a learner: a member without a vote, to be [promoted](Self::promote) when it has caught up.
     pub fn add_learner<U: Into<String>>(
         &self,
         peer_urls: impl IntoIterator<Item = U>,
-    ) -> Request<Added, C> {
+    ) -> Request<AddedMember, C> {
         self.add_member(peer_urls, true)
     }
 
@@ -98,9 +80,9 @@ impl<C: Clone> Cluster<C> {
         &self,
         peer_urls: impl IntoIterator<Item = U>,
         is_learner: bool,
-    ) -> Request<Added, C> {
-        let rpc = rpc("/etcdserverpb.Cluster/MemberAdd", RpcClass::Mutation);
-        let body = checked(peer_urls).and_then(|peer_ur_ls| {
+    ) -> Request<AddedMember, C> {
+        let rpc = rpc::MEMBER_ADD;
+        let body = validated(peer_urls).and_then(|peer_ur_ls| {
             grpc::encode(&MemberAddRequest {
                 peer_ur_ls,
                 is_learner,
@@ -109,36 +91,37 @@ impl<C: Clone> Cluster<C> {
         Request::with_body::<proto::MemberAddResponse>(&self.0, rpc, body)
     }
 
-    /// Gives a learner its vote. Fails with `LearnerNotReady` until it has caught up.
+    /// Makes a learner a voting member. Fails with [`ErrorKind::LearnerNotReady`](crate::ErrorKind::LearnerNotReady)
+    /// until it has caught up.
     pub fn promote(&self, id: u64) -> Request<Members, C> {
-        let rpc = rpc("/etcdserverpb.Cluster/MemberPromote", RpcClass::Mutation);
+        let rpc = rpc::MEMBER_PROMOTE;
         Request::new::<proto::MemberPromoteResponse>(&self.0, rpc, &MemberPromoteRequest { id })
     }
 
-    /// Takes a member out of the cluster.
+    /// Removes a member.
     pub fn remove(&self, id: u64) -> Request<Members, C> {
-        let rpc = rpc("/etcdserverpb.Cluster/MemberRemove", RpcClass::Mutation);
+        let rpc = rpc::MEMBER_REMOVE;
         Request::new::<proto::MemberRemoveResponse>(&self.0, rpc, &MemberRemoveRequest { id })
     }
 
-    /// Changes where the others reach a member.
+    /// Changes the peer URLs of a member.
     pub fn update<U: Into<String>>(
         &self,
         id: u64,
         peer_urls: impl IntoIterator<Item = U>,
     ) -> Request<Members, C> {
-        let rpc = rpc("/etcdserverpb.Cluster/MemberUpdate", RpcClass::Mutation);
-        let body = checked(peer_urls)
+        let rpc = rpc::MEMBER_UPDATE;
+        let body = validated(peer_urls)
             .and_then(|peer_ur_ls| grpc::encode(&MemberUpdateRequest { id, peer_ur_ls }));
         Request::with_body::<proto::MemberUpdateResponse>(&self.0, rpc, body)
     }
 }
 
-/// etcd takes what does not parse and fails when the member starts: it is refused here.
-fn checked<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Result<Vec<String>> {
+/// Validates peer URLs. etcd accepts invalid ones and fails only when the member starts.
+fn validated<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Result<Vec<String>> {
     let urls: Vec<String> = urls.into_iter().map(Into::into).collect();
     if urls.is_empty() {
-        return Err(Error::invalid("a member has at least one peer URL"));
+        return Err(Error::invalid("a member needs at least one peer URL"));
     }
     for url in &urls {
         if !url.contains("://") {
@@ -152,19 +135,19 @@ fn checked<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Result<Vec<Str
     Ok(urls)
 }
 
-/// One member.
+/// A member of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Member {
-    /// Its id.
+    /// Member id.
     pub id: u64,
-    /// Its name; empty until it has started.
+    /// Name; empty until the member has started.
     pub name: String,
-    /// Where the others reach it.
+    /// URLs for the other members.
     pub peer_urls: Vec<String>,
-    /// Where it says clients reach it; empty until it has started.
+    /// URLs that the member advertises to clients; empty until it has started.
     pub client_urls: Vec<String>,
-    /// Whether it has no vote.
+    /// Whether the member is a learner, without a vote.
     pub is_learner: bool,
 }
 
@@ -180,25 +163,25 @@ impl From<proto::Member> for Member {
     }
 }
 
-/// All members, after the change if it was one.
+/// All members; after a change, the new list.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Members {
-    /// Who answered.
+    /// Cluster, member and revision of the response.
     pub header: ResponseHeader,
     /// The members.
     pub members: Vec<Member>,
 }
 
 macro_rules! members {
-    ($($answer:ident),*) => {
-        $(impl TryFrom<proto::$answer> for Members {
+    ($($response:ident),*) => {
+        $(impl TryFrom<proto::$response> for Members {
             type Error = Error;
 
-            fn try_from(answer: proto::$answer) -> Result<Self> {
+            fn try_from(response: proto::$response) -> Result<Self> {
                 Ok(Self {
-                    header: header(answer.header)?,
-                    members: answer.members.into_iter().map(Into::into).collect(),
+                    header: header(response.header)?,
+                    members: response.members.into_iter().map(Into::into).collect(),
                 })
             }
         })*
@@ -212,26 +195,26 @@ members!(
     MemberUpdateResponse
 );
 
-/// The member that was added.
+/// The response to adding a member.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub struct Added {
-    /// Who answered.
+pub struct AddedMember {
+    /// Cluster, member and revision of the response.
     pub header: ResponseHeader,
     /// The new member.
     pub member: Member,
-    /// All members, the new one among them.
+    /// All members, including the new one.
     pub members: Vec<Member>,
 }
 
-impl TryFrom<proto::MemberAddResponse> for Added {
+impl TryFrom<proto::MemberAddResponse> for AddedMember {
     type Error = Error;
 
-    fn try_from(answer: proto::MemberAddResponse) -> Result<Self> {
+    fn try_from(response: proto::MemberAddResponse) -> Result<Self> {
         Ok(Self {
-            header: header(answer.header)?,
-            member: answer.member.unwrap_or_default().into(),
-            members: answer.members.into_iter().map(Into::into).collect(),
+            header: header(response.header)?,
+            member: response.member.unwrap_or_default().into(),
+            members: response.members.into_iter().map(Into::into).collect(),
         })
     }
 }

@@ -24,6 +24,7 @@ pub(crate) mod pace;
 pub(crate) mod probe;
 pub(crate) mod shared;
 pub(crate) mod state;
+pub(crate) mod token;
 pub(crate) mod verdict;
 
 pub(crate) use handle::{Connection, Standing, Suspicion};

@@ -6,8 +6,8 @@ use std::sync::{
 };
 
 use crate::{
-    auth::engine::TokenCell,
     balancer::ReadySetCell,
+    connection::token::TokenCell,
     error::{Error, ErrorKind, Outcome},
     transport::dial::DialOptions,
 };

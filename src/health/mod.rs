@@ -1,64 +1,57 @@
-//! What a member's health service says (`grpc.health.v1`).
+//! The health service of members (`grpc.health.v1`).
 
 use crate::{
-    call::{Answer, Rpc},
-    client::Client,
+    call::Response,
     error::{Error, Result},
     proto::{
         ResponseHeader,
         health::{HealthCheckRequest, HealthCheckResponse},
+        rpc,
     },
-    request::{MemberRequest, ResponseStream},
-    retry::RpcClass,
+    request::{ClientHandle, MemberRequest, ResponseStream},
     transport::Endpoint,
 };
 
 pub use crate::proto::health::health_check_response::ServingStatus;
 
-impl Answer for HealthCheckResponse {
+impl Response for HealthCheckResponse {
     fn header(&self) -> Option<&ResponseHeader> {
         None
     }
 }
 
-/// What the members' health services say; see [`Client::health`].
+/// Requests of the health service, made by [`Client::health`](crate::Client::health).
 #[derive(Debug, Clone)]
-pub struct Health<C = Client>(C);
+pub struct Health<C = ()>(C);
 
-impl Client {
-    /// What the members' health services say.
-    pub fn health(&self) -> Health {
-        Health(self.clone())
-    }
-}
-
-/// The same, bound to no client yet: messages to the actor [`Etcd`](crate::Etcd), or to be bound with `.on(&client)`.
-pub fn requests() -> Health<()> {
+/// Creates unbound requests: messages to the actor [`Etcd`](crate::Etcd), or bound later with `.on(&client)`.
+pub fn requests() -> Health {
     Health(())
 }
 
-impl<C: Clone> Health<C> {
-    /// Whether a member serves now.
-    pub fn check(&self) -> MemberRequest<Serving, C> {
-        let rpc = Rpc {
-            path: "/grpc.health.v1.Health/Check",
-            class: RpcClass::Read,
-            leaderless: true,
-            waits: false,
-        };
-        let request = HealthCheckRequest::default();
-        MemberRequest::new::<HealthCheckResponse>(&self.0, rpc, &request)
+impl<C> Health<C> {
+    pub(crate) fn new(client: C) -> Self {
+        Self(client)
     }
 }
 
-impl Health {
-    /// Whether this member serves, now and at every change. The stream ends with an error if the member fails.
-    pub async fn watch(&self, endpoint: impl AsRef<str>) -> Result<ResponseStream<Serving>> {
+impl<C: Clone> Health<C> {
+    /// Returns whether a member serves requests.
+    pub fn check(&self) -> MemberRequest<MemberHealth, C> {
+        let request = HealthCheckRequest::default();
+        MemberRequest::new::<HealthCheckResponse>(&self.0, rpc::HEALTH_CHECK, &request)
+    }
+}
+
+impl<C: ClientHandle> Health<C> {
+    /// Streams whether this member serves requests: its current state and every change. The stream ends with an error if
+    /// the member fails.
+    pub async fn watch(&self, endpoint: impl AsRef<str>) -> Result<ResponseStream<MemberHealth>> {
         let endpoint = Endpoint::parse(endpoint.as_ref())?;
         let request = HealthCheckRequest::default();
         ResponseStream::open::<_, HealthCheckResponse>(
             &self.0,
-            "/grpc.health.v1.Health/Watch",
+            rpc::HEALTH_WATCH,
             request,
             Some(endpoint),
         )
@@ -66,27 +59,27 @@ impl Health {
     }
 }
 
-/// Whether a member serves.
+/// The health of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Serving {
-    /// What it says.
+pub struct MemberHealth {
+    /// Status that the member reports.
     pub status: ServingStatus,
 }
 
-impl Serving {
-    /// Whether it serves.
+impl MemberHealth {
+    /// Whether the member serves requests.
     pub fn is_serving(&self) -> bool {
         self.status == ServingStatus::Serving
     }
 }
 
-impl TryFrom<HealthCheckResponse> for Serving {
+impl TryFrom<HealthCheckResponse> for MemberHealth {
     type Error = Error;
 
-    fn try_from(answer: HealthCheckResponse) -> Result<Self> {
+    fn try_from(response: HealthCheckResponse) -> Result<Self> {
         Ok(Self {
-            status: answer.status(),
+            status: response.status(),
         })
     }
 }

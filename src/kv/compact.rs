@@ -1,19 +1,16 @@
-//! Forgetting history.
+//! Compacting history.
 
 use std::time::Duration;
 
-use super::{ResponseHeader, header};
+use super::ResponseHeader;
 use crate::{
-    call::Rpc,
-    client::Client,
     error::{Error, Result},
-    proto::{CompactionRequest, CompactionResponse},
-    request::request,
-    retry::RpcClass,
+    proto::{CompactionRequest, CompactionResponse, rpc},
+    request::{ClientHandle, header, macros::request},
     transport::grpc,
 };
 
-/// Forgets the history before a revision.
+/// Discards the history before a revision.
 #[derive(Debug, Clone)]
 #[must_use = "a request is sent when it is awaited"]
 pub struct Compact<C = ()> {
@@ -24,7 +21,8 @@ pub struct Compact<C = ()> {
 
 request!(Compact { wire } -> CompactResponse);
 
-/// A request that forgets the history before a revision: reads and watches from older ones fail afterwards.
+/// Creates a request that discards the history before a revision. Reads and watches from older revisions fail
+/// afterwards.
 pub fn compact(revision: i64) -> Compact {
     Compact {
         wire: CompactionRequest {
@@ -37,53 +35,51 @@ pub fn compact(revision: i64) -> Compact {
 }
 
 impl<C> Compact<C> {
-    /// Answered only when the old revisions have been removed from the database.
+    /// Waits until the old revisions are removed from the database. Default: etcd responds as soon as the compaction is
+    /// scheduled.
     pub fn physical(mut self) -> Self {
         self.wire.physical = true;
         self
     }
 
-    /// The message as it goes to etcd; fails where the request is not valid. For actors that stand in for etcd in tests.
+    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace `Etcd`
+    /// in tests.
     pub fn wire(&self) -> Result<CompactionRequest> {
         if self.wire.revision <= 0 {
             return Err(Error::invalid(format!(
-                "there is no revision {} to compact",
+                "the revision to compact must be positive, but is {}",
                 self.wire.revision
             )));
         }
         Ok(self.wire)
     }
 
-    async fn perform(self, client: &Client, timeout: Duration) -> Result<CompactResponse> {
-        let wire = self.wire()?;
-        let rpc = Rpc {
-            path: "/etcdserverpb.KV/Compact",
-            class: RpcClass::Mutation,
-            leaderless: false,
-            waits: false,
-        };
-        let answer: CompactionResponse = client
-            .caller()
-            .unary(rpc, grpc::encode(&wire)?, timeout)
-            .await?;
-        answer.try_into()
+    async fn perform(
+        self,
+        client: &impl ClientHandle,
+        timeout: Duration,
+    ) -> Result<CompactResponse> {
+        let body = grpc::encode(&self.wire()?)?;
+        let response: CompactionResponse =
+            client.caller().unary(rpc::COMPACT, body, timeout).await?;
+        response.try_into()
     }
 }
 
-/// What a [`Compact`] did.
+/// The response to a [`Compact`].
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct CompactResponse {
-    /// The current revision, and who answered.
+    /// Cluster and member that responded, and the current revision.
     pub header: ResponseHeader,
 }
 
 impl TryFrom<CompactionResponse> for CompactResponse {
     type Error = Error;
 
-    fn try_from(answer: CompactionResponse) -> Result<Self> {
+    fn try_from(response: CompactionResponse) -> Result<Self> {
         Ok(Self {
-            header: header(answer.header)?,
+            header: header(response.header)?,
         })
     }
 }

@@ -7,65 +7,73 @@ use crate::{
         self,
         compare::{CompareResult, CompareTarget, TargetUnion},
     },
-    request::key_range::{Span, spans},
+    request::key_range::{KeyRange, key_range_methods},
 };
 
-/// A condition on a key, or on every key of a range.
+/// A condition on a key, or on every key of a range: `Compare::version("k").eq(0)`.
 #[derive(Debug, Clone)]
-#[must_use = "a condition is for a transaction's `when`"]
+#[must_use = "a condition has no effect until it is passed to `Txn::when`"]
 pub struct Compare {
-    span: Span,
+    range: KeyRange,
     result: CompareResult,
     target: CompareTarget,
     union: TargetUnion,
 }
 
-/// A number of a key that is going to be compared.
-#[derive(Debug, Clone)]
-#[must_use = "say what it is compared with: `eq`, `ne`, `gt` or `lt`"]
-pub struct CompareKey {
-    span: Span,
-    target: CompareTarget,
-}
+impl Compare {
+    /// Compares the version of a key: the number of writes since it was created, 0 if it does not exist.
+    pub fn version(key: impl IntoBytes) -> CompareNumber {
+        CompareNumber::new(key, CompareTarget::Version)
+    }
 
-/// A value that is going to be compared.
-#[derive(Debug, Clone)]
-#[must_use = "say what it is compared with: `eq`, `ne`, `gt` or `lt`"]
-pub struct CompareValue {
-    span: Span,
-}
+    /// Compares the revision at which a key was created, 0 if it does not exist.
+    pub fn create_revision(key: impl IntoBytes) -> CompareNumber {
+        CompareNumber::new(key, CompareTarget::Create)
+    }
 
-/// The version of a key: how often it was written since it was created; 0 where it does not exist.
-pub fn version(key: impl IntoBytes) -> CompareKey {
-    CompareKey::new(key, CompareTarget::Version)
-}
+    /// Compares the revision at which a key was last changed, 0 if it does not exist.
+    pub fn mod_revision(key: impl IntoBytes) -> CompareNumber {
+        CompareNumber::new(key, CompareTarget::Mod)
+    }
 
-/// The revision at which a key was created; 0 where it does not exist.
-pub fn create_revision(key: impl IntoBytes) -> CompareKey {
-    CompareKey::new(key, CompareTarget::Create)
-}
+    /// Compares the lease of a key, 0 if it has none.
+    pub fn lease(key: impl IntoBytes) -> CompareNumber {
+        CompareNumber::new(key, CompareTarget::Lease)
+    }
 
-/// The revision at which a key was last changed; 0 where it does not exist.
-pub fn mod_revision(key: impl IntoBytes) -> CompareKey {
-    CompareKey::new(key, CompareTarget::Mod)
-}
+    /// Compares the value of a key. The condition fails if the key does not exist.
+    pub fn value(key: impl IntoBytes) -> CompareValue {
+        CompareValue {
+            range: KeyRange::key(key.into_bytes()),
+        }
+    }
 
-/// The lease of a key; 0 where it has none.
-pub fn lease(key: impl IntoBytes) -> CompareKey {
-    CompareKey::new(key, CompareTarget::Lease)
-}
-
-/// The value of a key. A comparison with the value of a key that does not exist never holds.
-pub fn value(key: impl IntoBytes) -> CompareValue {
-    CompareValue {
-        span: Span::key(key.into_bytes()),
+    pub(super) fn wire(&self) -> Result<proto::Compare> {
+        let (key, range_end) = self.range.resolve()?;
+        Ok(proto::Compare {
+            result: self.result.into(),
+            target: self.target.into(),
+            key,
+            range_end,
+            target_union: Some(self.union.clone()),
+        })
     }
 }
 
-impl CompareKey {
+key_range_methods!(Compare);
+
+/// The left side of a comparison of numbers. Made by [`Compare::version`] and its siblings.
+#[derive(Debug, Clone)]
+#[must_use = "finish the comparison with `eq`, `ne`, `gt` or `lt`"]
+pub struct CompareNumber {
+    range: KeyRange,
+    target: CompareTarget,
+}
+
+impl CompareNumber {
     fn new(key: impl IntoBytes, target: CompareTarget) -> Self {
         Self {
-            span: Span::key(key.into_bytes()),
+            range: KeyRange::key(key.into_bytes()),
             target,
         }
     }
@@ -78,76 +86,68 @@ impl CompareKey {
             CompareTarget::Lease => TargetUnion::Lease(number),
         };
         Compare {
-            span: self.span,
+            range: self.range,
             result,
             target: self.target,
             union,
         }
     }
 
-    /// Is it equal?
+    /// Holds if both are equal.
     pub fn eq(self, number: impl Into<i64>) -> Compare {
         self.with(CompareResult::Equal, number.into())
     }
 
-    /// Is it different?
+    /// Holds if they differ.
     pub fn ne(self, number: impl Into<i64>) -> Compare {
         self.with(CompareResult::NotEqual, number.into())
     }
 
-    /// Is it greater?
+    /// Holds if the key's number is greater.
     pub fn gt(self, number: impl Into<i64>) -> Compare {
         self.with(CompareResult::Greater, number.into())
     }
 
-    /// Is it less?
+    /// Holds if the key's number is less.
     pub fn lt(self, number: impl Into<i64>) -> Compare {
         self.with(CompareResult::Less, number.into())
     }
 }
 
+/// The left side of a comparison of values. Made by [`Compare::value`].
+#[derive(Debug, Clone)]
+#[must_use = "finish the comparison with `eq`, `ne`, `gt` or `lt`"]
+pub struct CompareValue {
+    range: KeyRange,
+}
+
 impl CompareValue {
     fn with(self, result: CompareResult, value: impl IntoBytes) -> Compare {
         Compare {
-            span: self.span,
+            range: self.range,
             result,
             target: CompareTarget::Value,
             union: TargetUnion::Value(value.into_bytes()),
         }
     }
 
-    /// Is it equal?
+    /// Holds if both are equal.
     pub fn eq(self, value: impl IntoBytes) -> Compare {
         self.with(CompareResult::Equal, value)
     }
 
-    /// Is it different?
+    /// Holds if they differ.
     pub fn ne(self, value: impl IntoBytes) -> Compare {
         self.with(CompareResult::NotEqual, value)
     }
 
-    /// Is it greater, byte by byte?
+    /// Holds if the key's value is greater, byte by byte.
     pub fn gt(self, value: impl IntoBytes) -> Compare {
         self.with(CompareResult::Greater, value)
     }
 
-    /// Is it less, byte by byte?
+    /// Holds if the key's value is less, byte by byte.
     pub fn lt(self, value: impl IntoBytes) -> Compare {
         self.with(CompareResult::Less, value)
-    }
-}
-
-spans!(Compare);
-
-impl Compare {
-    pub(super) fn wire(&self) -> Result<proto::Compare> {
-        let (key, range_end) = self.span.resolve()?;
-        Ok(proto::Compare {
-            result: self.result.into(),
-            target: self.target.into(),
-            key,
-            range_end,
-            target_union: Some(self.union.clone()),
-        })
     }
 }

@@ -2,54 +2,53 @@
 
 use std::time::Duration;
 
-use super::{IntoBytes, KeyValue, ResponseHeader, header};
+use super::{IntoBytes, KeyValue, ResponseHeader};
 use crate::{
-    call::Rpc,
-    client::Client,
     error::{Error, Result},
-    proto::{DeleteRangeRequest, DeleteRangeResponse},
+    proto::{DeleteRangeRequest, DeleteRangeResponse, rpc},
     request::{
-        key_range::{Span, spans},
-        request,
+        ClientHandle, header,
+        key_range::{KeyRange, key_range_methods},
+        macros::request,
     },
-    retry::RpcClass,
     transport::grpc,
 };
 
-/// Deletes one key, or many.
+/// Deletes one key or a range of keys.
 #[derive(Debug, Clone)]
 #[must_use = "a request is sent when it is awaited"]
 pub struct Delete<C = ()> {
-    span: Span,
+    range: KeyRange,
     prev_kv: bool,
     timeout: Option<Duration>,
     client: C,
 }
 
-request!(Delete { span, prev_kv } -> DeleteResponse);
+request!(Delete { range, prev_kv } -> DeleteResponse);
 
-/// A request that deletes a key, or with `.prefix()`, `.range(end)` or `.from_key()` many.
+/// Creates a request that deletes a key, or with `.prefix()`, `.range(end)` or `.from_key()` several.
 pub fn delete(key: impl IntoBytes) -> Delete {
     Delete {
-        span: Span::key(key.into_bytes()),
+        range: KeyRange::key(key.into_bytes()),
         prev_kv: false,
         timeout: None,
         client: (),
     }
 }
 
-spans!(<C> Delete<C>);
+key_range_methods!(<C> Delete<C>);
 
 impl<C> Delete<C> {
-    /// The answer tells what was deleted.
+    /// Returns the deleted keys and values in the response. Default: not returned.
     pub fn prev_kv(mut self) -> Self {
         self.prev_kv = true;
         self
     }
 
-    /// The message as it goes to etcd; fails where the request is not valid. For actors that stand in for etcd in tests.
+    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace `Etcd`
+    /// in tests.
     pub fn wire(&self) -> Result<DeleteRangeRequest> {
-        let (key, range_end) = self.span.resolve()?;
+        let (key, range_end) = self.range.resolve()?;
         Ok(DeleteRangeRequest {
             key,
             range_end,
@@ -57,42 +56,40 @@ impl<C> Delete<C> {
         })
     }
 
-    async fn perform(self, client: &Client, timeout: Duration) -> Result<DeleteResponse> {
-        let wire = self.wire()?;
-        let rpc = Rpc {
-            path: "/etcdserverpb.KV/DeleteRange",
-            class: RpcClass::Mutation,
-            leaderless: false,
-            waits: false,
-        };
-        let answer: DeleteRangeResponse = client
+    async fn perform(
+        self,
+        client: &impl ClientHandle,
+        timeout: Duration,
+    ) -> Result<DeleteResponse> {
+        let body = grpc::encode(&self.wire()?)?;
+        let response: DeleteRangeResponse = client
             .caller()
-            .unary(rpc, grpc::encode(&wire)?, timeout)
+            .unary(rpc::DELETE_RANGE, body, timeout)
             .await?;
-        answer.try_into()
+        response.try_into()
     }
 }
 
-/// What a [`Delete`] did.
+/// The response to a [`Delete`].
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct DeleteResponse {
-    /// The revision of the deletion, and who answered.
+    /// Cluster and member that responded, and the revision of the deletion.
     pub header: ResponseHeader,
-    /// How many keys were deleted.
+    /// Number of deleted keys.
     pub deleted: i64,
-    /// What was deleted, where it was asked for.
+    /// The deleted keys and values, if requested with [`Delete::prev_kv`].
     pub prev_kvs: Vec<KeyValue>,
 }
 
 impl TryFrom<DeleteRangeResponse> for DeleteResponse {
     type Error = Error;
 
-    fn try_from(answer: DeleteRangeResponse) -> Result<Self> {
+    fn try_from(response: DeleteRangeResponse) -> Result<Self> {
         Ok(Self {
-            header: header(answer.header)?,
-            deleted: answer.deleted,
-            prev_kvs: answer.prev_kvs,
+            header: header(response.header)?,
+            deleted: response.deleted,
+            prev_kvs: response.prev_kvs,
         })
     }
 }

@@ -4,45 +4,44 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{IntoBytes, KeyValue, Pages, ResponseHeader, header};
+use super::{IntoBytes, KeyValue, Pages, ResponseHeader};
 use crate::{
-    call::Rpc,
-    client::Client,
     error::{Error, Result},
     proto::{
         RangeRequest, RangeResponse,
         range_request::{SortOrder, SortTarget},
+        rpc,
     },
     request::{
-        key_range::{Span, spans},
-        request,
+        ClientHandle, header,
+        key_range::{KeyRange, key_range_methods},
+        macros::request,
     },
-    retry::RpcClass,
     transport::grpc,
 };
 
-const ONE_KEY: &str = "the first or the last key is one key; leave the limit out";
+const ONE_KEY: &str = "a request for the first or the last key cannot have another limit";
 
-/// Reads one key, or many.
+/// Reads one key or a range of keys.
 #[derive(Debug, Clone)]
 #[must_use = "a request is sent when it is awaited"]
 pub struct Get<C = ()> {
-    span: Span,
+    range: KeyRange,
     wire: RangeRequest,
     order: Order,
     timeout: Option<Duration>,
     client: C,
 }
 
-request!(Get { span, wire, order } -> GetResponse);
+request!(Get { range, wire, order } -> GetResponse);
 
-/// What was said about the order, to notice where it contradicts itself.
+/// The requested order. Detects options that contradict each other.
 #[derive(Debug, Clone, Default)]
 struct Order {
     target: Option<SortTarget>,
     direction: Option<SortOrder>,
-    /// Only the first or the last key is wanted.
-    one: bool,
+    /// Whether only the first or the last key is requested.
+    single: bool,
     conflict: Option<&'static str>,
 }
 
@@ -53,22 +52,22 @@ impl Order {
             .replace(target)
             .is_some_and(|before| before != target)
         {
-            self.conflict = Some("it is to be sorted by two things; choose one");
+            self.conflict = Some("the request sorts by two targets; choose one");
         }
     }
 
     fn direct(&mut self, direction: SortOrder) {
         let before = self.direction.replace(direction);
         if before.is_some_and(|before| before != direction) {
-            self.conflict = Some("it is to be sorted in both directions; choose one");
+            self.conflict = Some("the request sorts in both directions; choose one");
         }
     }
 }
 
-/// A request that reads a key, or with `.prefix()`, `.range(end)` or `.from_key()` many.
+/// Creates a request that reads a key, or with `.prefix()`, `.range(end)` or `.from_key()` several.
 pub fn get(key: impl IntoBytes) -> Get {
     Get {
-        span: Span::key(key.into_bytes()),
+        range: KeyRange::key(key.into_bytes()),
         wire: RangeRequest::default(),
         order: Order::default(),
         timeout: None,
@@ -76,57 +75,57 @@ pub fn get(key: impl IntoBytes) -> Get {
     }
 }
 
-spans!(<C> Get<C>);
+key_range_methods!(<C> Get<C>);
 
 impl<C> Get<C> {
-    /// At most that many keys; the answer's `more` tells whether there are others. Default: 0, no limit.
+    /// Returns at most this many keys; [`GetResponse::more`] is set if there are others. Default: 0, no limit.
     pub fn limit(mut self, limit: i64) -> Self {
-        if self.order.one && limit != 1 {
+        if self.order.single && limit != 1 {
             self.order.conflict = Some(ONE_KEY);
         }
         self.wire.limit = limit;
         self
     }
 
-    /// As it was at that revision. Default: the newest.
+    /// Reads the state at this revision. Default: 0, the newest.
     pub fn revision(mut self, revision: i64) -> Self {
         self.wire.revision = revision;
         self
     }
 
-    /// Sorted by key, ascending unless `.descending()` is said.
+    /// Sorts by key, ascending unless `.descending()` is set. Default: not sorted by request (etcd returns keys in order).
     pub fn sort_by_key(self) -> Self {
         self.sort_by(SortTarget::Key)
     }
 
-    /// Sorted by version, ascending unless `.descending()` is said.
+    /// Sorts by version, ascending unless `.descending()` is set.
     pub fn sort_by_version(self) -> Self {
         self.sort_by(SortTarget::Version)
     }
 
-    /// Sorted by the revision of creation, ascending unless `.descending()` is said.
+    /// Sorts by creation revision, ascending unless `.descending()` is set.
     pub fn sort_by_create_revision(self) -> Self {
         self.sort_by(SortTarget::Create)
     }
 
-    /// Sorted by the revision of the last change, ascending unless `.descending()` is said.
+    /// Sorts by the revision of the last change, ascending unless `.descending()` is set.
     pub fn sort_by_mod_revision(self) -> Self {
         self.sort_by(SortTarget::Mod)
     }
 
-    /// Sorted by value, ascending unless `.descending()` is said.
+    /// Sorts by value, ascending unless `.descending()` is set.
     pub fn sort_by_value(self) -> Self {
         self.sort_by(SortTarget::Value)
     }
 
-    /// Smallest first. The default of the `sort_by_…` options.
+    /// Sorts with the smallest first. Default of the `sort_by_…` options.
     pub fn ascending(mut self) -> Self {
         self.order.direct(SortOrder::Ascend);
         self.wire.set_sort_order(SortOrder::Ascend);
         self
     }
 
-    /// Largest first; by key where nothing else is said.
+    /// Sorts with the largest first; by key unless a `sort_by_…` option is set.
     pub fn descending(mut self) -> Self {
         self.order.direct(SortOrder::Descend);
         self.wire.set_sort_order(SortOrder::Descend);
@@ -144,7 +143,7 @@ impl<C> Get<C> {
 
     fn only(mut self, target: SortTarget, order: SortOrder) -> Self {
         self.order.direct(order);
-        self.order.one = true;
+        self.order.single = true;
         if self.wire.limit > 1 {
             self.order.conflict = Some(ONE_KEY);
         }
@@ -153,83 +152,83 @@ impl<C> Get<C> {
         self.sort_by(target)
     }
 
-    /// Only the first key of the range.
+    /// Returns only the first key of the range.
     pub fn first_by_key(self) -> Self {
         self.only(SortTarget::Key, SortOrder::Ascend)
     }
 
-    /// Only the last key of the range.
+    /// Returns only the last key of the range.
     pub fn last_by_key(self) -> Self {
         self.only(SortTarget::Key, SortOrder::Descend)
     }
 
-    /// Only the key of the range that was created first.
+    /// Returns only the key that was created first.
     pub fn first_by_create_revision(self) -> Self {
         self.only(SortTarget::Create, SortOrder::Ascend)
     }
 
-    /// Only the key of the range that was created last.
+    /// Returns only the key that was created last.
     pub fn last_by_create_revision(self) -> Self {
         self.only(SortTarget::Create, SortOrder::Descend)
     }
 
-    /// Only the key of the range that has not been changed for the longest time.
+    /// Returns only the key whose last change is the oldest.
     pub fn first_by_mod_revision(self) -> Self {
         self.only(SortTarget::Mod, SortOrder::Ascend)
     }
 
-    /// Only the key of the range that was changed last.
+    /// Returns only the key whose last change is the newest.
     pub fn last_by_mod_revision(self) -> Self {
         self.only(SortTarget::Mod, SortOrder::Descend)
     }
 
-    /// Answered by one member from what it has: faster and possible without a leader, but perhaps old. Default:
-    /// linearizable, agreed on by a quorum.
+    /// Reads from one member without consulting the others: faster and possible without a leader, but the data may be
+    /// stale. Default: linearizable, confirmed by a quorum.
     pub fn serializable(mut self) -> Self {
         self.wire.serializable = true;
         self
     }
 
-    /// Without values.
+    /// Returns keys without values. Default: with values.
     pub fn keys_only(mut self) -> Self {
         self.wire.keys_only = true;
         self
     }
 
-    /// Only how many there are.
+    /// Returns only the number of keys. Default: keys and values, too.
     pub fn count_only(mut self) -> Self {
         self.wire.count_only = true;
         self
     }
 
-    /// Only keys changed at that revision or later.
+    /// Returns only keys last changed at this revision or later. Default: 0, no bound.
     pub fn min_mod_revision(mut self, revision: i64) -> Self {
         self.wire.min_mod_revision = revision;
         self
     }
 
-    /// Only keys changed at that revision or earlier.
+    /// Returns only keys last changed at this revision or earlier. Default: 0, no bound.
     pub fn max_mod_revision(mut self, revision: i64) -> Self {
         self.wire.max_mod_revision = revision;
         self
     }
 
-    /// Only keys created at that revision or later.
+    /// Returns only keys created at this revision or later. Default: 0, no bound.
     pub fn min_create_revision(mut self, revision: i64) -> Self {
         self.wire.min_create_revision = revision;
         self
     }
 
-    /// Only keys created at that revision or earlier.
+    /// Returns only keys created at this revision or earlier. Default: 0, no bound.
     pub fn max_create_revision(mut self, revision: i64) -> Self {
         self.wire.max_create_revision = revision;
         self
     }
 
-    /// The message as it goes to etcd; fails where the request is not valid, or etcd would misunderstand it. For
-    /// actors that stand in for etcd in tests.
+    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace `Etcd`
+    /// in tests.
     pub fn wire(&self) -> Result<RangeRequest> {
-        let (key, range_end) = self.span.resolve()?;
+        let (key, range_end) = self.range.resolve()?;
         let wire = &self.wire;
         let numbers = [
             ("limit", wire.limit),
@@ -241,7 +240,9 @@ impl<C> Get<C> {
         ];
         for (name, number) in numbers {
             if number < 0 {
-                return Err(Error::invalid(format!("`{name}` is negative: {number}")));
+                return Err(Error::invalid(format!(
+                    "`{name}` must not be negative, but is {number}"
+                )));
             }
         }
         let empty = |min: i64, max: i64| max != 0 && min > max;
@@ -249,7 +250,7 @@ impl<C> Get<C> {
             || empty(wire.min_create_revision, wire.max_create_revision)
         {
             return Err(Error::invalid(
-                "the smallest revision asked for is above the largest",
+                "the minimum revision is greater than the maximum",
             ));
         }
         if let Some(conflict) = self.order.conflict {
@@ -267,98 +268,100 @@ impl<C> Get<C> {
         })
     }
 
-    async fn perform(self, client: &Client, timeout: Duration) -> Result<GetResponse> {
+    async fn perform(self, client: &impl ClientHandle, timeout: Duration) -> Result<GetResponse> {
         let wire = self.wire()?;
-        let rpc = Rpc {
-            path: "/etcdserverpb.KV/Range",
-            class: RpcClass::Read,
-            leaderless: wire.serializable,
-            waits: false,
+        let rpc = if wire.serializable {
+            rpc::RANGE.leaderless()
+        } else {
+            rpc::RANGE
         };
-        let answer: RangeResponse = client
-            .caller()
-            .unary(rpc, grpc::encode(&wire)?, timeout)
-            .await?;
-        answer.try_into()
+        let body = grpc::encode(&wire)?;
+        let response: RangeResponse = client.caller().unary(rpc, body, timeout).await?;
+        response.try_into()
     }
 }
 
-impl Get<Client> {
-    /// Reads a range of any size in pages of that many keys, all at one revision.
+impl<C: ClientHandle> Get<C> {
+    /// Reads a range of any size in pages of `keys` keys, all at one revision.
     ///
     /// Fails at the first page if the range is sorted by anything but ascending keys, or has a limit of its own.
-    pub fn pages(self, keys: u32) -> Pages {
+    pub fn pages(self, keys: u32) -> Pages<C> {
         let client = self.client.clone();
         let page = self.unbound();
         let by_key = |target| target == SortTarget::Key;
-        let foreign =
+        let wrong_order =
             !page.order.target.is_none_or(by_key) || page.wire.sort_order() == SortOrder::Descend;
-        let refused = if keys == 0 {
-            Some("a page has at least one key")
-        } else if foreign {
-            Some("pages come in the ascending order of keys")
+        let invalid = if keys == 0 {
+            Some("the page size must be at least 1")
+        } else if wrong_order {
+            Some("pages are always in ascending order of keys; remove the sort options")
         } else if page.wire.limit != 0 || page.wire.count_only {
-            Some("pages have a limit of their own, and they are not for counting")
-        } else if !page.span.is_range() {
-            Some("pages are for many keys: say `prefix`, `range` or `from_key`")
+            Some("pages do not support `limit` and `count_only`")
+        } else if !page.range.is_range() {
+            Some("pages need a range; add `prefix`, `range` or `from_key`")
         } else {
             None
         };
-        Pages::new(page.limit(i64::from(keys)).on(&client), refused)
+        Pages::new(page.limit(i64::from(keys)).on(&client), invalid)
     }
 }
 
 impl<C> Get<C> {
-    /// The same, agreed on by a quorum; `None` where it is already.
+    /// Returns the same read as a linearizable one, or `None` if it already is.
     pub(super) fn linearizable(mut self) -> Option<Self> {
         std::mem::take(&mut self.wire.serializable).then_some(self)
     }
 
-    /// The next page: from that key on, up to the same end, at that revision.
+    /// Returns the request for the next page: from this key to the same end, at this revision.
     pub(super) fn continued(mut self, from: Bytes, revision: i64) -> Result<Self> {
         let wire = self.wire()?;
-        self.span = Span::key(from);
-        // An end of one zero byte means no end.
+        self.range = KeyRange::key(from);
+        // etcd encodes "no end" as one zero byte.
         if wire.range_end[..] == [0] {
-            self.span.onwards();
+            self.range.from_key();
         } else {
-            self.span.until(wire.range_end);
+            self.range.until(wire.range_end);
         }
         self.wire.revision = revision;
         Ok(self)
     }
 }
 
-/// What a [`Get`] found.
+/// The response to a [`Get`].
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct GetResponse {
-    /// The revision it was read at, and who answered.
+    /// Cluster and member that responded, and the revision of the read.
     pub header: ResponseHeader,
-    /// The keys and their values.
+    /// The keys and values.
     pub kvs: Vec<KeyValue>,
-    /// Whether the limit left keys out.
+    /// Whether the limit excluded keys.
     pub more: bool,
-    /// How many keys there are in the range, whatever the limit.
+    /// Number of keys in the range, regardless of the limit.
     pub count: i64,
 }
 
 impl GetResponse {
-    /// The first key and its value, where there is one.
+    /// Returns the first key and value, if there is one.
     pub fn first(&self) -> Option<&KeyValue> {
         self.kvs.first()
+    }
+
+    /// Returns the value of the first key, if there is one: the value of a request for a single key.
+    pub fn value(&self) -> Option<&Bytes> {
+        self.kvs.first().map(|kv| &kv.value)
     }
 }
 
 impl TryFrom<RangeResponse> for GetResponse {
     type Error = Error;
 
-    fn try_from(answer: RangeResponse) -> Result<Self> {
+    fn try_from(response: RangeResponse) -> Result<Self> {
         Ok(Self {
-            header: header(answer.header)?,
-            kvs: answer.kvs,
-            more: answer.more,
-            count: answer.count,
+            header: header(response.header)?,
+            kvs: response.kvs,
+            more: response.more,
+            count: response.count,
         })
     }
 }

@@ -2,14 +2,11 @@
 
 use std::time::Duration;
 
-use super::{IntoBytes, KeyValue, ResponseHeader, header};
+use super::{IntoBytes, KeyValue, ResponseHeader};
 use crate::{
-    call::Rpc,
-    client::Client,
     error::{Error, Result},
-    proto::{self, PutRequest},
-    request::{key_range::Span, request},
-    retry::RpcClass,
+    proto::{self, PutRequest, rpc},
+    request::{ClientHandle, header, key_range::KeyRange, macros::request},
     transport::grpc,
 };
 
@@ -24,7 +21,7 @@ pub struct Put<C = ()> {
 
 request!(Put { wire } -> PutResponse);
 
-/// A request that writes a key.
+/// Creates a request that writes a key.
 pub fn put(key: impl IntoBytes, value: impl IntoBytes) -> Put {
     Put {
         wire: PutRequest {
@@ -38,79 +35,70 @@ pub fn put(key: impl IntoBytes, value: impl IntoBytes) -> Put {
 }
 
 impl<C> Put<C> {
-    /// Binds the key to a lease: it is deleted when the lease ends. Default: none.
+    /// Attaches the key to a lease: etcd deletes the key when the lease ends. Default: no lease.
     pub fn lease(mut self, lease: impl Into<i64>) -> Self {
         self.wire.lease = lease.into();
         self
     }
 
-    /// The answer tells what was there before.
+    /// Returns the previous key and value in the response. Default: not returned.
     pub fn prev_kv(mut self) -> Self {
         self.wire.prev_kv = true;
         self
     }
 
-    /// Keeps the value as it is, say to change the lease only; the value given must be empty.
+    /// Keeps the current value, for example to change only the lease. The value of the request must be empty.
+    /// Default: the value is replaced.
     pub fn ignore_value(mut self) -> Self {
         self.wire.ignore_value = true;
         self
     }
 
-    /// Keeps the lease as it is; none must be given.
+    /// Keeps the current lease. The request must have none. Default: the lease is replaced.
     pub fn ignore_lease(mut self) -> Self {
         self.wire.ignore_lease = true;
         self
     }
 
-    /// The message as it goes to etcd; fails where the request is not valid. For actors that stand in for etcd in tests.
+    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace `Etcd`
+    /// in tests.
     pub fn wire(&self) -> Result<PutRequest> {
-        Span::key(self.wire.key.clone()).resolve()?;
+        KeyRange::key(self.wire.key.clone()).resolve()?;
         if self.wire.ignore_value && !self.wire.value.is_empty() {
-            return Err(Error::invalid(
-                "`ignore_value` is said, and a value is given",
-            ));
+            return Err(Error::invalid("`ignore_value` requires an empty value"));
         }
         if self.wire.ignore_lease && self.wire.lease != 0 {
             return Err(Error::invalid(
-                "`ignore_lease` is said, and a lease is given",
+                "`ignore_lease` requires a request without a lease",
             ));
         }
         Ok(self.wire.clone())
     }
 
-    async fn perform(self, client: &Client, timeout: Duration) -> Result<PutResponse> {
-        let wire = self.wire()?;
-        let rpc = Rpc {
-            path: "/etcdserverpb.KV/Put",
-            class: RpcClass::Mutation,
-            leaderless: false,
-            waits: false,
-        };
-        let answer: proto::PutResponse = client
-            .caller()
-            .unary(rpc, grpc::encode(&wire)?, timeout)
-            .await?;
-        answer.try_into()
+    async fn perform(self, client: &impl ClientHandle, timeout: Duration) -> Result<PutResponse> {
+        let body = grpc::encode(&self.wire()?)?;
+        let response: proto::PutResponse = client.caller().unary(rpc::PUT, body, timeout).await?;
+        response.try_into()
     }
 }
 
-/// What a [`Put`] did.
+/// The response to a [`Put`].
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct PutResponse {
-    /// The revision of the write, and who answered.
+    /// Cluster and member that responded, and the revision of the write.
     pub header: ResponseHeader,
-    /// What was there before, where it was asked for and there was anything.
+    /// The previous key and value, if requested with [`Put::prev_kv`] and the key existed.
     pub prev_kv: Option<KeyValue>,
 }
 
 impl TryFrom<proto::PutResponse> for PutResponse {
     type Error = Error;
 
-    fn try_from(answer: proto::PutResponse) -> Result<Self> {
+    fn try_from(response: proto::PutResponse) -> Result<Self> {
         Ok(Self {
-            header: header(answer.header)?,
-            prev_kv: answer.prev_kv,
+            header: header(response.header)?,
+            prev_kv: response.prev_kv,
         })
     }
 }

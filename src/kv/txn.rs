@@ -2,20 +2,15 @@
 
 use std::time::Duration;
 
-use super::{
-    Compare, Delete, DeleteResponse, Get, GetResponse, Put, PutResponse, ResponseHeader, header,
-};
+use super::{Compare, Delete, DeleteResponse, Get, GetResponse, Put, PutResponse, ResponseHeader};
 use crate::{
-    call::Rpc,
-    client::Client,
     error::{Error, ErrorKind, Outcome, Result},
-    proto::{self, RequestOp, TxnRequest, request_op, response_op},
-    request::request,
-    retry::RpcClass,
+    proto::{self, RequestOp, TxnRequest, request_op, response_op, rpc, rpc::RpcClass},
+    request::{ClientHandle, header, macros::request},
     transport::grpc,
 };
 
-/// Compares, then does one thing or another, all at one revision.
+/// Checks conditions and applies one of two lists of operations, atomically at one revision.
 #[derive(Debug, Clone)]
 #[must_use = "a request is sent when it is awaited"]
 pub struct Txn<C = ()> {
@@ -28,7 +23,7 @@ pub struct Txn<C = ()> {
 
 request!(Txn { conditions, success, failure } -> TxnResponse);
 
-/// A transaction: conditions, what to do if all hold, what to do otherwise.
+/// Creates an empty transaction.
 pub fn txn() -> Txn {
     Txn {
         conditions: Vec::new(),
@@ -39,30 +34,29 @@ pub fn txn() -> Txn {
     }
 }
 
-/// A request inside of a transaction: made from a [`Put`], [`Get`], [`Delete`] or another [`Txn`].
-#[derive(Debug, Clone)]
-pub struct Op(Result<RequestOp>);
-
 impl<C> Txn<C> {
-    /// Conditions that must all hold; more can be added by saying it again. Default: none, which always holds.
-    pub fn when(mut self, conditions: impl IntoIterator<Item = Compare>) -> Self {
-        self.conditions.extend(conditions);
+    /// Adds a condition, an array or a `Vec` of conditions. All must hold. Default: none, which always holds.
+    pub fn when(mut self, conditions: impl IntoConditions) -> Self {
+        conditions.append_to(&mut self.conditions);
         self
     }
 
-    /// What is done if the conditions hold. Requests of different kinds are added by saying it again, or with `.into()`.
-    pub fn then(mut self, ops: impl IntoIterator<Item = impl Into<Op>>) -> Self {
-        self.success.extend(ops.into_iter().map(Into::into));
+    /// Adds operations that are applied if all conditions hold: one operation, an array or a `Vec` of one kind, or a
+    /// tuple of different kinds, such as `(put("a", "1"), delete("b"))`. Default: none.
+    pub fn then(mut self, ops: impl IntoOps) -> Self {
+        ops.append_to(&mut self.success);
         self
     }
 
-    /// What is done otherwise. Requests of different kinds are added by saying it again, or with `.into()`.
-    pub fn otherwise(mut self, ops: impl IntoIterator<Item = impl Into<Op>>) -> Self {
-        self.failure.extend(ops.into_iter().map(Into::into));
+    /// Adds operations that are applied if a condition does not hold. Takes what [`then`](Self::then) takes.
+    /// Default: none.
+    pub fn otherwise(mut self, ops: impl IntoOps) -> Self {
+        ops.append_to(&mut self.failure);
         self
     }
 
-    /// The message as it goes to etcd; fails where the request is not valid. For actors that stand in for etcd in tests.
+    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace `Etcd`
+    /// in tests.
     pub fn wire(&self) -> Result<TxnRequest> {
         let ops = |ops: &[Op]| {
             ops.iter()
@@ -80,23 +74,16 @@ impl<C> Txn<C> {
         })
     }
 
-    async fn perform(self, client: &Client, timeout: Duration) -> Result<TxnResponse> {
+    async fn perform(self, client: &impl ClientHandle, timeout: Duration) -> Result<TxnResponse> {
         let wire = self.wire()?;
-        let rpc = Rpc {
-            path: "/etcdserverpb.KV/Txn",
-            class: if is_read_only(&wire) {
-                RpcClass::Read
-            } else {
-                RpcClass::Mutation
-            },
-            leaderless: false,
-            waits: false,
+        let rpc = if is_read_only(&wire) {
+            rpc::TXN.with_class(RpcClass::Read)
+        } else {
+            rpc::TXN
         };
-        let answer: proto::TxnResponse = client
-            .caller()
-            .unary(rpc, grpc::encode(&wire)?, timeout)
-            .await?;
-        answer.try_into()
+        let body = grpc::encode(&wire)?;
+        let response: proto::TxnResponse = client.caller().unary(rpc, body, timeout).await?;
+        response.try_into()
     }
 }
 
@@ -113,6 +100,77 @@ fn is_read_only(txn: &TxnRequest) -> bool {
         })
 }
 
+/// One operation of a transaction: made from a [`Put`], [`Get`], [`Delete`] or nested [`Txn`].
+#[derive(Debug, Clone)]
+pub struct Op(Result<RequestOp>);
+
+/// One or several conditions of a transaction: a [`Compare`], or an array or a `Vec` of them.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a condition of a transaction",
+    note = "pass `Compare::version(\"k\").eq(0)` or an array of such conditions"
+)]
+pub trait IntoConditions {
+    #[doc(hidden)]
+    fn append_to(self, conditions: &mut Vec<Compare>);
+}
+
+impl IntoConditions for Compare {
+    fn append_to(self, conditions: &mut Vec<Compare>) {
+        conditions.push(self);
+    }
+}
+
+impl<I: IntoIterator<Item = Compare>> IntoConditions for I {
+    fn append_to(self, conditions: &mut Vec<Compare>) {
+        conditions.extend(self);
+    }
+}
+
+/// One or several operations of a transaction: a request, an array or a `Vec` of one kind of requests, or a tuple of
+/// different kinds.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an operation of a transaction",
+    note = "pass `put`, `get`, `delete` or `txn` requests: one, an array of one kind, or a tuple of several kinds"
+)]
+pub trait IntoOps {
+    #[doc(hidden)]
+    fn append_to(self, ops: &mut Vec<Op>);
+}
+
+impl<T: Into<Op>, const N: usize> IntoOps for [T; N] {
+    fn append_to(self, ops: &mut Vec<Op>) {
+        ops.extend(self.into_iter().map(Into::into));
+    }
+}
+
+impl<T: Into<Op>> IntoOps for Vec<T> {
+    fn append_to(self, ops: &mut Vec<Op>) {
+        ops.extend(self.into_iter().map(Into::into));
+    }
+}
+
+impl IntoOps for Op {
+    fn append_to(self, ops: &mut Vec<Op>) {
+        ops.push(self);
+    }
+}
+
+macro_rules! tuples_of_ops {
+    ($(($($item:ident)+))*) => {
+        $(impl<$($item: Into<Op>),+> IntoOps for ($($item,)+) {
+            fn append_to(self, ops: &mut Vec<Op>) {
+                #[expect(non_snake_case, reason = "the items are named after their types")]
+                let ($($item,)+) = self;
+                $(ops.push($item.into());)+
+            }
+        })*
+    };
+}
+
+tuples_of_ops! {
+    (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E F) (A B C D E F G) (A B C D E F G H)
+}
+
 macro_rules! op {
     ($request:ident, $variant:ident) => {
         impl<C> From<$request<C>> for Op {
@@ -120,6 +178,12 @@ macro_rules! op {
                 Self(request.wire().map(|wire| RequestOp {
                     request: Some(request_op::Request::$variant(wire)),
                 }))
+            }
+        }
+
+        impl<C> IntoOps for $request<C> {
+            fn append_to(self, ops: &mut Vec<Op>) {
+                ops.push(self.into());
             }
         }
     };
@@ -130,101 +194,123 @@ op!(Get, RequestRange);
 op!(Delete, RequestDeleteRange);
 op!(Txn, RequestTxn);
 
-/// What a [`Txn`] did.
+/// The response to a [`Txn`].
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct TxnResponse {
-    /// The revision of the transaction, and who answered.
+    /// Cluster and member that responded, and the revision of the transaction.
     pub header: ResponseHeader,
-    /// Whether the conditions held.
+    /// Whether all conditions held.
     pub succeeded: bool,
-    /// The answers of what was done, in its order.
+    /// The responses of the applied operations, in their order.
     pub responses: Vec<OpResponse>,
 }
 
-/// The answer of one request inside of a transaction.
+/// The response of one operation of a transaction.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum OpResponse {
-    /// Of a [`Get`].
+    /// Response to a [`Get`].
     Get(GetResponse),
-    /// Of a [`Put`].
+    /// Response to a [`Put`].
     Put(PutResponse),
-    /// Of a [`Delete`].
+    /// Response to a [`Delete`].
     Delete(DeleteResponse),
-    /// Of a nested [`Txn`].
+    /// Response to a nested [`Txn`].
     Txn(TxnResponse),
 }
 
 impl TryFrom<proto::TxnResponse> for TxnResponse {
     type Error = Error;
 
-    fn try_from(answer: proto::TxnResponse) -> Result<Self> {
-        let header = header(answer.header)?;
-        let responses = answer
+    fn try_from(response: proto::TxnResponse) -> Result<Self> {
+        let header = header(response.header)?;
+        let responses = response
             .responses
             .into_iter()
             .map(|op| op_response(op, &header));
         Ok(Self {
             responses: responses.collect::<Result<_>>()?,
-            succeeded: answer.succeeded,
+            succeeded: response.succeeded,
             header,
         })
     }
 }
 
-/// Inside of a transaction etcd leaves headers thin or out: they are those of the whole.
-fn op_response(op: proto::ResponseOp, whole: &ResponseHeader) -> Result<OpResponse> {
+/// Converts the response of one operation. etcd omits or shortens its header, so it gets that of the transaction.
+fn op_response(op: proto::ResponseOp, header: &ResponseHeader) -> Result<OpResponse> {
     use response_op::Response;
     match op.response {
-        Some(Response::ResponseRange(mut answer)) => {
-            answer.header = Some(*whole);
-            Ok(OpResponse::Get(answer.try_into()?))
+        Some(Response::ResponseRange(mut response)) => {
+            response.header = Some(*header);
+            Ok(OpResponse::Get(response.try_into()?))
         }
-        Some(Response::ResponsePut(mut answer)) => {
-            answer.header = Some(*whole);
-            Ok(OpResponse::Put(answer.try_into()?))
+        Some(Response::ResponsePut(mut response)) => {
+            response.header = Some(*header);
+            Ok(OpResponse::Put(response.try_into()?))
         }
-        Some(Response::ResponseDeleteRange(mut answer)) => {
-            answer.header = Some(*whole);
-            Ok(OpResponse::Delete(answer.try_into()?))
+        Some(Response::ResponseDeleteRange(mut response)) => {
+            response.header = Some(*header);
+            Ok(OpResponse::Delete(response.try_into()?))
         }
-        Some(Response::ResponseTxn(mut answer)) => {
-            answer.header = Some(*whole);
-            Ok(OpResponse::Txn(answer.try_into()?))
+        Some(Response::ResponseTxn(mut response)) => {
+            response.header = Some(*header);
+            Ok(OpResponse::Txn(response.try_into()?))
         }
         None => Err(Error::new(
             ErrorKind::Protocol,
             Outcome::Unknown,
-            "an answer inside of the transaction is missing",
+            "the response to an operation of the transaction is missing",
         )),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{delete, get, put, version};
+    use super::super::{delete, get, put};
     use super::*;
 
     #[test]
-    fn only_a_transaction_without_writes_may_be_repeated() {
+    fn transaction_with_a_write_is_no_read() {
         let reads = txn()
-            .when([version("k").eq(0)])
+            .when([Compare::version("k").eq(0)])
             .then([get("a")])
             .otherwise([get("b")]);
         assert!(is_read_only(&reads.wire().unwrap()));
         let nested = txn().then([txn().otherwise([reads.clone()])]);
         assert!(is_read_only(&nested.wire().unwrap()));
-        let hidden = txn().then([txn().otherwise([delete("a")])]);
-        assert!(!is_read_only(&hidden.wire().unwrap()));
+        let nested_write = txn().then([txn().otherwise([delete("a")])]);
+        assert!(!is_read_only(&nested_write.wire().unwrap()));
         assert!(!is_read_only(
             &reads.otherwise([put("a", "b")]).wire().unwrap()
         ));
     }
 
     #[test]
-    fn a_bad_request_inside_makes_the_transaction_bad() {
-        let bad = txn().then([txn().then([put("", "v")])]);
-        assert_eq!(bad.wire().unwrap_err().kind(), ErrorKind::EmptyKey);
+    fn invalid_operation_invalidates_the_transaction() {
+        let invalid = txn().then([txn().then([put("", "v")])]);
+        assert_eq!(invalid.wire().unwrap_err().kind(), ErrorKind::EmptyKey);
+    }
+
+    #[test]
+    fn conditions_and_operations_take_one_or_several() {
+        let several = txn()
+            .when([Compare::version("k").eq(0), Compare::lease("k").eq(0)])
+            .then((put("a", "1"), get("b"), delete("c")))
+            .otherwise(vec![get("a"), get("b")]);
+        let wire = several.wire().unwrap();
+        assert_eq!(
+            (wire.compare.len(), wire.success.len(), wire.failure.len()),
+            (2, 3, 2)
+        );
+        let single = txn()
+            .when(Compare::version("k").eq(0))
+            .then(put("a", "1"))
+            .otherwise(txn());
+        let wire = single.wire().unwrap();
+        assert_eq!(
+            (wire.compare.len(), wire.success.len(), wire.failure.len()),
+            (1, 1, 1)
+        );
     }
 }

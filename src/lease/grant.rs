@@ -5,18 +5,15 @@ use std::{sync::Arc, time::Duration};
 use actix::Recipient;
 
 use super::{
-    LeaseMessage,
-    engine::{actor::now, cell::LeaseCell, deadline::Deadline},
+    LeaseMessage, SubscribeLease,
+    engine::{actor::now, cell::LeaseCell, deadline::Deadline, service::LeaseClient},
 };
 use super::{lease_handle::Lease, revoke};
 use crate::{
-    actor::SubscribeLease,
-    call::Rpc,
-    client::Client,
+    call::Caller,
     error::{Error, ErrorKind, Outcome, Result},
-    proto::{LeaseGrantRequest, LeaseGrantResponse},
-    request::request,
-    retry::RpcClass,
+    proto::{LeaseGrantRequest, LeaseGrantResponse, rpc, rpc::RpcClass},
+    request::{ClientHandle, macros::request},
     transport::grpc,
 };
 
@@ -38,7 +35,7 @@ struct KeepOptions {
     give_up_after: Option<Duration>,
 }
 
-request!(Grant { ttl, id, options } -> Lease);
+request!(Grant { ttl, id, options } -> Lease, LeaseClient);
 
 /// A request that grants a lease. Its time to live is counted in whole seconds, rounded up; etcd raises what is shorter
 /// than one and a half election time-outs.
@@ -90,9 +87,10 @@ impl<C> Grant<C> {
         self
     }
 
-    async fn perform(self, client: &Client, timeout: Duration) -> Result<Lease> {
+    async fn perform(self, client: &impl LeaseClient, timeout: Duration) -> Result<Lease> {
         let ttl = whole_seconds(self.ttl)?;
-        if client.is_ending() {
+        let service = client.leases();
+        if service.core.is_shutting_down() {
             return Err(Error::shut_down());
         }
         let (id, class) = match self.id {
@@ -102,12 +100,7 @@ impl<C> Grant<C> {
             Some(id) => (id, RpcClass::Mutation),
             None => (fastrand::i64(1..), RpcClass::Grant),
         };
-        let rpc = Rpc {
-            path: "/etcdserverpb.Lease/LeaseGrant",
-            class,
-            leaderless: false,
-            waits: false,
-        };
+        let rpc = rpc::LEASE_GRANT.with_class(class);
         let asked_at = now();
         let body = grpc::encode(&LeaseGrantRequest { ttl, id })?;
         let answer: LeaseGrantResponse = client.caller().unary(rpc, body, timeout).await?;
@@ -125,7 +118,7 @@ impl<C> Grant<C> {
             deadline = deadline.give_up_after(after);
         }
         let cell = Arc::new(LeaseCell::new(id, deadline.ttl(), deadline.deadline()));
-        let mut lease = Lease::new(client.clone(), cell, deadline);
+        let mut lease = Lease::new(service.clone(), cell, deadline);
         if self.options.keep {
             lease.keep_alive();
         } else if self.id.is_some() {
@@ -135,17 +128,17 @@ impl<C> Grant<C> {
             lease = lease.revoke_on_drop();
         }
         // Asked only now: what was given to the keeper before the client began to end is ended by it.
-        if client.is_ending() {
+        if service.core.is_shutting_down() {
             let left = timeout.saturating_sub(now().saturating_duration_since(asked_at));
-            return Err(take_back(lease, client, left).await);
+            return Err(take_back(lease, service.caller(), left).await);
         }
         Ok(lease)
     }
 }
 
 /// Granted while the client was shut down: there is nobody to keep it, and it is not left behind either.
-async fn take_back(lease: Lease, client: &Client, timeout: Duration) -> Error {
-    let gone = revoke::send(client.caller(), lease.detach(), timeout).await;
+async fn take_back(lease: Lease, caller: &Caller, timeout: Duration) -> Error {
+    let gone = revoke::send(caller, lease.detach(), timeout).await;
     Error::shut_down().with_outcome(if gone.is_ok() {
         Outcome::Rejected
     } else {

@@ -7,12 +7,11 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::engine::{RenewOnce, actor::now, deadline::later};
+use super::engine::{RenewOnce, actor::now, deadline::later, service::LeaseClient};
 use crate::{
-    client::Client,
     error::{Error, ErrorKind, Outcome, Result},
     proto::LeaseKeepAliveResponse,
-    request::request,
+    request::macros::request,
     retry::table,
 };
 
@@ -30,7 +29,7 @@ pub struct KeepAliveOnce<C = ()> {
     client: C,
 }
 
-request!(KeepAliveOnce { id } -> KeepAliveOnceResponse);
+request!(KeepAliveOnce { id } -> KeepAliveOnceResponse, LeaseClient);
 
 /// A request that renews a lease once. It uses the keepalive stream of the leases that are kept. Fails with
 /// [`ErrorKind::LeaseNotFound`] if there is no such lease.
@@ -48,7 +47,11 @@ impl<C> KeepAliveOnce<C> {
         self.id
     }
 
-    async fn perform(self, client: &Client, timeout: Duration) -> Result<KeepAliveOnceResponse> {
+    async fn perform(
+        self,
+        client: &impl LeaseClient,
+        timeout: Duration,
+    ) -> Result<KeepAliveOnceResponse> {
         if self.id <= 0 {
             return Err(Error::invalid("a lease's id is a positive number"));
         }
@@ -57,7 +60,7 @@ impl<C> KeepAliveOnce<C> {
         let mut last = None;
         while Instant::now() < deadline {
             let (answer, answered) = oneshot::channel();
-            let keeper = client.lease_keeper();
+            let keeper = &client.leases().keeper;
             if !keeper.connected() {
                 return Err(Error::shut_down());
             }

@@ -17,11 +17,11 @@ use super::{
         actor::now,
         cell::{LeaseCell, OnTheWay},
         deadline::Deadline,
+        service::LeaseService,
     },
 };
-use super::{TimeToLive, time_to_live};
+use super::{TimeToLive, revoke, time_to_live};
 use crate::{
-    client::Client,
     error::Result,
     runtime::delivery::{Unheard, deliver},
 };
@@ -32,7 +32,7 @@ use crate::{
 /// [`revoke_on_drop`](Self::revoke_on_drop).
 #[must_use = "a lease is not kept alive once its handle is dropped"]
 pub struct Lease {
-    client: Client,
+    client: LeaseService,
     cell: Arc<LeaseCell>,
     /// Until it is kept.
     deadline: Option<Box<Deadline>>,
@@ -42,7 +42,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    pub(super) fn new(client: Client, cell: Arc<LeaseCell>, deadline: Deadline) -> Self {
+    pub(super) fn new(client: LeaseService, cell: Arc<LeaseCell>, deadline: Deadline) -> Self {
         Self {
             client,
             cell,
@@ -79,7 +79,7 @@ impl Lease {
     pub fn keep_alive(&mut self) {
         if let Some(deadline) = self.deadline.take() {
             self.announced = true;
-            self.client.lease_keeper().do_send(Keep {
+            self.client.keeper.do_send(Keep {
                 cell: OnTheWay::new(self.cell.clone()),
                 deadline: *deadline,
             });
@@ -97,7 +97,7 @@ impl Lease {
     pub(super) fn announce(&mut self) {
         if !std::mem::replace(&mut self.announced, true) {
             let cell = self.cell.clone();
-            self.client.lease_keeper().do_send(Announce { cell });
+            self.client.keeper.do_send(Announce { cell });
         }
     }
 
@@ -116,10 +116,10 @@ impl Lease {
         let event = self.cell.lost().map(LeaseEvent::Lost);
         let last = event.map(|event| LeaseMessage { lease, event });
         let unheard = Unheard::new(recipient.clone(), last);
-        self.client.run(move || {
+        self.client.core.run(Box::new(move || {
             unheard.started();
             actix_rt::spawn(deliver(news, recipient));
-        });
+        }));
     }
 
     /// Waits until a kept lease is lost, and tells why. A lease that is not kept never is.
@@ -140,7 +140,7 @@ impl Lease {
     }
 
     /// Asks the server how long it has left and, with `.with_keys()`, which keys are bound to it.
-    pub fn time_to_live(&self) -> TimeToLive<Client> {
+    pub fn time_to_live(&self) -> TimeToLive<LeaseService> {
         time_to_live(self.id()).on(&self.client)
     }
 
@@ -152,7 +152,7 @@ impl Lease {
     /// Ends it; its keys are deleted. If that fails it is not kept any more and ends with its time.
     pub async fn revoke(mut self) -> Result<()> {
         self.release(false);
-        self.client.revoke(self.id()).await.map(drop)
+        revoke(self.id()).on(&self.client).await.map(drop)
     }
 
     /// Leaves it alone: it is neither kept any more nor revoked, and somebody else may keep it by its id.
@@ -165,7 +165,7 @@ impl Lease {
         self.released = true;
         self.cell.close();
         if self.announced {
-            self.client.lease_keeper().do_send(Release {
+            self.client.keeper.do_send(Release {
                 cell: self.cell.clone(),
                 revoke,
             });

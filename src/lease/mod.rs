@@ -19,6 +19,7 @@ mod keep_alive_once;
 mod lease_handle;
 mod queries;
 pub(crate) mod revoke;
+mod subscribe;
 
 pub use engine::deadline::LeaseLost;
 pub use events::{LeaseEvent, LeaseEvents, LeaseMessage};
@@ -28,42 +29,13 @@ pub use keep_alive_once::{KeepAliveOnce, KeepAliveOnceResponse, keep_alive_once}
 pub use lease_handle::Lease;
 pub use queries::{Leases, LeasesResponse, TimeToLive, TimeToLiveResponse, leases, time_to_live};
 pub use revoke::{Revoke, RevokeResponse, revoke};
+pub use subscribe::SubscribeLease;
 
-use std::time::Duration;
+use crate::{proto, request::macros::response_headers};
 
-use crate::{client::Client, proto, request::answers};
-
-answers!(
+response_headers!(
     proto::LeaseGrantResponse,
     proto::LeaseRevokeResponse,
     proto::LeaseTimeToLiveResponse,
     proto::LeaseLeasesResponse,
 );
-
-impl Client {
-    /// Grants a lease: keys put with it are deleted when it ends. Kept alive only with
-    /// [`keep_alive`](Grant::keep_alive).
-    pub fn lease(&self, ttl: Duration) -> Grant<Self> {
-        grant(ttl).on(self)
-    }
-
-    /// Renews a lease once, by its id.
-    pub fn keep_alive_once(&self, lease: impl Into<i64>) -> KeepAliveOnce<Self> {
-        keep_alive_once(lease).on(self)
-    }
-
-    /// Asks how long a lease has left and, with `.with_keys()`, which keys are bound to it.
-    pub fn time_to_live(&self, lease: impl Into<i64>) -> TimeToLive<Self> {
-        time_to_live(lease).on(self)
-    }
-
-    /// Ends a lease by its id; its keys are deleted.
-    pub fn revoke(&self, lease: impl Into<i64>) -> Revoke<Self> {
-        revoke(lease).on(self)
-    }
-
-    /// Lists the leases of the cluster.
-    pub fn leases(&self) -> Leases<Self> {
-        leases().on(self)
-    }
-}

@@ -5,14 +5,12 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::{
-    call::Rpc,
-    client::Client,
     error::Result,
     proto::{
         LeaseLeasesRequest, LeaseLeasesResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+        rpc,
     },
-    request::request,
-    retry::RpcClass,
+    request::{ClientHandle, macros::request},
     transport::grpc,
 };
 
@@ -46,13 +44,12 @@ impl<C> TimeToLive<C> {
         self
     }
 
-    async fn perform(self, client: &Client, timeout: Duration) -> Result<TimeToLiveResponse> {
-        let rpc = Rpc {
-            path: "/etcdserverpb.Lease/LeaseTimeToLive",
-            class: RpcClass::Read,
-            leaderless: false,
-            waits: false,
-        };
+    async fn perform(
+        self,
+        client: &impl ClientHandle,
+        timeout: Duration,
+    ) -> Result<TimeToLiveResponse> {
+        let rpc = rpc::LEASE_TIME_TO_LIVE;
         let body = grpc::encode(&self.wire)?;
         let answer: LeaseTimeToLiveResponse = client.caller().unary(rpc, body, timeout).await?;
         Ok(TimeToLiveResponse {
@@ -112,13 +109,12 @@ pub fn leases() -> Leases {
 }
 
 impl<C> Leases<C> {
-    async fn perform(self, client: &Client, timeout: Duration) -> Result<LeasesResponse> {
-        let rpc = Rpc {
-            path: "/etcdserverpb.Lease/LeaseLeases",
-            class: RpcClass::Read,
-            leaderless: false,
-            waits: false,
-        };
+    async fn perform(
+        self,
+        client: &impl ClientHandle,
+        timeout: Duration,
+    ) -> Result<LeasesResponse> {
+        let rpc = rpc::LEASE_LEASES;
         let body = grpc::encode(&LeaseLeasesRequest {})?;
         let answer: LeaseLeasesResponse = client.caller().unary(rpc, body, timeout).await?;
         Ok(answer.into())

@@ -3,12 +3,10 @@
 use std::time::Duration;
 
 use crate::{
-    call::{Caller, Rpc},
-    client::Client,
+    call::Caller,
     error::Result,
-    proto::{LeaseRevokeRequest, LeaseRevokeResponse, ResponseHeader},
-    request::request,
-    retry::RpcClass,
+    proto::{LeaseRevokeRequest, LeaseRevokeResponse, ResponseHeader, rpc},
+    request::{ClientHandle, macros::request},
     transport::grpc,
 };
 
@@ -34,7 +32,11 @@ pub fn revoke(lease: impl Into<i64>) -> Revoke {
 }
 
 impl<C> Revoke<C> {
-    async fn perform(self, client: &Client, timeout: Duration) -> Result<RevokeResponse> {
+    async fn perform(
+        self,
+        client: &impl ClientHandle,
+        timeout: Duration,
+    ) -> Result<RevokeResponse> {
         let answer = send(client.caller(), self.id, timeout).await?;
         Ok(answer.into())
     }
@@ -50,14 +52,8 @@ pub(crate) async fn send(
     id: i64,
     timeout: Duration,
 ) -> Result<LeaseRevokeResponse> {
-    let rpc = Rpc {
-        path: "/etcdserverpb.Lease/LeaseRevoke",
-        class: RpcClass::Revoke,
-        leaderless: false,
-        waits: false,
-    };
     let body = grpc::encode(&LeaseRevokeRequest { id })?;
-    caller.unary(rpc, body, timeout).await
+    caller.unary(rpc::LEASE_REVOKE, body, timeout).await
 }
 
 /// What a [`Revoke`] did.

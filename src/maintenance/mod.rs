@@ -1,6 +1,6 @@
-//! Looking after the members: status, alarms, defragmentation, hashes, leadership, downgrades.
+//! Maintenance: status, alarms, defragmentation, hashes, snapshots, leader moves, downgrades.
 //!
-//! Requests that concern one member are sent to it with `.at(endpoint)`, over the connection the client has anyway.
+//! A request about one member is sent to it with `.at(endpoint)`, over the connection that the client already has.
 //!
 //! ```no_run
 //! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
@@ -12,33 +12,31 @@
 //! # }
 //! ```
 
+mod leader_and_alarms;
 pub mod snapshot;
-mod snapshot_checksum;
-mod snapshot_file;
-mod upkeep;
 pub(crate) mod versions;
 
 use crate::{
-    call::Rpc,
-    client::Client,
     error::{Error, Result},
     proto::{
         self, AlarmRequest, DefragmentRequest, DowngradeRequest, HashKvRequest, HashRequest,
         ResponseHeader, StatusRequest, alarm_request::AlarmAction,
-        downgrade_request::DowngradeAction,
+        downgrade_request::DowngradeAction, rpc, rpc::RpcClass,
     },
-    request::{HeaderResponse, MemberRequest, Request, answers, header, header_responses},
-    retry::RpcClass,
+    request::{
+        HeaderResponse, MemberRequest, Request, header,
+        macros::{from_response, header_responses, response_headers},
+    },
 };
 
 pub use self::{
-    snapshot_file::{SavedSnapshot, SnapshotToFile},
-    upkeep::{DisarmAll, MoveLeader},
+    leader_and_alarms::{DisarmAll, MoveLeader},
+    snapshot::{SavedSnapshot, SnapshotToFile},
     versions::MemberVersion,
 };
 pub use crate::proto::AlarmType;
 
-answers!(
+response_headers!(
     proto::AlarmResponse,
     proto::StatusResponse,
     proto::HashResponse,
@@ -47,58 +45,33 @@ answers!(
 );
 header_responses!(proto::DefragmentResponse, proto::MoveLeaderResponse);
 
-const ALARM: &str = "/etcdserverpb.Maintenance/Alarm";
-const DOWNGRADE: &str = "/etcdserverpb.Maintenance/Downgrade";
-pub(super) const STATUS: Rpc = own("/etcdserverpb.Maintenance/Status", RpcClass::Read);
-
-/// What a member answers by itself, with a leader or without.
-const fn own(path: &'static str, class: RpcClass) -> Rpc {
-    Rpc {
-        path,
-        class,
-        leaderless: true,
-        waits: false,
-    }
-}
-
-/// What the cluster has to agree on.
-pub(super) const fn agreed(path: &'static str, class: RpcClass) -> Rpc {
-    Rpc {
-        path,
-        class,
-        leaderless: false,
-        waits: false,
-    }
-}
-
-/// Looking after the members; see [`Client::maintenance`].
+/// Maintenance requests, made by [`Client::maintenance`](crate::Client::maintenance).
 #[derive(Debug, Clone)]
-pub struct Maintenance<C = Client>(pub(super) C);
+pub struct Maintenance<C = ()>(pub(super) C);
 
-impl Client {
-    /// Looking after the members.
-    pub fn maintenance(&self) -> Maintenance {
-        Maintenance(self.clone())
-    }
-}
-
-/// The same, bound to no client yet: messages to the actor [`Etcd`](crate::Etcd), or to be bound with `.on(&client)`.
-pub fn requests() -> Maintenance<()> {
+/// Creates unbound requests: messages to the actor [`Etcd`](crate::Etcd), or bound later with `.on(&client)`.
+pub fn requests() -> Maintenance {
     Maintenance(())
 }
 
+impl<C> Maintenance<C> {
+    pub(crate) fn new(client: C) -> Self {
+        Self(client)
+    }
+}
+
 impl<C: Clone> Maintenance<C> {
-    /// What a member says of itself.
+    /// Returns the status of a member.
     pub fn status(&self) -> MemberRequest<Status, C> {
-        MemberRequest::new::<proto::StatusResponse>(&self.0, STATUS, &StatusRequest {})
+        MemberRequest::new::<proto::StatusResponse>(&self.0, rpc::STATUS, &StatusRequest {})
     }
 
-    /// The alarms that are raised.
+    /// Lists the active alarms.
     pub fn alarms(&self) -> Request<Alarms, C> {
         self.alarm(RpcClass::Read, AlarmAction::Get, 0, AlarmType::None)
     }
 
-    /// Takes one alarm of one member back; the answer has it if it was raised.
+    /// Disarms one alarm of one member. The response contains the alarm if it was active.
     pub fn disarm(&self, alarm: Alarm) -> Request<Alarms, C> {
         self.alarm(
             RpcClass::Idempotent,
@@ -120,42 +93,44 @@ impl<C: Clone> Maintenance<C> {
             member_id,
             alarm: alarm.into(),
         };
-        Request::new::<proto::AlarmResponse>(&self.0, agreed(ALARM, class), &request)
+        Request::new::<proto::AlarmResponse>(&self.0, rpc::ALARM.with_class(class), &request)
     }
 
-    /// Gives the space of deleted and compacted data back to the file system. The member serves nothing meanwhile, so
-    /// do one at a time, and allow as long as its database needs (`.timeout`). Where its answer is lost, it may still be
-    /// at it ([`Outcome::Unknown`](crate::Outcome::Unknown)): no other member is asked then.
+    /// Returns the space of deleted and compacted data to the file system. The member does not serve requests
+    /// meanwhile: defragment one member at a time and set a `.timeout` that fits its database. If the response is lost,
+    /// the member may still be defragmenting ([`Outcome::Unknown`](crate::Outcome::Unknown)); the request is then not
+    /// sent to another member.
     pub fn defragment(&self) -> MemberRequest<HeaderResponse, C> {
-        // Twice does no harm to one member, but would stop two of them.
-        let rpc = own("/etcdserverpb.Maintenance/Defragment", RpcClass::Mutation);
+        // Not idempotent in effect: a retry on another member would stop two members at once.
+        let rpc = rpc::DEFRAGMENT;
         MemberRequest::new::<proto::DefragmentResponse>(&self.0, rpc, &DefragmentRequest {})
     }
 
-    /// The hash of all a member stores, its own bookkeeping among it. To compare members use [`hash_kv`](Self::hash_kv).
+    /// Returns the hash of the whole database of a member, including member-specific data. To compare members, use
+    /// [`hash_kv`](Self::hash_kv).
     pub fn hash(&self) -> MemberRequest<Hash, C> {
-        let rpc = own("/etcdserverpb.Maintenance/Hash", RpcClass::Read);
+        let rpc = rpc::HASH;
         MemberRequest::new::<proto::HashResponse>(&self.0, rpc, &HashRequest {})
     }
 
-    /// The hash of a member's keys and values up to a revision, 0 for the newest: equal on all members that have the
-    /// same compacted revision.
+    /// Returns the hash of a member's keys and values up to a revision (0 for the newest). It is equal on all members
+    /// with the same compacted revision.
     pub fn hash_kv(&self, revision: i64) -> MemberRequest<HashKv, C> {
-        let rpc = own("/etcdserverpb.Maintenance/HashKV", RpcClass::Read);
+        let rpc = rpc::HASH_KV;
         MemberRequest::new::<proto::HashKvResponse>(&self.0, rpc, &HashKvRequest { revision })
     }
 
-    /// Asks whether the cluster could be downgraded to this version (since etcd 3.5).
+    /// Checks whether the cluster can be downgraded to a version. Since etcd 3.5.
     pub fn downgrade_validate(&self, version: impl Into<String>) -> Request<Downgrade, C> {
         self.downgrade(RpcClass::Read, DowngradeAction::Validate, version)
     }
 
-    /// Allows members of this older version (since etcd 3.6; 3.5 knows it, but never answers).
+    /// Starts a downgrade: allows members of this older version. Since etcd 3.6 (3.5 never responds).
     pub fn downgrade_enable(&self, version: impl Into<String>) -> Request<Downgrade, C> {
         self.downgrade(RpcClass::Mutation, DowngradeAction::Enable, version)
     }
 
-    /// Ends the downgrade that is under way (since etcd 3.6; 3.5 knows it, but never answers).
+    /// Cancels the downgrade in progress. Since etcd 3.6 (3.5 never responds).
     pub fn downgrade_cancel(&self) -> Request<Downgrade, C> {
         self.downgrade(RpcClass::Mutation, DowngradeAction::Cancel, "")
     }
@@ -170,60 +145,64 @@ impl<C: Clone> Maintenance<C> {
             action: action.into(),
             version: version.into(),
         };
-        Request::new::<proto::DowngradeResponse>(&self.0, agreed(DOWNGRADE, class), &request)
+        Request::new::<proto::DowngradeResponse>(
+            &self.0,
+            rpc::DOWNGRADE.with_class(class),
+            &request,
+        )
     }
 }
 
-/// What a member says of itself.
+/// The status of a member.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Status {
-    /// Who answered.
+    /// Cluster, member and revision of the response.
     pub header: ResponseHeader,
-    /// The version of its binary.
+    /// Version of the member's binary.
     pub version: String,
-    /// The version of its data's format; empty before etcd 3.6.
+    /// Version of the storage format; empty before etcd 3.6.
     pub storage_version: String,
-    /// The member it takes for the leader; 0 where it knows none.
+    /// Id of the leader as this member knows it; 0 if it knows none.
     pub leader: u64,
-    /// Whether it has no vote.
+    /// Whether the member is a learner, without a vote.
     pub is_learner: bool,
-    /// The raft term.
+    /// Raft term.
     pub raft_term: u64,
-    /// The newest entry of the raft log that is known to be committed.
+    /// Index of the newest committed raft entry that the member knows.
     pub raft_index: u64,
-    /// The newest entry that was applied.
+    /// Index of the newest applied raft entry.
     pub raft_applied_index: u64,
-    /// The size of the database file in bytes.
+    /// Size of the database file in bytes.
     pub db_size: i64,
-    /// How much of it holds data.
+    /// Bytes of the file that hold data.
     pub db_size_in_use: i64,
-    /// How far it may grow; 0 before etcd 3.6.
+    /// Largest allowed size of the file in bytes; 0 before etcd 3.6.
     pub db_size_quota: i64,
-    /// What is wrong with the member, in its own words: alarms, no leader.
+    /// Problems as the member reports them, such as alarms or no leader.
     pub errors: Vec<String>,
-    /// The version the cluster is being downgraded to, if it is.
+    /// Target version of a downgrade in progress.
     pub downgrading_to: Option<String>,
 }
 
 impl TryFrom<proto::StatusResponse> for Status {
     type Error = Error;
 
-    fn try_from(answer: proto::StatusResponse) -> Result<Self> {
+    fn try_from(response: proto::StatusResponse) -> Result<Self> {
         Ok(Self {
-            header: header(answer.header)?,
-            version: answer.version,
-            storage_version: answer.storage_version,
-            leader: answer.leader,
-            is_learner: answer.is_learner,
-            raft_term: answer.raft_term,
-            raft_index: answer.raft_index,
-            raft_applied_index: answer.raft_applied_index,
-            db_size: answer.db_size,
-            db_size_in_use: answer.db_size_in_use,
-            db_size_quota: answer.db_size_quota,
-            errors: answer.errors,
-            downgrading_to: answer
+            header: header(response.header)?,
+            version: response.version,
+            storage_version: response.storage_version,
+            leader: response.leader,
+            is_learner: response.is_learner,
+            raft_term: response.raft_term,
+            raft_index: response.raft_index,
+            raft_applied_index: response.raft_applied_index,
+            db_size: response.db_size,
+            db_size_in_use: response.db_size_in_use,
+            db_size_quota: response.db_size_quota,
+            errors: response.errors,
+            downgrading_to: response
                 .downgrade_info
                 .filter(|info| info.enabled)
                 .map(|info| info.target_version),
@@ -234,17 +213,17 @@ impl TryFrom<proto::StatusResponse> for Status {
 /// An alarm of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alarm {
-    /// The member's id.
+    /// Member id.
     pub member: u64,
-    /// What is wrong.
+    /// Kind of alarm.
     pub kind: AlarmType,
 }
 
-/// Alarms: those that are raised, or those that were taken back.
+/// A list of alarms: the active ones, or those that were disarmed.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Alarms {
-    /// Who answered; etcd 3.4 leaves it out.
+    /// Cluster, member and revision of the response; missing in etcd 3.4.
     pub header: Option<ResponseHeader>,
     /// The alarms.
     pub alarms: Vec<Alarm>,
@@ -253,83 +232,54 @@ pub struct Alarms {
 impl TryFrom<proto::AlarmResponse> for Alarms {
     type Error = Error;
 
-    fn try_from(answer: proto::AlarmResponse) -> Result<Self> {
+    fn try_from(response: proto::AlarmResponse) -> Result<Self> {
         let alarm = |alarm: proto::AlarmMember| Alarm {
             member: alarm.member_id,
             kind: alarm.alarm(),
         };
         Ok(Self {
-            header: answer.header,
-            alarms: answer.alarms.into_iter().map(alarm).collect(),
+            header: response.header,
+            alarms: response.alarms.into_iter().map(alarm).collect(),
         })
     }
 }
 
-/// The hash of a whole database.
+/// The hash of a whole database, from [`Maintenance::hash`].
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Hash {
-    /// Who answered.
+    /// Cluster, member and revision of the response.
     pub header: ResponseHeader,
     /// The hash.
     pub hash: u32,
 }
 
-impl TryFrom<proto::HashResponse> for Hash {
-    type Error = Error;
+from_response!(Hash: proto::HashResponse => hash);
 
-    fn try_from(answer: proto::HashResponse) -> Result<Self> {
-        Ok(Self {
-            header: header(answer.header)?,
-            hash: answer.hash,
-        })
-    }
-}
-
-/// The hash of the keys and values.
+/// The hash of keys and values, from [`Maintenance::hash_kv`].
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct HashKv {
-    /// Who answered.
+    /// Cluster, member and revision of the response.
     pub header: ResponseHeader,
     /// The hash.
     pub hash: u32,
-    /// What was compacted away: hashes compare only where this is the same.
+    /// Compacted revision. Only hashes with the same compacted revision can be compared.
     pub compact_revision: i64,
-    /// The revision that was hashed up to; 0 before etcd 3.6.
+    /// Newest revision in the hash; 0 before etcd 3.6.
     pub hash_revision: i64,
 }
 
-impl TryFrom<proto::HashKvResponse> for HashKv {
-    type Error = Error;
+from_response!(HashKv: proto::HashKvResponse => hash, compact_revision, hash_revision);
 
-    fn try_from(answer: proto::HashKvResponse) -> Result<Self> {
-        Ok(Self {
-            header: header(answer.header)?,
-            hash: answer.hash,
-            compact_revision: answer.compact_revision,
-            hash_revision: answer.hash_revision,
-        })
-    }
-}
-
-/// What a request about a downgrade found.
+/// The response to a downgrade request.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Downgrade {
-    /// Who answered.
+    /// Cluster, member and revision of the response.
     pub header: ResponseHeader,
-    /// The cluster's version now.
+    /// Current version of the cluster.
     pub version: String,
 }
 
-impl TryFrom<proto::DowngradeResponse> for Downgrade {
-    type Error = Error;
-
-    fn try_from(answer: proto::DowngradeResponse) -> Result<Self> {
-        Ok(Self {
-            header: header(answer.header)?,
-            version: answer.version,
-        })
-    }
-}
+from_response!(Downgrade: proto::DowngradeResponse => version);

@@ -1,83 +1,84 @@
-//! Which etcd the members run, and whether that is new enough.
+//! Versions of the members.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
-use super::Status;
+use super::{Maintenance, Status};
 use crate::{
-    client::Client,
     error::{Error, ErrorKind, Outcome, Result},
+    request::ClientHandle,
 };
 
-/// What a member runs.
+/// The version of a member.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct MemberVersion {
     /// The member's endpoint.
     pub endpoint: String,
-    /// Its version, like `3.7.2`, or why it cannot be told.
+    /// Version, such as `3.7.2`, or the error of the member.
     pub version: Result<String>,
 }
 
-impl Client {
-    /// What every member runs. A member that does not answer within the request time-out is told with its error.
-    pub async fn versions(&self) -> Vec<MemberVersion> {
-        self.versions_within(self.request_timeout()).await
+/// Returns the version of every member. A member that does not respond within the timeout is listed with its error.
+pub(crate) async fn member_versions(
+    client: &impl ClientHandle,
+    endpoints: Vec<String>,
+    timeout: Duration,
+) -> Vec<MemberVersion> {
+    let maintenance = Maintenance::new(client.clone());
+    let requests: Vec<_> = endpoints
+        .iter()
+        .map(|endpoint| {
+            let status = maintenance.status().at(endpoint).timeout(timeout);
+            tokio::spawn(status.into_future())
+        })
+        .collect();
+    let mut versions = Vec::with_capacity(requests.len());
+    for (endpoint, status) in endpoints.into_iter().zip(requests) {
+        let status: Result<Status> = status.await.unwrap_or_else(|_| {
+            Err(Error::new(
+                ErrorKind::Internal,
+                Outcome::NotSent,
+                "the status request was dropped",
+            ))
+        });
+        versions.push(MemberVersion {
+            endpoint,
+            version: status.map(|status| status.version),
+        });
     }
+    versions
+}
 
-    async fn versions_within(&self, patience: Duration) -> Vec<MemberVersion> {
-        let endpoints = self.endpoints();
-        let asked: Vec<_> = endpoints
-            .iter()
-            .map(|endpoint| {
-                let status = self.maintenance().status().at(endpoint).timeout(patience);
-                tokio::spawn(status.into_future())
-            })
-            .collect();
-        let mut versions = Vec::with_capacity(asked.len());
-        for (endpoint, status) in endpoints.into_iter().zip(asked) {
-            let status: Result<Status> = status.await.unwrap_or_else(|_| {
-                Err(Error::new(
-                    ErrorKind::Internal,
-                    Outcome::NotSent,
-                    "the question was dropped",
-                ))
-            });
-            versions.push(MemberVersion {
-                endpoint,
-                version: status.map(|status| status.version),
-            });
-        }
-        versions
-    }
-
-    /// Fails with [`ErrorKind::OldCluster`] if a member that answers is older than that, and with its error if none
-    /// answers.
-    pub(crate) async fn require_version(&self, wanted: Version, patience: Duration) -> Result<()> {
-        let mut silent = None;
-        let mut told = false;
-        for member in self.versions_within(patience).await {
-            match member.version {
-                Ok(version) => {
-                    told = true;
-                    if Version::parse(&version).is_none_or(|found| found < wanted) {
-                        return Err(Error::new(
-                            ErrorKind::OldCluster,
-                            Outcome::NotSent,
-                            format!("{} runs {version}", member.endpoint),
-                        ));
-                    }
+/// Fails with [`ErrorKind::OldCluster`] if a member runs an older version than `required`. Members that do not respond
+/// are ignored, unless none responds.
+pub(crate) fn require_version(members: Vec<MemberVersion>, required: Version) -> Result<()> {
+    let mut failure = None;
+    let mut responded = false;
+    for member in members {
+        match member.version {
+            Ok(version) => {
+                responded = true;
+                if Version::parse(&version).is_none_or(|found| found < required) {
+                    return Err(Error::new(
+                        ErrorKind::OldCluster,
+                        Outcome::NotSent,
+                        format!(
+                            "{} runs etcd {version}, but `min_cluster_version` requires {required}",
+                            member.endpoint
+                        ),
+                    ));
                 }
-                Err(error) => silent = Some(error),
             }
+            Err(error) => failure = Some(error),
         }
-        match silent {
-            Some(error) if !told => Err(error),
-            _ => Ok(()),
-        }
+    }
+    match failure {
+        Some(error) if !responded => Err(error),
+        _ => Ok(()),
     }
 }
 
-/// A version as far as it matters: `3.5` is older than `3.5.1` and newer than `3.4.30`.
+/// A release version. Missing parts count as 0: `3.5` is older than `3.5.1` and newer than `3.4.30`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version([u32; 3]);
 
@@ -90,6 +91,13 @@ impl Version {
             *number = part.parse().ok()?;
         }
         parts.next().is_none().then_some(Self(version))
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [major, minor, patch] = self.0;
+        write!(f, "{major}.{minor}.{patch}")
     }
 }
 

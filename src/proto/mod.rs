@@ -13,7 +13,9 @@
 
 #[cfg(test)]
 mod golden;
+mod key_value;
 mod redacted;
+pub(crate) mod rpc;
 
 pub use etcdserverpb::*;
 pub use generated::{authpb, etcdserverpb, health, mvccpb, v3electionpb, v3lockpb};

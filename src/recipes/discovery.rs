@@ -54,9 +54,9 @@ pub use super::{
     naming::Instance,
     observation::Subscription,
     roster::{Change, Instances},
+    subscribe::SubscribeInstances,
 };
 use crate::{
-    actor::SubscribeInstances,
     client::Client,
     error::{Error, Result},
     request::{IntoBytes, ResponseFuture},

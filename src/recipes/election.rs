@@ -38,6 +38,7 @@ pub use super::{
     held::Ownership,
     observation::Subscription,
     race::{Leader, LeaderEvent, Leaders},
+    subscribe::SubscribeLeaders,
     tenure::OwnershipLost,
 };
 use super::{
@@ -48,10 +49,9 @@ use super::{
     session::Session,
 };
 use crate::{
-    actor::SubscribeLeaders,
     client::Client,
     error::{Error, Result},
-    kv::{create_revision, put},
+    kv::{Compare, put},
     request::IntoBytes,
 };
 
@@ -173,7 +173,7 @@ impl Election {
             .queue
             .client
             .txn()
-            .when([create_revision(key.clone()).eq(token)])
+            .when([Compare::create_revision(key.clone()).eq(token)])
             .then([put(key.clone(), value).lease(tenure.lease())])
             .await?;
         if !rebind.succeeded {

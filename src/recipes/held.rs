@@ -8,7 +8,7 @@ use super::tenure::{OwnershipLost, Tenure};
 use crate::{
     client::Client,
     error::Result,
-    kv::{Compare, KeyValue, Txn, create_revision, lease},
+    kv::{Compare, KeyValue, Txn},
     watch::WatchEvent,
 };
 
@@ -49,8 +49,8 @@ impl Ownership {
     /// and bound to the same lease.
     pub fn conditions(&self) -> [Compare; 2] {
         [
-            create_revision(self.key.clone()).eq(self.token),
-            lease(self.key.clone()).eq(self.lease()),
+            Compare::create_revision(self.key.clone()).eq(self.token),
+            Compare::lease(self.key.clone()).eq(self.lease()),
         ]
     }
 

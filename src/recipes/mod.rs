@@ -27,5 +27,6 @@ mod roster;
 mod running;
 pub mod session;
 pub mod singleton;
+pub(crate) mod subscribe;
 mod tenure;
 mod turns;

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
-    kv::{OpResponse, TxnResponse, create_revision, get, put},
+    kv::{Compare, OpResponse, TxnResponse, get, put},
     retry::table::{Passing, passing},
 };
 
@@ -248,8 +248,8 @@ impl Attempt {
     async fn once(&self) -> Result<Joined> {
         let key = &self.held.key;
         let condition = match self.join {
-            Join::Behind => create_revision(key.clone()).eq(0),
-            Join::IfEmpty => create_revision(self.prefix.clone()).eq(0).prefix(),
+            Join::Behind => Compare::create_revision(key.clone()).eq(0),
+            Join::IfEmpty => Compare::create_revision(self.prefix.clone()).eq(0).prefix(),
         };
         let ours = put(key.clone(), self.value.clone()).lease(self.held.lease());
         let done = self

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     client::Client,
     error::{ErrorKind, Result},
-    kv::{KeyValue, OpResponse, get, lease as lease_of, mod_revision, put, version},
+    kv::{Compare, KeyValue, OpResponse, get, put},
 };
 
 /// The longest pause between two attempts to list an instance again.
@@ -114,7 +114,7 @@ impl Desk {
             let done = self
                 .client
                 .txn()
-                .when([lease_of(key()).eq(self.lease())])
+                .when([Compare::lease(key()).eq(self.lease())])
                 .then([write()])
                 .otherwise([get(key())])
                 .await?;
@@ -128,9 +128,9 @@ impl Desk {
             let still = match owner(found, &self.leases) {
                 Owner::SomebodyElse => return Ok(Found::Taken),
                 Owner::Nobody if !again => return self.why_gone().await,
-                Owner::Nobody => version(key()).eq(0),
+                Owner::Nobody => Compare::version(key()).eq(0),
                 // Of a lease before that has not ended yet.
-                Owner::Us(revision) => mod_revision(key()).eq(revision),
+                Owner::Us(revision) => Compare::mod_revision(key()).eq(revision),
             };
             let done = self.client.txn().when([still]).then([write()]).await?;
             if done.succeeded {

@@ -39,11 +39,10 @@ use super::{
     registrar::{Registrar, State, Unregister, Update},
 };
 use crate::{
-    actor::EtcdRequest,
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
     lease::LeaseLost,
-    request::{IntoBytes, ResponseFuture},
+    request::{EtcdRequest, IntoBytes, ResponseFuture},
 };
 
 /// Default time to live.
@@ -193,7 +192,7 @@ impl Message for Register {
     type Result = Result<Registration>;
 }
 
-impl EtcdRequest for Register {
+impl EtcdRequest<Client> for Register {
     type Response = Registration;
 
     fn name(&self) -> &'static str {
@@ -204,7 +203,7 @@ impl EtcdRequest for Register {
         self.on(client).into_future()
     }
 
-    fn unwanted(self, registration: Registration) {
+    fn discard(self, registration: Registration) {
         registration.detach();
     }
 }

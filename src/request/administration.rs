@@ -1,23 +1,22 @@
-//! What the requests of the administration have in common.
+//! Requests of cluster, maintenance, authentication and health, which share two types.
 
 use std::{fmt, future::IntoFuture, time::Duration};
 
+use actix::Message;
 use bytes::Bytes;
-use prost::Message;
 
-use super::ResponseFuture;
+use super::{ClientHandle, EtcdRequest, ResponseFuture};
 use crate::{
-    call::{Answer, Caller, Rpc},
-    client::Client,
+    call::{Caller, Response},
     error::{Error, Result},
-    proto::ResponseHeader,
+    proto::{ResponseHeader, rpc::Rpc},
     transport::{Endpoint, grpc},
 };
 
-/// A request of the administration. Bound to a client it is sent when it is awaited; free (`Request<T, ()>`) it is a
-/// message to the actor [`Etcd`](crate::Etcd).
+/// An administrative request. Bound to a client it is sent when awaited; unbound (`Request<T>`) it is a message to the
+/// actor [`Etcd`](crate::Etcd).
 #[must_use = "a request is sent when it is awaited"]
-pub struct Request<T, C = Client> {
+pub struct Request<T, C = ()> {
     client: C,
     rpc: Rpc,
     body: Result<Bytes>,
@@ -26,43 +25,43 @@ pub struct Request<T, C = Client> {
 }
 
 impl<T: 'static, C: Clone> Request<T, C> {
-    pub(crate) fn new<A>(client: &C, rpc: Rpc, message: &impl Message) -> Self
+    pub(crate) fn new<R>(client: &C, rpc: Rpc, message: &impl prost::Message) -> Self
     where
-        A: Answer + 'static,
-        T: TryFrom<A, Error = Error> + Send,
+        R: Response + 'static,
+        T: TryFrom<R, Error = Error> + Send,
     {
-        Self::with_body::<A>(client, rpc, grpc::encode(message))
+        Self::with_body::<R>(client, rpc, grpc::encode(message))
     }
 
-    pub(crate) fn with_body<A>(client: &C, rpc: Rpc, body: Result<Bytes>) -> Self
+    pub(crate) fn with_body<R>(client: &C, rpc: Rpc, body: Result<Bytes>) -> Self
     where
-        A: Answer + 'static,
-        T: TryFrom<A, Error = Error> + Send,
+        R: Response + 'static,
+        T: TryFrom<R, Error = Error> + Send,
     {
         Self {
             client: client.clone(),
             rpc,
             body,
             timeout: None,
-            perform: perform::<A, T>,
+            perform: perform::<R, T>,
         }
     }
 
-    /// How long this request may take in all, retries included. Default: the client's `request_timeout`.
+    /// Longest time this request may take, retries included. Default: the client's `request_timeout`.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// The RPC it calls, such as `/etcdserverpb.Cluster/MemberList`: one type of request serves several.
+    /// The RPC that the request calls, such as `/etcdserverpb.Cluster/MemberList`. Several RPCs share this type.
     pub fn rpc(&self) -> &'static str {
         self.rpc.path
     }
 }
 
-impl<T: 'static> Request<T, ()> {
+impl<T: 'static> Request<T> {
     /// Binds the request to a client: awaiting it sends it.
-    pub fn on(self, client: &Client) -> Request<T> {
+    pub fn on<C: ClientHandle>(self, client: &C) -> Request<T, C> {
         Request {
             client: client.clone(),
             rpc: self.rpc,
@@ -73,7 +72,7 @@ impl<T: 'static> Request<T, ()> {
     }
 }
 
-impl<T: 'static> Request<T> {
+impl<T: 'static, C: ClientHandle> Request<T, C> {
     fn send(self, member: Option<Result<Endpoint>>) -> ResponseFuture<T> {
         let Self {
             client,
@@ -93,15 +92,15 @@ impl<T: 'static> Request<T> {
     }
 }
 
-fn perform<A, T>(caller: Caller, rpc: Rpc, body: Bytes, timeout: Duration) -> ResponseFuture<T>
+fn perform<R, T>(caller: Caller, rpc: Rpc, body: Bytes, timeout: Duration) -> ResponseFuture<T>
 where
-    A: Answer + 'static,
-    T: TryFrom<A, Error = Error> + Send + 'static,
+    R: Response + 'static,
+    T: TryFrom<R, Error = Error> + Send + 'static,
 {
-    Box::pin(async move { caller.unary::<A>(rpc, body, timeout).await?.try_into() })
+    Box::pin(async move { caller.unary::<R>(rpc, body, timeout).await?.try_into() })
 }
 
-impl<T: 'static> IntoFuture for Request<T> {
+impl<T: 'static, C: ClientHandle> IntoFuture for Request<T, C> {
     type Output = Result<T>;
     type IntoFuture = ResponseFuture<T>;
 
@@ -124,56 +123,65 @@ impl<T, C: Clone> Clone for Request<T, C> {
 
 impl<T, C> fmt::Debug for Request<T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The body may hold a password.
+        // The body may contain a password.
         write!(f, "Request({})", self.rpc.path)
     }
 }
 
-/// A request to one member, which is sent when it is awaited: to the member that is named with
-/// [`at`](Self::at), over its existing connection, or to any.
+/// An administrative request to one member. It is sent to the member chosen with [`at`](Self::at), over the connection
+/// the client already has, or to any member.
 #[must_use = "a request is sent when it is awaited"]
-pub struct MemberRequest<T, C = Client> {
+pub struct MemberRequest<T, C = ()> {
     request: Request<T, C>,
     member: Option<Result<Endpoint>>,
 }
 
 impl<T: 'static, C: Clone> MemberRequest<T, C> {
-    pub(crate) fn new<A>(client: &C, rpc: Rpc, message: &impl Message) -> Self
+    pub(crate) fn new<R>(client: &C, rpc: Rpc, message: &impl prost::Message) -> Self
     where
-        A: Answer + 'static,
-        T: TryFrom<A, Error = Error> + Send,
+        R: Response + 'static,
+        T: TryFrom<R, Error = Error> + Send,
     {
         Self {
-            request: Request::new::<A>(client, rpc, message),
+            request: Request::new::<R>(client, rpc, message),
             member: None,
         }
     }
 
-    /// Asks this member, which must be one of the client's endpoints. Default: any.
+    /// Sends the request to this member, which must be one of the client's endpoints. Default: any member.
     pub fn at(mut self, endpoint: impl AsRef<str>) -> Self {
         self.member = Some(Endpoint::parse(endpoint.as_ref()));
         self
     }
 
-    /// How long this request may take in all, retries included. Default: the client's `request_timeout`.
+    /// Longest time this request may take, retries included. Default: the client's `request_timeout`.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.request = self.request.timeout(timeout);
         self
     }
 
-    /// The RPC it calls, such as `/etcdserverpb.Maintenance/Status`.
+    /// The RPC that the request calls, such as `/etcdserverpb.Maintenance/Status`.
     pub fn rpc(&self) -> &'static str {
         self.request.rpc()
     }
 }
 
-impl<T: 'static> MemberRequest<T, ()> {
+impl<T: 'static> MemberRequest<T> {
     /// Binds the request to a client: awaiting it sends it.
-    pub fn on(self, client: &Client) -> MemberRequest<T> {
+    pub fn on<C: ClientHandle>(self, client: &C) -> MemberRequest<T, C> {
         MemberRequest {
             request: self.request.on(client),
             member: self.member,
         }
+    }
+}
+
+impl<T: 'static, C: ClientHandle> IntoFuture for MemberRequest<T, C> {
+    type Output = Result<T>;
+    type IntoFuture = ResponseFuture<T>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        self.request.send(self.member)
     }
 }
 
@@ -195,34 +203,34 @@ impl<T, C> fmt::Debug for MemberRequest<T, C> {
     }
 }
 
-impl<T: 'static> IntoFuture for MemberRequest<T> {
-    type Output = Result<T>;
-    type IntoFuture = ResponseFuture<T>;
+macro_rules! messages {
+    ($($request:ident),*) => {
+        $(
+            impl<T: Send + 'static> Message for $request<T> {
+                type Result = Result<T>;
+            }
 
-    fn into_future(self) -> Self::IntoFuture {
-        self.request.send(self.member)
-    }
+            impl<T: Send + 'static, C: ClientHandle> EtcdRequest<C> for $request<T> {
+                type Response = T;
+
+                fn name(&self) -> &'static str {
+                    self.rpc()
+                }
+
+                fn send_with(self, client: &C) -> ResponseFuture<T> {
+                    self.on(client).into_future()
+                }
+            }
+        )*
+    };
 }
 
-/// What a change did: nothing to tell but who answered, and at which revision of the store.
+messages!(Request, MemberRequest);
+
+/// The response to a change that returns no data.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct HeaderResponse {
-    /// Who answered; etcd leaves it out after a defragmentation and a move of the leader.
+    /// Cluster, member and revision. etcd leaves it out after a defragmentation and a leader move.
     pub header: Option<ResponseHeader>,
 }
-
-/// Answers of a header alone, which become [`HeaderResponse`].
-macro_rules! header_responses {
-    ($($answer:ty),* $(,)?) => {
-        $crate::request::answers!($($answer),*);
-        $(impl TryFrom<$answer> for $crate::request::HeaderResponse {
-            type Error = $crate::error::Error;
-
-            fn try_from(answer: $answer) -> $crate::error::Result<Self> {
-                Ok(Self { header: answer.header })
-            }
-        })*
-    };
-}
-pub(crate) use header_responses;

@@ -1,12 +1,12 @@
-//! Keys and values: anything that becomes bytes.
+//! Types that can be keys and values.
 
 use std::borrow::Cow;
 
 use ::bytes::Bytes;
 
-/// Anything that becomes a key or a value. Owned buffers are taken over, borrowed ones copied.
+/// A type that can be a key or a value. Owned buffers are moved, borrowed ones are copied.
 pub trait IntoBytes {
-    /// The bytes.
+    /// Converts into bytes.
     fn into_bytes(self) -> Bytes;
 }
 

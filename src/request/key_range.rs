@@ -1,61 +1,61 @@
-//! Which keys a request is about: one, a prefix, a range, or everything from a key on.
+//! The keys a request applies to: one key, a prefix, a range, or all keys from one on.
 
 use bytes::Bytes;
 
 use crate::error::{Error, ErrorKind, Outcome};
 
-/// etcd writes "no end" and "the very first key" as one zero byte.
+/// etcd encodes both "no end" and "the first possible key" as one zero byte.
 const ZERO: Bytes = Bytes::from_static(&[0]);
 
-/// A key and how far from there.
+/// A key and the end of the range that starts there.
 #[derive(Debug, Clone)]
-pub(crate) struct Span {
+pub(crate) struct KeyRange {
     key: Bytes,
-    reach: Reach,
-    /// The first conflicting choice, told when the request is sent.
+    end: RangeEnd,
+    /// Whether two different ends were chosen. Reported when the request is sent.
     conflict: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Reach {
-    Key,
+enum RangeEnd {
+    SingleKey,
     Prefix,
-    Until(Bytes),
-    Onwards,
+    Before(Bytes),
+    Unbounded,
 }
 
-impl Span {
+impl KeyRange {
     pub(crate) fn key(key: Bytes) -> Self {
         Self {
             key,
-            reach: Reach::Key,
+            end: RangeEnd::SingleKey,
             conflict: false,
         }
     }
 
     pub(crate) fn prefix(&mut self) {
-        self.reach(Reach::Prefix);
+        self.set_end(RangeEnd::Prefix);
     }
 
     pub(crate) fn until(&mut self, end: Bytes) {
-        self.reach(Reach::Until(end));
+        self.set_end(RangeEnd::Before(end));
     }
 
-    pub(crate) fn onwards(&mut self) {
-        self.reach(Reach::Onwards);
+    pub(crate) fn from_key(&mut self) {
+        self.set_end(RangeEnd::Unbounded);
     }
 
-    fn reach(&mut self, reach: Reach) {
-        self.conflict |= self.reach != Reach::Key && self.reach != reach;
-        self.reach = reach;
+    fn set_end(&mut self, end: RangeEnd) {
+        self.conflict |= self.end != RangeEnd::SingleKey && self.end != end;
+        self.end = end;
     }
 
-    /// Whether it can hold more than one key.
+    /// Whether the range can contain more than one key.
     pub(crate) fn is_range(&self) -> bool {
-        self.reach != Reach::Key
+        self.end != RangeEnd::SingleKey
     }
 
-    /// The key and the range end as they go over the wire.
+    /// Returns the key and the range end as etcd encodes them.
     pub(crate) fn resolve(&self) -> Result<(Bytes, Bytes), Error> {
         if self.conflict {
             return Err(Error::invalid(
@@ -63,23 +63,23 @@ impl Span {
             ));
         }
         let key = self.key.clone();
-        match &self.reach {
-            Reach::Prefix | Reach::Onwards if key.is_empty() => Ok((ZERO, ZERO)),
+        match &self.end {
+            RangeEnd::Prefix | RangeEnd::Unbounded if key.is_empty() => Ok((ZERO, ZERO)),
             _ if key.is_empty() => Err(Error::new(
                 ErrorKind::EmptyKey,
                 Outcome::NotSent,
-                "the key is empty; for all keys, say so with `.prefix()`",
+                "the key is empty",
             )),
-            Reach::Key => Ok((key, Bytes::new())),
-            Reach::Prefix => {
+            RangeEnd::SingleKey => Ok((key, Bytes::new())),
+            RangeEnd::Prefix => {
                 let end = after_prefix(&key);
                 Ok((key, end))
             }
-            Reach::Onwards => Ok((key, ZERO)),
-            Reach::Until(end) if *end <= key => Err(Error::invalid(
+            RangeEnd::Unbounded => Ok((key, ZERO)),
+            RangeEnd::Before(end) if *end <= key => Err(Error::invalid(
                 "the end of the range is not after its first key",
             )),
-            Reach::Until(end) => {
+            RangeEnd::Before(end) => {
                 let end = end.clone();
                 Ok((key, end))
             }
@@ -87,33 +87,33 @@ impl Span {
     }
 }
 
-/// The three ways to say more than one key, for whatever has a `span`.
-macro_rules! spans {
+/// Implements `prefix`, `range` and `from_key` for a type with a field `range`.
+macro_rules! key_range_methods {
     ($($type:tt)+) => {
         impl $($type)+ {
-            /// Means all keys that start with the key; with an empty key, all keys.
+            /// Selects all keys that start with the key; with an empty key, all keys. Default: the key alone.
             pub fn prefix(mut self) -> Self {
-                self.span.prefix();
+                self.range.prefix();
                 self
             }
 
-            /// Means all keys from the key up to, not including, `end`.
+            /// Selects all keys from the key up to, but not including, `end`. Default: the key alone.
             pub fn range(mut self, end: impl $crate::request::IntoBytes) -> Self {
-                self.span.until(end.into_bytes());
+                self.range.until(end.into_bytes());
                 self
             }
 
-            /// Means the key and all keys after it.
+            /// Selects the key and all keys after it. Default: the key alone.
             pub fn from_key(mut self) -> Self {
-                self.span.onwards();
+                self.range.from_key();
                 self
             }
         }
     };
 }
-pub(crate) use spans;
+pub(crate) use key_range_methods;
 
-/// The first key after all keys with that prefix.
+/// Returns the first key after all keys with this prefix.
 fn after_prefix(prefix: &[u8]) -> Bytes {
     match prefix.iter().rposition(|byte| *byte < 0xff) {
         Some(last) => {
@@ -131,49 +131,52 @@ mod tests {
 
     use super::*;
 
-    fn span(key: &'static [u8], choose: impl FnOnce(&mut Span)) -> Result<(Bytes, Bytes), Error> {
-        let mut span = Span::key(Bytes::from_static(key));
-        choose(&mut span);
-        span.resolve()
+    fn range(
+        key: &'static [u8],
+        choose: impl FnOnce(&mut KeyRange),
+    ) -> Result<(Bytes, Bytes), Error> {
+        let mut range = KeyRange::key(Bytes::from_static(key));
+        choose(&mut range);
+        range.resolve()
     }
 
     #[test]
-    fn an_empty_key_means_all_keys_only_where_it_is_said() {
-        assert_eq!(span(b"", |_| {}).unwrap_err().kind(), ErrorKind::EmptyKey);
-        assert_eq!(span(b"", Span::prefix).unwrap(), (ZERO, ZERO));
-        assert_eq!(span(b"", Span::onwards).unwrap(), (ZERO, ZERO));
+    fn empty_key_needs_an_explicit_range() {
+        assert_eq!(range(b"", |_| {}).unwrap_err().kind(), ErrorKind::EmptyKey);
+        assert_eq!(range(b"", KeyRange::prefix).unwrap(), (ZERO, ZERO));
+        assert_eq!(range(b"", KeyRange::from_key).unwrap(), (ZERO, ZERO));
     }
 
     #[test]
-    fn a_prefix_of_highest_bytes_has_no_end() {
-        assert_eq!(span(b"\xff\xff", Span::prefix).unwrap().1, ZERO);
+    fn prefix_of_highest_bytes_has_no_end() {
+        assert_eq!(range(b"\xff\xff", KeyRange::prefix).unwrap().1, ZERO);
         assert_eq!(
-            span(b"a\xff", Span::prefix).unwrap().1,
+            range(b"a\xff", KeyRange::prefix).unwrap().1,
             Bytes::from_static(b"b")
         );
     }
 
     #[test]
-    fn conflicting_and_empty_ranges_are_refused() {
-        let both = span(b"a", |span| {
-            span.prefix();
-            span.onwards();
+    fn conflicting_and_empty_ranges_are_rejected() {
+        let both = range(b"a", |range| {
+            range.prefix();
+            range.from_key();
         });
         assert_eq!(both.unwrap_err().kind(), ErrorKind::InvalidArgument);
-        let twice = span(b"a", |span| {
-            span.prefix();
-            span.prefix();
+        let twice = range(b"a", |range| {
+            range.prefix();
+            range.prefix();
         });
         assert!(twice.is_ok());
         for end in ["a", ""] {
-            let backwards = span(b"a", |span| span.until(Bytes::from(end)));
+            let backwards = range(b"a", |range| range.until(Bytes::from(end)));
             assert_eq!(backwards.unwrap_err().kind(), ErrorKind::InvalidArgument);
         }
     }
 
     proptest! {
         #[test]
-        fn a_prefix_range_holds_exactly_the_keys_with_the_prefix(
+        fn prefix_range_matches_keys_with_the_prefix(
             prefix in proptest::collection::vec(any::<u8>(), 1..5),
             key in proptest::collection::vec(any::<u8>(), 0..6),
         ) {

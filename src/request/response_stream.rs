@@ -1,4 +1,4 @@
-//! Requests that are answered by a stream of messages.
+//! Requests whose response is a stream of messages.
 
 use std::{
     fmt,
@@ -13,82 +13,82 @@ use prost::Message;
 use tokio::time::Instant;
 use tokio_stream::Stream;
 
+use super::ClientHandle;
 use crate::{
-    auth::engine::{Token, Tokens},
-    call::Caller,
-    client::Client,
-    connection::{Connection, Standing},
+    call::{Caller, tokens::Tokens},
+    connection::{Connection, Standing, token::Token},
     error::{Error, Result},
+    proto::rpc::Rpc,
     transport::{
         Endpoint,
         channel::{Metadata, StreamReceiver},
     },
 };
 
-/// New tokens that may be refused, too, before the stream has said anything.
-const REFUSALS: usize = 3;
+/// How many renewed tokens may be rejected before the first message arrives.
+const TOKEN_RETRIES: usize = 3;
 
-type Reading<T> = Pin<Box<dyn Future<Output = Option<(Result<T>, Rest<T>)>> + Send>>;
+type Reading<T> = Pin<Box<dyn Future<Output = Option<(Result<T>, NextRead<T>)>> + Send>>;
 
-/// What comes after an answer.
-struct Rest<T>(Box<dyn FnOnce() -> Reading<T> + Send>);
+/// Starts to read the message after the current one.
+struct NextRead<T>(Box<dyn FnOnce() -> Reading<T> + Send>);
 
-/// A stream of answers from one member. It ends after the first error; dropping it ends it on the server.
+/// A stream of messages from one member. It ends after the first error; dropping it cancels it on the server.
 #[must_use = "a stream does nothing until it is read"]
 pub struct ResponseStream<T> {
     reading: Option<Reading<T>>,
-    answer: PhantomData<fn() -> T>,
+    message: PhantomData<fn() -> T>,
 }
 
 impl<T: Send + 'static> ResponseStream<T> {
-    /// Sends a request whose answer is a stream, to that member or to any.
-    pub(crate) async fn open<Q, A>(
-        client: &Client,
-        path: &'static str,
+    /// Sends a request to one member, or to any, and returns the stream of its responses.
+    pub(crate) async fn open<Q, R>(
+        client: &impl ClientHandle,
+        rpc: Rpc,
         request: Q,
         member: Option<Endpoint>,
     ) -> Result<Self>
     where
         Q: Message + 'static,
-        A: Message + Default + 'static,
-        T: TryFrom<A, Error = Error>,
+        R: Message + Default + 'static,
+        T: TryFrom<R, Error = Error>,
     {
-        let question = Question {
+        let request = StreamRequest {
             caller: match member {
                 None => client.caller().clone(),
                 Some(endpoint) => client.caller().at(endpoint)?,
             },
-            patience: client.request_timeout(),
-            path,
-            request,
+            timeout: client.request_timeout(),
+            rpc,
+            message: request,
         };
-        let opened = question.ask::<A>().await?;
+        let opened = request.send::<R>().await?;
         Ok(Self {
-            reading: Some(read_first(question, opened)),
-            answer: PhantomData,
+            reading: Some(read_first(request, opened)),
+            message: PhantomData,
         })
     }
 
-    /// The next answer; `None` after the end.
+    /// Returns the next message; `None` after the end.
     pub async fn next(&mut self) -> Option<Result<T>> {
         std::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
 }
 
-/// The answers to a message, and the member they come from, which is probed for as long as they are read.
-pub(crate) struct Opened<A> {
-    answers: StreamReceiver<A>,
+/// An open stream of responses. Its member is probed while the stream is open.
+pub(crate) struct OpenStream<R> {
+    responses: StreamReceiver<R>,
     tokens: Tokens,
     token: Token,
     _standing: Standing,
 }
 
-impl<A: Message + Default> Opened<A> {
-    /// Sends one message that is answered by a stream.
+impl<R: Message + Default> OpenStream<R> {
+    /// Sends one message whose response is a stream.
     pub(crate) fn new<Q: Message>(
         connection: &Arc<Connection>,
         (tokens, token): (Tokens, Token),
-        path: &'static str,
+        rpc: Rpc,
         request: &Q,
     ) -> Result<Self> {
         let metadata = Metadata {
@@ -96,60 +96,60 @@ impl<A: Message + Default> Opened<A> {
             token: token.value.clone(),
             timeout: None,
         };
-        let (mut question, answers) = connection.channel.stream::<Q, A>(path, &metadata)?;
-        question.send(request)?;
-        question.finish();
+        let (mut requests, responses) = connection.channel.stream::<Q, R>(rpc.path, &metadata)?;
+        requests.send(request)?;
+        requests.finish();
         Ok(Self {
-            answers,
+            responses,
             tokens,
             token,
             _standing: connection.stand(),
         })
     }
 
-    pub(crate) async fn next(&mut self) -> Result<Option<A>> {
-        self.answers.next().await.map_err(|failure| failure.error)
+    pub(crate) async fn next(&mut self) -> Result<Option<R>> {
+        self.responses.next().await.map_err(|failure| failure.error)
     }
 
-    /// Whether this is a refusal of the token, and another one can be had: it is asked for.
-    fn token_refused(&self, error: &Error) -> bool {
-        self.tokens.turned_down(&self.token, error.kind())
+    /// Returns whether the error is a rejected token that can be renewed, and requests the renewal.
+    fn token_rejected(&self, error: &Error) -> bool {
+        self.tokens.report_rejected(&self.token, error.kind())
     }
 }
 
-/// What is asked, as often as its token is refused.
-struct Question<Q> {
+/// A request that is sent again each time its token is rejected.
+struct StreamRequest<Q> {
     caller: Caller,
-    patience: Duration,
-    path: &'static str,
-    request: Q,
+    timeout: Duration,
+    rpc: Rpc,
+    message: Q,
 }
 
-impl<Q: Message> Question<Q> {
-    async fn ask<A: Message + Default>(&self) -> Result<Opened<A>> {
-        let deadline = Instant::now() + self.patience;
+impl<Q: Message> StreamRequest<Q> {
+    async fn send<R: Message + Default>(&self) -> Result<OpenStream<R>> {
+        let deadline = Instant::now() + self.timeout;
         let tokens = self.caller.tokens.clone();
         let token = tokens.current(deadline).await?;
         let connection = self.caller.ready_connection(deadline).await?;
-        Opened::new(&connection, (tokens, token), self.path, &self.request)
+        OpenStream::new(&connection, (tokens, token), self.rpc, &self.message)
     }
 }
 
-/// Reads the first answer. Until it has come, nobody notices that a token was too old.
-fn read_first<Q, A, T>(question: Question<Q>, mut opened: Opened<A>) -> Reading<T>
+/// Reads the first message. Until it arrives, a rejected token is renewed without the reader noticing.
+fn read_first<Q, R, T>(request: StreamRequest<Q>, mut opened: OpenStream<R>) -> Reading<T>
 where
     Q: Message + 'static,
-    A: Message + Default + 'static,
-    T: TryFrom<A, Error = Error> + Send + 'static,
+    R: Message + Default + 'static,
+    T: TryFrom<R, Error = Error> + Send + 'static,
 {
     Box::pin(async move {
         let mut first = opened.next().await;
-        for _ in 0..REFUSALS {
+        for _ in 0..TOKEN_RETRIES {
             match &first {
-                Err(refused) if opened.token_refused(refused) => {}
+                Err(error) if opened.token_rejected(error) => {}
                 _ => break,
             }
-            first = match question.ask().await {
+            first = match request.send().await {
                 Ok(again) => {
                     opened = again;
                     opened.next().await
@@ -157,35 +157,38 @@ where
                 Err(error) => Err(error),
             };
         }
-        drop(question);
-        after(first, opened)
+        drop(request);
+        converted(first, opened)
     })
 }
 
-fn read<A, T>(mut opened: Opened<A>) -> Reading<T>
+fn read<R, T>(mut opened: OpenStream<R>) -> Reading<T>
 where
-    A: Message + Default + 'static,
-    T: TryFrom<A, Error = Error> + Send + 'static,
+    R: Message + Default + 'static,
+    T: TryFrom<R, Error = Error> + Send + 'static,
 {
     Box::pin(async move {
         let next = opened.next().await;
         if let Err(error) = &next {
-            // This stream is over; whoever opens it again has a new token.
-            opened.token_refused(error);
+            // This stream has ended, but the next one needs a new token.
+            opened.token_rejected(error);
         }
-        after(next, opened)
+        converted(next, opened)
     })
 }
 
-fn after<A, T>(answer: Result<Option<A>>, opened: Opened<A>) -> Option<(Result<T>, Rest<T>)>
+fn converted<R, T>(
+    response: Result<Option<R>>,
+    opened: OpenStream<R>,
+) -> Option<(Result<T>, NextRead<T>)>
 where
-    A: Message + Default + 'static,
-    T: TryFrom<A, Error = Error> + Send + 'static,
+    R: Message + Default + 'static,
+    T: TryFrom<R, Error = Error> + Send + 'static,
 {
-    match answer {
-        Ok(Some(answer)) => Some((answer.try_into(), Rest(Box::new(|| read(opened))))),
+    match response {
+        Ok(Some(response)) => Some((response.try_into(), NextRead(Box::new(|| read(opened))))),
         Ok(None) => None,
-        Err(error) => Some((Err(error), Rest(Box::new(|| Box::pin(async { None }))))),
+        Err(error) => Some((Err(error), NextRead(Box::new(|| Box::pin(async { None }))))),
     }
 }
 
@@ -200,9 +203,9 @@ impl<T: Send + 'static> Stream for ResponseStream<T> {
             return Poll::Pending;
         };
         self.reading = None;
-        Poll::Ready(read.map(|(answer, rest)| {
-            self.reading = Some((rest.0)());
-            answer
+        Poll::Ready(read.map(|(message, next)| {
+            self.reading = Some((next.0)());
+            message
         }))
     }
 }

@@ -2,8 +2,11 @@
 
 use super::policy::{Attempt, RetryDecision, RetryPolicy};
 use super::pushback::Pushback;
-use super::table::{self, Decision, Pace, RpcClass};
 use super::timing::QuorumBackoff;
+use super::{
+    RpcClass,
+    table::{self, Decision, Pace},
+};
 use crate::error::{Code, ErrorKind, Outcome};
 use std::time::Duration;
 

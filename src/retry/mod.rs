@@ -29,11 +29,11 @@ pub(crate) mod service_config;
 pub(crate) mod table;
 pub(crate) mod timing;
 
+pub use crate::proto::rpc::RpcClass;
 pub use budget::BudgetLimits;
 pub use policy::{Attempt, NoRetry, RetryDecision, RetryPolicy, StandardRetry};
 pub use pushback::Pushback;
 pub use service_config::ServiceConfig;
-pub use table::RpcClass;
 
 /// Give the ticket back when it is time for the next attempt.
 #[derive(Debug, Message)]

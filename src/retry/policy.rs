@@ -1,7 +1,10 @@
 //! The user's say in retrying.
 
 use super::pushback::Pushback;
-use super::table::{self, Decision, RpcClass};
+use super::{
+    RpcClass,
+    table::{self, Decision},
+};
 use crate::error::{Code, ErrorKind, Outcome};
 use std::fmt::Debug;
 use std::time::Duration;

@@ -1,57 +1,46 @@
-//! Elections that the server holds (service `v3election`).
+//! Elections run by the server (service `v3election`).
 //!
-//! As with [`locks`](super::locks), the server waits; prefer the recipes of this crate, which survive a failing member.
+//! As with server-side [`lock`](super::lock)s, the request stays open while the candidate waits, and fails with its
+//! member. Prefer [`recipes::election`](crate::recipes::election).
 
 use crate::{
-    call::Rpc,
-    client::Client,
     error::{Error, ErrorKind, Outcome, Result},
     proto::{
-        KeyValue, ResponseHeader,
+        KeyValue, ResponseHeader, rpc,
         v3electionpb::{
             CampaignRequest, CampaignResponse, LeaderRequest, LeaderResponse, ProclaimRequest,
             ProclaimResponse, ResignRequest, ResignResponse,
         },
     },
     request::{
-        HeaderResponse, IntoBytes, Request, ResponseStream, answers, header, header_responses,
+        ClientHandle, HeaderResponse, IntoBytes, Request, ResponseStream, header,
+        macros::{from_response, header_responses, response_headers},
     },
-    retry::RpcClass,
 };
 
 pub use crate::proto::v3electionpb::LeaderKey;
 
-answers!(CampaignResponse, LeaderResponse);
+response_headers!(CampaignResponse, LeaderResponse);
 header_responses!(ProclaimResponse, ResignResponse);
 
-const fn rpc(path: &'static str, class: RpcClass) -> Rpc {
-    Rpc {
-        path,
-        class,
-        leaderless: false,
-        waits: false,
-    }
-}
-
-/// Elections that the server holds; see [`Client::server_elections`].
+/// Requests of the election service, made by [`Client::server_elections`](crate::Client::server_elections).
 #[derive(Debug, Clone)]
-pub struct ServerElections<C = Client>(C);
+pub struct ServerElections<C = ()>(C);
 
-impl Client {
-    /// Elections that the server holds.
-    pub fn server_elections(&self) -> ServerElections {
-        ServerElections(self.clone())
-    }
-}
-
-/// The same, bound to no client yet: messages to the actor [`Etcd`](crate::Etcd), or to be bound with `.on(&client)`.
-pub fn requests() -> ServerElections<()> {
+/// Creates unbound requests: messages to the actor [`Etcd`](crate::Etcd), or bound later with `.on(&client)`.
+pub fn requests() -> ServerElections {
     ServerElections(())
 }
 
+impl<C> ServerElections<C> {
+    pub(crate) fn new(client: C) -> Self {
+        Self(client)
+    }
+}
+
 impl<C: Clone> ServerElections<C> {
-    /// Waits to be elected, and proclaims a value then; it lasts for as long as the lease lives, or until `resign`.
-    /// Allow as long as it may take (`.timeout`).
+    /// Waits until elected and proclaims a value. The leadership lasts until the lease ends or `resign`. Set a
+    /// `.timeout` that covers the wait.
     pub fn campaign(
         &self,
         name: impl IntoBytes,
@@ -63,14 +52,11 @@ impl<C: Clone> ServerElections<C> {
             lease: lease.into(),
             value: value.into_bytes(),
         };
-        let rpc = Rpc {
-            waits: true,
-            ..rpc("/v3electionpb.Election/Campaign", RpcClass::Mutation)
-        };
+        let rpc = rpc::SERVER_CAMPAIGN;
         Request::new::<CampaignResponse>(&self.0, rpc, &request)
     }
 
-    /// Changes the leader's value.
+    /// Changes the proclaimed value.
     pub fn proclaim(
         &self,
         leader: &LeaderKey,
@@ -80,91 +66,76 @@ impl<C: Clone> ServerElections<C> {
             leader: Some(leader.clone()),
             value: value.into_bytes(),
         };
-        // A late one would bring an old value back.
-        let rpc = rpc("/v3electionpb.Election/Proclaim", RpcClass::Mutation);
+        let rpc = rpc::SERVER_PROCLAIM;
         Request::new::<ProclaimResponse>(&self.0, rpc, &request)
     }
 
-    /// Gives the leadership up.
+    /// Gives up the leadership.
     pub fn resign(&self, leader: &LeaderKey) -> Request<HeaderResponse, C> {
         let request = ResignRequest {
             leader: Some(leader.clone()),
         };
-        let rpc = rpc("/v3electionpb.Election/Resign", RpcClass::Idempotent);
+        let rpc = rpc::SERVER_RESIGN;
         Request::new::<ResignResponse>(&self.0, rpc, &request)
     }
 
-    /// Who leads; fails if nobody does.
+    /// Returns the leader. Fails if there is none.
     pub fn leader(&self, name: impl IntoBytes) -> Request<Leader, C> {
         let request = LeaderRequest {
             name: name.into_bytes(),
         };
-        let rpc = rpc("/v3electionpb.Election/Leader", RpcClass::Read);
+        let rpc = rpc::SERVER_LEADER;
         Request::new::<LeaderResponse>(&self.0, rpc, &request)
     }
 }
 
-impl ServerElections {
-    /// The leader now, and every one that follows. The stream ends with an error if its member fails: open it again.
+impl<C: ClientHandle> ServerElections<C> {
+    /// Streams the current leader and every later one. The stream ends with an error if its member fails; open it again
+    /// then.
     pub async fn observe(&self, name: impl IntoBytes) -> Result<ResponseStream<Leader>> {
         let request = LeaderRequest {
             name: name.into_bytes(),
         };
-        ResponseStream::open::<_, LeaderResponse>(
-            &self.0,
-            "/v3electionpb.Election/Observe",
-            request,
-            None,
-        )
-        .await
+        ResponseStream::open::<_, LeaderResponse>(&self.0, rpc::SERVER_OBSERVE, request, None).await
     }
 }
 
-/// An election that was won.
+/// The response to a campaign: the election is won.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Elected {
-    /// Who answered.
+    /// Cluster, member and revision of the response.
     pub header: ResponseHeader,
-    /// The proof of leadership, for `proclaim` and `resign`.
+    /// Key of the leadership, for `proclaim` and `resign`.
     pub leader: LeaderKey,
 }
 
 impl TryFrom<CampaignResponse> for Elected {
     type Error = Error;
 
-    fn try_from(answer: CampaignResponse) -> Result<Self> {
+    fn try_from(response: CampaignResponse) -> Result<Self> {
         let missing = || {
             Error::new(
                 ErrorKind::Protocol,
                 Outcome::Unknown,
-                "the answer has no leader",
+                "the response has no leader",
             )
         };
         Ok(Self {
-            header: header(answer.header)?,
-            leader: answer.leader.ok_or_else(missing)?,
+            header: header(response.header)?,
+            leader: response.leader.ok_or_else(missing)?,
         })
     }
 }
 
-/// Who leads.
+/// The leader of an election.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Leader {
-    /// Who answered.
+    /// Cluster, member and revision of the response.
     pub header: ResponseHeader,
-    /// The leader's key and the value it proclaimed; `None` while there is no leader.
+    /// The leader's key and proclaimed value; `None` while there is no leader.
     pub kv: Option<KeyValue>,
 }
 
-impl TryFrom<LeaderResponse> for Leader {
-    type Error = Error;
-
-    fn try_from(answer: LeaderResponse) -> Result<Self> {
-        Ok(Self {
-            header: header(answer.header)?,
-            kv: answer.kv,
-        })
-    }
-}
+from_response!(Leader: LeaderResponse => kv);

@@ -1,51 +1,44 @@
-//! Locks that the server keeps (service `v3lock`).
+//! Locks run by the server (service `v3lock`).
 //!
-//! The server waits for the lock, so the request is open for as long, and one that breaks leaves a waiter behind until
-//! its lease ends. Prefer the recipes of this crate, which survive a failing member.
+//! The request stays open while it waits for the lock. If it breaks, the waiter stays in the queue until its lease ends.
+//! Prefer [`recipes::mutex`](crate::recipes::mutex), which survives failing members.
 
 use bytes::Bytes;
 
 use crate::{
-    call::Rpc,
-    client::Client,
-    error::{Error, Result},
     proto::{
-        ResponseHeader,
+        ResponseHeader, rpc,
         v3lockpb::{LockRequest, LockResponse, UnlockRequest, UnlockResponse},
     },
-    request::{HeaderResponse, IntoBytes, Request, answers, header, header_responses},
-    retry::RpcClass,
+    request::{
+        HeaderResponse, IntoBytes, Request,
+        macros::{from_response, header_responses, response_headers},
+    },
 };
 
-answers!(LockResponse);
+response_headers!(LockResponse);
 header_responses!(UnlockResponse);
 
-/// Locks that the server keeps; see [`Client::server_locks`].
+/// Requests of the lock service, made by [`Client::server_locks`](crate::Client::server_locks).
 #[derive(Debug, Clone)]
-pub struct ServerLocks<C = Client>(C);
+pub struct ServerLocks<C = ()>(C);
 
-impl Client {
-    /// Locks that the server keeps.
-    pub fn server_locks(&self) -> ServerLocks {
-        ServerLocks(self.clone())
-    }
-}
-
-/// The same, bound to no client yet: messages to the actor [`Etcd`](crate::Etcd), or to be bound with `.on(&client)`.
-pub fn requests() -> ServerLocks<()> {
+/// Creates unbound requests: messages to the actor [`Etcd`](crate::Etcd), or bound later with `.on(&client)`.
+pub fn requests() -> ServerLocks {
     ServerLocks(())
 }
 
+impl<C> ServerLocks<C> {
+    pub(crate) fn new(client: C) -> Self {
+        Self(client)
+    }
+}
+
 impl<C: Clone> ServerLocks<C> {
-    /// Waits for the lock and takes it; it is held for as long as the lease lives, or until `unlock`. Allow as long as
-    /// it may take (`.timeout`).
+    /// Waits for the lock and takes it. The lock is held until the lease ends or `unlock`. Set a `.timeout` that covers
+    /// the wait.
     pub fn lock(&self, name: impl IntoBytes, lease: impl Into<i64>) -> Request<Locked, C> {
-        let rpc = Rpc {
-            path: "/v3lockpb.Lock/Lock",
-            class: RpcClass::Mutation,
-            leaderless: false,
-            waits: true,
-        };
+        let rpc = rpc::SERVER_LOCK;
         let request = LockRequest {
             name: name.into_bytes(),
             lease: lease.into(),
@@ -53,15 +46,9 @@ impl<C: Clone> ServerLocks<C> {
         Request::new::<LockResponse>(&self.0, rpc, &request)
     }
 
-    /// Gives a lock back, by the key that `lock` gave.
+    /// Releases a lock, by the key that `lock` returned.
     pub fn unlock(&self, key: impl IntoBytes) -> Request<HeaderResponse, C> {
-        let rpc = Rpc {
-            path: "/v3lockpb.Lock/Unlock",
-            // A late one would take the key of the next holder, which has the same name.
-            class: RpcClass::Mutation,
-            leaderless: false,
-            waits: false,
-        };
+        let rpc = rpc::SERVER_UNLOCK;
         let request = UnlockRequest {
             key: key.into_bytes(),
         };
@@ -69,23 +56,14 @@ impl<C: Clone> ServerLocks<C> {
     }
 }
 
-/// A lock that was taken.
+/// The response to a lock request: the lock is held.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Locked {
-    /// Who answered.
+    /// Cluster, member and revision of the response.
     pub header: ResponseHeader,
-    /// Exists for as long as the lock is held: a transaction can make sure of it.
+    /// Key that exists while the lock is held. Transactions can check it.
     pub key: Bytes,
 }
 
-impl TryFrom<LockResponse> for Locked {
-    type Error = Error;
-
-    fn try_from(answer: LockResponse) -> Result<Self> {
-        Ok(Self {
-            header: header(answer.header)?,
-            key: answer.key,
-        })
-    }
-}
+from_response!(Locked: LockResponse => key);

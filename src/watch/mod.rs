@@ -18,21 +18,16 @@
 
 pub(crate) mod engine;
 mod event;
+mod subscribe;
 mod watch_handle;
 mod watch_request;
 
 pub use event::{Resynced, RevisionEvents, WatchEnd, WatchEvent};
+pub use subscribe::SubscribeWatch;
 pub use watch_handle::{Watch, WatchHandle};
 pub use watch_request::WatchRequest;
 
-use crate::{client::Client, request::IntoBytes};
-
-impl Client {
-    /// Watches a key, or with `.prefix()`, `.range(end)` or `.from_key()` many, from now on or from a revision.
-    pub fn watch(&self, key: impl IntoBytes) -> WatchRequest {
-        WatchRequest::new(self.clone(), key.into_bytes())
-    }
-}
+use crate::request::IntoBytes;
 
 /// A watch of a key, or with `.prefix()`, `.range(end)` or `.from_key()` of many, that is bound to no client yet: to be
 /// opened by a message to the actor [`Etcd`](crate::Etcd), or bound with `.on(&client)`.

@@ -15,17 +15,16 @@ use super::engine::{
     queue::Queue,
     reread::{self, Range},
     resync::Known,
+    service::WatchClient,
 };
-use super::{Watch, WatchEvent, WatchHandle};
+use super::{SubscribeWatch, Watch, WatchEvent, WatchHandle};
 use crate::{
-    actor::SubscribeWatch,
     call::NEVER,
-    client::Client,
     error::{Error, ErrorKind, Outcome, Result},
     proto::watch_create_request::FilterType,
     request::{
         ResponseFuture,
-        key_range::{Span, spans},
+        key_range::{KeyRange, key_range_methods},
     },
 };
 
@@ -36,7 +35,7 @@ const BUFFER: usize = 8192;
 const READS: usize = 5;
 
 /// A watch to be opened: awaiting it gives a [`Watch`], [`deliver_to`](Self::deliver_to) delivers it to an actor. Free
-/// (`WatchRequest<()>`) it becomes a message to the actor [`Etcd`](crate::Etcd) with [`to`](WatchRequest::to).
+/// (`WatchRequest`) it becomes a message to the actor [`Etcd`](crate::Etcd) with [`deliver_to`](WatchRequest::deliver_to).
 ///
 /// Fails if the server refuses the watch, or no member creates it within the client's `request_timeout`. With
 /// [`resync`](Self::resync), each page of the keys that are read before has that time as well.
@@ -46,9 +45,9 @@ const READS: usize = 5;
     clippy::struct_excessive_bools,
     reason = "each is an option of its own"
 )]
-pub struct WatchRequest<C = Client> {
+pub struct WatchRequest<C = ()> {
     client: C,
-    span: Span,
+    range: KeyRange,
     start_revision: i64,
     no_puts: bool,
     no_deletes: bool,
@@ -62,13 +61,13 @@ pub struct WatchRequest<C = Client> {
     max_outage: Option<Duration>,
 }
 
-spans!(<C> WatchRequest<C>);
+key_range_methods!(<C> WatchRequest<C>);
 
 impl<C> WatchRequest<C> {
     pub(super) fn new(client: C, key: Bytes) -> Self {
         Self {
             client,
-            span: Span::key(key),
+            range: KeyRange::key(key),
             start_revision: 0,
             no_puts: false,
             no_deletes: false,
@@ -158,12 +157,12 @@ impl<C> WatchRequest<C> {
     }
 }
 
-impl WatchRequest<()> {
+impl WatchRequest {
     /// Binds the watch to a client: awaiting it opens it.
-    pub fn on(self, client: &Client) -> WatchRequest {
+    pub fn on<C: WatchClient>(self, client: &C) -> WatchRequest<C> {
         WatchRequest {
             client: client.clone(),
-            span: self.span,
+            range: self.range,
             start_revision: self.start_revision,
             no_puts: self.no_puts,
             no_deletes: self.no_deletes,
@@ -187,19 +186,19 @@ impl WatchRequest<()> {
     }
 }
 
-impl WatchRequest {
+impl<C: WatchClient> WatchRequest<C> {
     /// Opens the watch and sends its items to an actor, the next one when the last was handled. It ends with the actor,
     /// with the client, or by the handle.
     pub async fn deliver_to(self, recipient: Recipient<WatchEvent>) -> Result<WatchHandle> {
         let client = self.client.clone();
         let watch = self.await?;
         let handle = watch.handle();
-        client.watches().do_send(Pump { watch, recipient });
+        client.watches().hub.do_send(Pump { watch, recipient });
         Ok(handle)
     }
 
     fn spec(&self) -> Result<Spec> {
-        let (key, range_end) = self.span.resolve()?;
+        let (key, range_end) = self.range.resolve()?;
         if self.start_revision < 0 {
             return Err(Error::invalid("`start_revision` is negative"));
         }
@@ -257,7 +256,7 @@ impl WatchRequest {
             queue: queue.clone(),
             opened,
         };
-        let hub = self.client.watches();
+        let hub = self.client.watches().hub;
         let (id, actor) = hub.send(start).await.map_err(|_| {
             if hub.connected() {
                 let text = "the actor that opens watches crashed on this one; open it again";
@@ -324,7 +323,7 @@ impl WatchRequest {
     }
 }
 
-impl IntoFuture for WatchRequest {
+impl<C: WatchClient> IntoFuture for WatchRequest<C> {
     type Output = Result<Watch>;
     type IntoFuture = ResponseFuture<Watch>;
 

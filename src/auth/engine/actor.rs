@@ -15,9 +15,8 @@ use tokio::{
 use zeroize::Zeroize;
 
 use super::{
-    Close, LoggedIn, Need, NewToken, RenewToken, RenewalDue, TokenCell,
+    Close, LoggedIn, NewToken, RenewalDue,
     flight::{Boarding, Flight},
-    header_value,
     lifetime::{lifetime, next_attempt, renewal},
 };
 use crate::{
@@ -25,22 +24,15 @@ use crate::{
         Provider,
         credentials::{Secret, secret_body},
     },
-    call::{Caller, Rpc},
+    call::Caller,
+    connection::token::{RenewToken, RenewalReason, TokenCell, header_value},
     error::{Error, ErrorKind, Outcome},
-    proto::{AuthenticateRequest, AuthenticateResponse},
-    request::answers,
-    retry::RpcClass,
+    proto::{AuthenticateRequest, AuthenticateResponse, rpc},
+    request::macros::response_headers,
     runtime::supervisor::{crashes, supervise},
 };
 
-const AUTHENTICATE: Rpc = Rpc {
-    path: "/etcdserverpb.Auth/Authenticate",
-    class: RpcClass::Idempotent,
-    leaderless: false,
-    waits: false,
-};
-
-answers!(AuthenticateResponse);
+response_headers!(AuthenticateResponse);
 
 type Waiter = oneshot::Sender<Result<(), Error>>;
 
@@ -112,7 +104,7 @@ impl AuthActor {
     /// Whether the token in use went out of use though no member refused it: then it may be given again.
     fn may_come_again(&self) -> bool {
         let current = self.cell.generation();
-        self.cell.is_useless(current) && self.refused < current
+        self.cell.is_retired(current) && self.refused < current
     }
 
     /// Has itself told of the end of the token in use, some time before it.
@@ -163,7 +155,7 @@ async fn log_in(
     let body = secret_body(&request);
     request.password.zeroize();
     match caller
-        .unary::<AuthenticateResponse>(AUTHENTICATE, body, patience)
+        .unary::<AuthenticateResponse>(rpc::AUTHENTICATE, body, patience)
         .await
     {
         Ok(mut answer) => {
@@ -234,7 +226,7 @@ impl Handler<RenewToken> for AuthActor {
     type Result = ();
 
     fn handle(&mut self, asked: RenewToken, ctx: &mut Context<Self>) {
-        if asked.need == Need::Refused {
+        if asked.reason == RenewalReason::Rejected {
             self.refused = self.refused.max(asked.generation);
         }
         let current = self.cell.generation();

@@ -15,34 +15,13 @@
 
 use actix::Message;
 use http::HeaderValue;
-use tokio::{sync::oneshot, time::Instant};
+use tokio::time::Instant;
 
 use crate::error::Error;
 
 pub(crate) mod actor;
 mod flight;
 mod lifetime;
-mod token;
-
-pub(crate) use token::{Token, TokenCell, Tokens, header_value};
-
-/// Get a token that is newer than this one, and tell when it is there.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub(crate) struct RenewToken {
-    pub(crate) generation: u64,
-    pub(crate) need: Need,
-    pub(crate) renewed: oneshot::Sender<Result<(), Error>>,
-}
-
-/// What is wrong with a token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Need {
-    /// A member refused it: the same one again is of no use.
-    Refused,
-    /// It was let go or given up, or there is none yet.
-    Useless,
-}
 
 /// An attempt to log in ended.
 #[derive(Debug, Message)]
@@ -72,3 +51,20 @@ pub(crate) struct RenewalDue {
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct Close;
+
+#[cfg(test)]
+mod tests {
+    use super::{LoggedIn, NewToken};
+    use crate::connection::token::header_value;
+
+    #[test]
+    fn login_result_does_not_print_the_token() {
+        let value = Some(header_value("correct.horse").unwrap());
+        let logged_in = LoggedIn {
+            flight: 1,
+            result: Ok(NewToken { value, end: None }),
+        };
+        let printed = format!("{logged_in:?}");
+        assert!(!printed.contains("horse"), "{printed}");
+    }
+}

@@ -123,7 +123,7 @@ impl ConnectionActor {
     fn metadata(&self) -> Metadata {
         Metadata {
             require_leader: true,
-            token: self.shared.token.at_hand().value,
+            token: self.shared.token.load_without_waiting().value,
             timeout: None,
         }
     }

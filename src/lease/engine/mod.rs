@@ -34,6 +34,7 @@ pub(crate) mod keeper;
 pub(crate) mod lane;
 pub(crate) mod places;
 pub(crate) mod route;
+pub(crate) mod service;
 pub(crate) mod streams;
 pub(crate) mod wheel;
 

@@ -18,7 +18,7 @@ use super::{
     places::{Place, Renewal},
 };
 use crate::{
-    auth::engine::Token,
+    connection::token::Token,
     connection::{Connection, EndpointId, Health, Standing},
     error::Error,
     proto::{LeaseKeepAliveRequest, LeaseKeepAliveResponse},

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
-    kv::{PutResponse, mod_revision},
+    kv::{Compare, PutResponse},
     lease::{
         Lease, LeaseLost,
         engine::{actor::now, deadline::later},
@@ -160,7 +160,7 @@ impl Session {
         let done = self
             .client
             .txn()
-            .when([mod_revision(key.clone()).eq(mine.revision)])
+            .when([Compare::mod_revision(key.clone()).eq(mine.revision)])
             .then([crate::kv::delete(key.clone())])
             .timeout(left(deadline))
             .await?;

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Outcome, Result},
-    kv::{OpResponse, get, mod_revision, put, version},
+    kv::{Compare, OpResponse, get, put},
     lease::{
         Lease, LeaseEvent, LeaseEvents, LeaseLost,
         engine::{actor::now, deadline::later},
@@ -179,7 +179,7 @@ impl Healer {
         loop {
             let absent = client
                 .txn()
-                .when([version(key.clone()).eq(0)])
+                .when([Compare::version(key.clone()).eq(0)])
                 .then([write()])
                 .otherwise([get(key.clone())])
                 .await?;
@@ -202,7 +202,7 @@ impl Healer {
             }
             let still = client
                 .txn()
-                .when([mod_revision(key.clone()).eq(found.mod_revision)])
+                .when([Compare::mod_revision(key.clone()).eq(found.mod_revision)])
                 .then([write()])
                 .await?;
             if still.succeeded {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::retry::{policy::tests::attempt, table::RpcClass};
+use crate::{proto::rpc::RpcClass, retry::policy::tests::attempt};
 
 fn config(name: &str, throttling: &str) -> ServiceConfig {
     let json = format!(

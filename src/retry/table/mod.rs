@@ -1,23 +1,9 @@
 //! Class of RPC × class of error → decision: the one place that says what may be tried again.
 
-use crate::error::{ErrorKind, Outcome};
-
-/// What making a request twice would do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum RpcClass {
-    /// Changes nothing: a range, a read-only transaction, a status, a list of members.
-    Read,
-    /// Changes something, but twice is the same as once: authenticate, disarm an alarm.
-    Idempotent,
-    /// A lease granted under an id that this client drew at random. A grant under an id the *user* chose is a
-    /// [`Mutation`](Self::Mutation): "exists already" would not tell whose it is.
-    Grant,
-    /// A lease revoked.
-    Revoke,
-    /// Everything else that changes something: twice is not once.
-    Mutation,
-}
+use crate::{
+    error::{ErrorKind, Outcome},
+    proto::rpc::RpcClass,
+};
 
 /// What to do after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

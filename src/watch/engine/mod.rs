@@ -47,6 +47,7 @@ pub(crate) mod pump;
 pub(crate) mod queue;
 pub(crate) mod reread;
 pub(crate) mod resync;
+pub(crate) mod service;
 pub(crate) mod stream;
 
 use actor::WatchActor;

@@ -5,20 +5,13 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::{
-    call::{Caller, Rpc},
+    call::Caller,
     error::Error,
-    proto::{KeyValue, RangeRequest, RangeResponse},
-    retry::RpcClass,
+    proto::{KeyValue, RangeRequest, RangeResponse, rpc},
     transport::grpc,
 };
 
 const PAGE: i64 = 1000;
-const RANGE: Rpc = Rpc {
-    path: "/etcdserverpb.KV/Range",
-    class: RpcClass::Read,
-    leaderless: false,
-    waits: false,
-};
 
 /// What to read.
 #[derive(Debug, Clone)]
@@ -47,7 +40,7 @@ pub(crate) async fn read(
     };
     loop {
         let answer: RangeResponse = caller
-            .unary(RANGE, grpc::encode(&request)?, timeout)
+            .unary(rpc::RANGE, grpc::encode(&request)?, timeout)
             .await?;
         if request.revision == 0 {
             request.revision = answer.header.as_ref().map_or(0, |header| header.revision);

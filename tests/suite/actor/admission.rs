@@ -168,7 +168,7 @@ async fn a_request_that_panics_costs_its_own_call() {
         type Result = actix_etcd::Result<()>;
     }
 
-    impl actix_etcd::request::EtcdRequest for Faulty {
+    impl actix_etcd::request::EtcdRequest<actix_etcd::Client> for Faulty {
         type Response = ();
 
         fn name(&self) -> &'static str {

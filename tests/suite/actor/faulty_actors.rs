@@ -11,7 +11,8 @@ use std::{
 use actix::{Actor, AsyncContext, Context, Handler, Recipient, fut::wrap_future};
 use actix_etcd::{
     Client, Etcd,
-    balancer::{ConnectivityChange, ConnectivityState, SubscribeConnectivity},
+    balancer::{ConnectivityChange, ConnectivityState},
+    client::SubscribeConnectivity,
     lease::{LeaseEvent, LeaseMessage},
     recipes::{
         discovery::{DiscoveryEvent, discover},

@@ -13,9 +13,10 @@ use actix_etcd::{
         roles::{self, Permission},
         users,
     },
-    balancer::{ConnectivityChange, SubscribeConnectivity},
+    balancer::ConnectivityChange,
+    client::SubscribeConnectivity,
     cluster,
-    kv::{Put, compact, delete, get, put, txn, version},
+    kv::{Compare, Put, compact, delete, get, put, txn},
     lease::{self, LeaseEvent, LeaseMessage, grant},
     maintenance, proto,
     watch::watch_keys,
@@ -61,7 +62,9 @@ async fn requests_of_every_kind_go_by_message() {
     assert_eq!(found.kvs[0].value, "1");
     // The same object: in a transaction, and as a message.
     let write = put("k", "2");
-    let swap = txn().when([version("k").eq(1)]).then([write.clone()]);
+    let swap = txn()
+        .when([Compare::version("k").eq(1)])
+        .then([write.clone()]);
     assert!(etcd.send(swap).await.unwrap().unwrap().succeeded);
     etcd.send(write).await.unwrap().unwrap();
     let done = etcd.send(compact(written.header.revision)).await.unwrap();

@@ -5,7 +5,8 @@ use std::time::Duration;
 use actix::{Actor, ActorContext, Context, Handler, MailboxError};
 use actix_etcd::{
     Client, ErrorKind, Etcd, WatchEvent,
-    balancer::{ConnectivityChange, SubscribeConnectivity},
+    balancer::ConnectivityChange,
+    client::SubscribeConnectivity,
     kv::{get, put},
     lease::{LeaseMessage, grant},
     recipes::{

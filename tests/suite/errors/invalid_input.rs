@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use actix_etcd::{
     Client, ClientBuilder, Error, ErrorKind, Outcome,
-    kv::{get, put, version},
+    kv::{Compare, get, put},
 };
 use testbed::{Cluster, Greeting, STATUS, ScriptedServer};
 
@@ -54,7 +54,10 @@ async fn requests_that_cannot_work_are_never_sent() {
         etcd.put("", "v").await.map(drop),
         etcd.delete("").await.map(drop),
         etcd.txn().then([put("", "v")]).await.map(drop),
-        etcd.txn().when([version("").eq(0)]).await.map(drop),
+        etcd.txn()
+            .when([Compare::version("").eq(0)])
+            .await
+            .map(drop),
     ];
     for result in empty {
         let error = result.unwrap_err();

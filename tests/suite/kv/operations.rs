@@ -2,10 +2,7 @@
 
 use actix_etcd::{
     Client, ErrorKind,
-    kv::{
-        GetResponse, OpResponse, create_revision, delete, get, lease, mod_revision, put, txn,
-        value, version,
-    },
+    kv::{Compare, GetResponse, OpResponse, delete, get, put, txn},
 };
 use bytes::Bytes;
 use serde_json::json;
@@ -195,10 +192,10 @@ async fn transactions_compare_every_target_with_every_operator() {
     let holds = async |condition| etcd.txn().when([condition]).await.unwrap().succeeded;
 
     let numbers = [
-        (version as fn(&'static str) -> _, 2),
-        (create_revision, revision - 1),
-        (mod_revision, revision),
-        (lease, 7),
+        (Compare::version as fn(&'static str) -> _, 2),
+        (Compare::create_revision, revision - 1),
+        (Compare::mod_revision, revision),
+        (Compare::lease, 7),
     ];
     for (target, is) in numbers {
         assert!(holds(target("k").eq(is)).await);
@@ -210,16 +207,16 @@ async fn transactions_compare_every_target_with_every_operator() {
         assert!(holds(target("k").lt(is + 1)).await);
         assert!(!holds(target("k").lt(is)).await);
     }
-    assert!(holds(value("k").eq("b")).await);
-    assert!(holds(value("k").ne("a")).await);
-    assert!(holds(value("k").gt("a")).await);
-    assert!(holds(value("k").lt("c")).await);
-    assert!(!holds(value("k").lt("b")).await);
+    assert!(holds(Compare::value("k").eq("b")).await);
+    assert!(holds(Compare::value("k").ne("a")).await);
+    assert!(holds(Compare::value("k").gt("a")).await);
+    assert!(holds(Compare::value("k").lt("c")).await);
+    assert!(!holds(Compare::value("k").lt("b")).await);
 
     etcd.put("k2", "b").await.unwrap();
-    assert!(holds(value("k").eq("b").prefix()).await);
-    assert!(holds(version("k").gt(0).range("k3")).await);
-    assert!(!holds(version("k").gt(1).from_key()).await);
+    assert!(holds(Compare::value("k").eq("b").prefix()).await);
+    assert!(holds(Compare::version("k").gt(0).range("k3")).await);
+    assert!(!holds(Compare::version("k").gt(1).from_key()).await);
 }
 
 #[tokio::test]
@@ -228,12 +225,12 @@ async fn transactions_nest_and_answer_in_order() {
     etcd.put("b", "old").await.unwrap();
     let done = etcd
         .txn()
-        .when([version("a").eq(0), version("b").eq(1)])
+        .when([Compare::version("a").eq(0), Compare::version("b").eq(1)])
         .then([put("a", "1")])
         .then([get("a")])
         .then([txn()
             // Every condition is about what was there before the transaction.
-            .when([version("a").eq(0)])
+            .when([Compare::version("a").eq(0)])
             .then([delete("b").prev_kv()])
             .otherwise([put("wrong", "x")])])
         .otherwise([get("a")])
@@ -257,7 +254,7 @@ async fn transactions_nest_and_answer_in_order() {
 
     let missed = etcd
         .txn()
-        .when([version("a").eq(9)])
+        .when([Compare::version("a").eq(9)])
         .then([put("a", "1")])
         .otherwise([get("a")])
         .await
@@ -265,7 +262,7 @@ async fn transactions_nest_and_answer_in_order() {
     assert!(!missed.succeeded);
     assert!(matches!(&missed.responses[..], [OpResponse::Get(found)] if found.count == 1));
 
-    let many = (0..200).map(|n| put(format!("many/{n}"), "x"));
+    let many: Vec<_> = (0..200).map(|n| put(format!("many/{n}"), "x")).collect();
     let refused = etcd.txn().then(many).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::TooManyOps);
 }

@@ -6,7 +6,7 @@ use actix::{Context, Handler};
 
 use super::KeeperActor;
 use crate::{
-    auth::engine::Token,
+    connection::token::Token,
     error::{Error, ErrorKind, Outcome},
     lease::engine::{
         Acked, Answered, Denied, StreamBroken, StreamEnded, actor::now, route::PENALTY,

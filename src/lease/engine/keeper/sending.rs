@@ -10,9 +10,9 @@ use tokio::sync::oneshot;
 
 use super::KeeperActor;
 use crate::{
-    auth::engine::Token,
     balancer::AwaitReady,
     connection::Connection,
+    connection::token::Token,
     lease::engine::{
         KeepAliveDue,
         actor::now,

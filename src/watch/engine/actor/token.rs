@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{AttachDue, Phase, WatchActor};
 use crate::{
-    auth::engine::Token,
+    connection::token::Token,
     error::{Code, Error, ErrorKind},
     watch::WatchEnd,
 };

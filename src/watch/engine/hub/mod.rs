@@ -223,7 +223,7 @@ impl HubActor {
         let number = self.last_stream;
         let load = Load::default();
         // A stream keeps the token it was opened with, for every watch that is ever created on it.
-        let token = self.caller.shared.token.at_hand();
+        let token = self.caller.shared.token.load_without_waiting();
         let metadata = Metadata {
             require_leader,
             token: token.value,

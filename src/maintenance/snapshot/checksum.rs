@@ -1,20 +1,20 @@
-//! Whether a snapshot is whole: a database of pages, then their SHA-256.
+//! Verifies a snapshot: a database of whole pages, followed by its SHA-256 checksum.
 
 use sha2::{Digest, Sha256};
 
 const PAGE: u64 = 512;
 
-/// Checks the bytes of a snapshot as they come.
+/// Computes the checksum of a snapshot while it is received.
 #[derive(Default)]
-pub(super) struct Check {
+pub(super) struct ChecksumVerifier {
     hash: Sha256,
-    /// The last bytes so far: the checksum, if nothing follows.
+    /// The last received bytes: the checksum, if no more bytes follow.
     tail: Vec<u8>,
     length: u64,
 }
 
-impl Check {
-    /// Of the checksum at the end.
+impl ChecksumVerifier {
+    /// Length of the checksum.
     pub(super) const LENGTH: usize = 32;
 
     pub(super) fn update(&mut self, bytes: &[u8]) {
@@ -25,10 +25,10 @@ impl Check {
         self.tail.drain(..data);
     }
 
-    /// What is wrong, when no more bytes come.
+    /// Verifies the snapshot after its last byte.
     pub(super) fn finish(&mut self) -> Result<(), &'static str> {
         if self.length % PAGE != Self::LENGTH as u64 {
-            return Err("its length is not that of a database and a checksum");
+            return Err("its length is not that of whole pages and a checksum");
         }
         let found = std::mem::take(&mut self.hash).finalize();
         if found[..] != self.tail[..] {
@@ -52,7 +52,7 @@ mod tests {
     }
 
     fn check(bytes: &[u8], cut: usize) -> Result<(), &'static str> {
-        let mut check = Check::default();
+        let mut check = ChecksumVerifier::default();
         for part in bytes.chunks(cut) {
             check.update(part);
         }
@@ -61,12 +61,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_whole_snapshot_passes_however_it_is_cut(pages in 0_usize..4, cut in 1_usize..900) {
+        fn complete_snapshot_passes_in_any_chunks(pages in 0_usize..4, cut in 1_usize..900) {
             prop_assert_eq!(check(&snapshot(pages), cut), Ok(()));
         }
 
         #[test]
-        fn a_byte_that_changed_or_is_missing_is_noticed(at in 0_usize..1056, cut in 1_usize..900) {
+        fn changed_or_missing_byte_is_detected(at in 0_usize..1056, cut in 1_usize..900) {
             let mut changed = snapshot(2);
             changed[at] ^= 1;
             prop_assert!(check(&changed, cut).is_err());

@@ -1,4 +1,4 @@
-//! A snapshot as a file: whole under its name, or not there at all.
+//! Saving a snapshot to a file, which exists complete or not at all.
 
 use std::{
     fmt, fs,
@@ -11,27 +11,26 @@ use std::{
 use bytes::Bytes;
 use tokio::{sync::mpsc, task::JoinHandle};
 
-use super::{
-    Maintenance,
-    snapshot::{Progress, Snapshot},
-};
+use super::{Snapshot, SnapshotProgress};
 use crate::{
-    client::Client,
     error::{Error, ErrorKind, Outcome, Result},
-    request::ResponseFuture,
-    retry::{RpcClass, table},
+    maintenance::Maintenance,
+    proto::rpc::RpcClass,
+    request::{ClientHandle, ResponseFuture},
+    retry::table,
     transport::Endpoint,
 };
 
-/// How often a snapshot that broke off is begun anew, on another member if there is one.
+/// Attempts to save a snapshot, each on another member if there is one.
 const ATTEMPTS: u32 = 5;
-/// Pieces between the network and the disk.
-const PIECES: usize = 16;
+/// Chunks buffered between the network and the disk.
+const BUFFERED_CHUNKS: usize = 16;
 
-impl Maintenance {
-    /// Saves a copy of a member's database, in a file that only its owner may read. It is written beside, checked against its checksum, synced and then
-    /// renamed: under this name there is never half a snapshot. If its member fails, it starts over with another one.
-    pub fn snapshot_to(&self, path: impl Into<PathBuf>) -> SnapshotToFile {
+impl<C: ClientHandle> Maintenance<C> {
+    /// Saves a copy of a member's database to a file that only its owner can read. The data is written to a temporary
+    /// file beside it, verified, synced and renamed, so the file is never incomplete. If the member fails, the snapshot
+    /// starts again on another one.
+    pub fn snapshot_to(&self, path: impl Into<PathBuf>) -> SnapshotToFile<C> {
         SnapshotToFile {
             client: self.0.clone(),
             path: path.into(),
@@ -40,20 +39,20 @@ impl Maintenance {
     }
 }
 
-type Listener = Box<dyn FnMut(Progress) + Send>;
+type ProgressCallback = Box<dyn FnMut(SnapshotProgress) + Send>;
 
-/// Saves a snapshot when it is awaited; see [`Maintenance::snapshot_to`].
+/// Saves a snapshot when awaited; see [`Maintenance::snapshot_to`].
 #[must_use = "a snapshot is saved when this is awaited"]
-pub struct SnapshotToFile {
-    client: Client,
+pub struct SnapshotToFile<C> {
+    client: C,
     path: PathBuf,
-    progress: Option<Listener>,
+    progress: Option<ProgressCallback>,
 }
 
-impl SnapshotToFile {
-    /// Tells after every piece how far it has come; it starts over with 0 after a failure. Default: nobody is told.
-    pub fn progress(mut self, tell: impl FnMut(Progress) + Send + 'static) -> Self {
-        self.progress = Some(Box::new(tell));
+impl<C: ClientHandle> SnapshotToFile<C> {
+    /// Calls a function after every received chunk. The progress starts again at 0 after a failure. Default: none.
+    pub fn progress(mut self, callback: impl FnMut(SnapshotProgress) + Send + 'static) -> Self {
+        self.progress = Some(Box::new(callback));
         self
     }
 
@@ -62,8 +61,8 @@ impl SnapshotToFile {
         let mut failed = Vec::new();
         loop {
             match self.attempt(&mut failed).await {
-                Err(error) if attempt < ATTEMPTS && passes(&error) => {
-                    tracing::warn!(%error, attempt, "the snapshot starts over");
+                Err(error) if attempt < ATTEMPTS && is_transient(&error) => {
+                    tracing::warn!(%error, attempt, "snapshot failed, starting again");
                     attempt += 1;
                 }
                 other => return other,
@@ -71,9 +70,9 @@ impl SnapshotToFile {
         }
     }
 
-    /// Adds the member to those that failed if the snapshot breaks off.
+    /// Adds the member to the failed ones if the snapshot fails.
     async fn attempt(&mut self, failed: &mut Vec<Endpoint>) -> Result<SavedSnapshot> {
-        let mut snapshot = Snapshot::begin(&self.client, failed).await?;
+        let mut snapshot = Snapshot::start(&self.client, failed).await?;
         let mut file = PartFile::create(&self.path);
         while let Some(bytes) = snapshot.next().await {
             match bytes {
@@ -84,8 +83,8 @@ impl SnapshotToFile {
                     return Err(error);
                 }
             }
-            if let Some(tell) = &mut self.progress {
-                tell(snapshot.progress());
+            if let Some(callback) = &mut self.progress {
+                callback(snapshot.progress());
             }
         }
         file.finish().await?;
@@ -97,7 +96,7 @@ impl SnapshotToFile {
     }
 }
 
-fn passes(error: &Error) -> bool {
+fn is_transient(error: &Error) -> bool {
     let decision = table::decide(RpcClass::Read, error.kind(), error.outcome());
     matches!(
         decision,
@@ -105,7 +104,7 @@ fn passes(error: &Error) -> bool {
     )
 }
 
-impl IntoFuture for SnapshotToFile {
+impl<C: ClientHandle> IntoFuture for SnapshotToFile<C> {
     type Output = Result<SavedSnapshot>;
     type IntoFuture = ResponseFuture<SavedSnapshot>;
 
@@ -114,66 +113,66 @@ impl IntoFuture for SnapshotToFile {
     }
 }
 
-impl fmt::Debug for SnapshotToFile {
+impl<C> fmt::Debug for SnapshotToFile<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SnapshotToFile({})", self.path.display())
     }
 }
 
-/// A snapshot that was saved.
+/// A snapshot saved to a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SavedSnapshot {
-    /// Where.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// The version of etcd to restore it with, where the member told (since etcd 3.6).
+    /// Version of etcd to restore the snapshot with. Since etcd 3.6; `None` before.
     pub version: Option<String>,
 }
 
-enum Piece {
-    Bytes(Bytes),
-    /// All is written and right: the file gets its name.
+enum WriteCommand {
+    Append(Bytes),
+    /// All data is verified: sync the file and rename it.
     Finish,
 }
 
-/// A file beside the final one, written on a thread that may block. Dropped unfinished, it is removed.
+/// A temporary file beside the final one, written by a blocking task. Removed when dropped unfinished.
 struct PartFile {
-    pieces: mpsc::Sender<Piece>,
+    commands: mpsc::Sender<WriteCommand>,
     writer: JoinHandle<io::Result<()>>,
     path: PathBuf,
 }
 
 impl PartFile {
     fn create(path: &Path) -> Self {
-        let (pieces, queue) = mpsc::channel(PIECES);
+        let (commands, queue) = mpsc::channel(BUFFERED_CHUNKS);
         let target = path.to_owned();
         let writer = tokio::task::spawn_blocking(move || write(&target, queue));
         Self {
-            pieces,
+            commands,
             writer,
             path: path.to_owned(),
         }
     }
 
     async fn write(&mut self, bytes: Bytes) -> Result<()> {
-        match self.pieces.send(Piece::Bytes(bytes)).await {
+        match self.commands.send(WriteCommand::Append(bytes)).await {
             Ok(()) => Ok(()),
             Err(_) => Err(self.failure().await),
         }
     }
 
     async fn finish(mut self) -> Result<()> {
-        if self.pieces.send(Piece::Finish).await.is_err() {
+        if self.commands.send(WriteCommand::Finish).await.is_err() {
             return Err(self.failure().await);
         }
         let Self {
-            pieces,
+            commands,
             writer,
             path,
         } = self;
-        drop(pieces);
+        drop(commands);
         match writer.await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(file_failed(&path, error)),
@@ -181,14 +180,14 @@ impl PartFile {
         }
     }
 
-    /// Removes the file, and returns when it is gone.
+    /// Removes the file and waits until it is gone.
     async fn discard(self) {
-        drop(self.pieces);
-        // That it was given up is what the writer says then.
+        drop(self.commands);
+        // The result is the error of an unfinished file.
         let _ = self.writer.await;
     }
 
-    /// Why the writer takes no more.
+    /// Returns why the writer has ended.
     async fn failure(&mut self) -> Error {
         let error = match (&mut self.writer).await {
             Ok(Err(error)) => error,
@@ -204,29 +203,29 @@ fn file_failed(path: &Path, error: io::Error) -> Error {
     Error::new(ErrorKind::FileFailed, Outcome::NotSent, text).with_source(error)
 }
 
-fn write(target: &Path, mut queue: mpsc::Receiver<Piece>) -> io::Result<()> {
-    let part = Beside::new(target)?;
-    let mut file = private(&part.0)?;
+fn write(target: &Path, mut queue: mpsc::Receiver<WriteCommand>) -> io::Result<()> {
+    let part = PartPath::new(target)?;
+    let mut file = create_private(&part.0)?;
     loop {
         match queue.blocking_recv() {
-            Some(Piece::Bytes(bytes)) => file.write_all(&bytes)?,
-            Some(Piece::Finish) => break,
-            None => return Err(io::Error::other("the snapshot was given up")),
+            Some(WriteCommand::Append(bytes)) => file.write_all(&bytes)?,
+            Some(WriteCommand::Finish) => break,
+            None => return Err(io::Error::other("the snapshot was not finished")),
         }
     }
     file.sync_all()?;
     fs::rename(&part.0, target)?;
-    // The new name is safe only when the folder is.
+    // The rename is durable only after the folder is synced.
     sync_folder(folder_of(target))
 }
 
-/// A new file that only its owner reads: a snapshot has all keys in it, and the hashes of passwords.
-fn private(path: &Path) -> io::Result<fs::File> {
+/// Creates a file that only its owner can read: a snapshot contains all keys and password hashes.
+fn create_private(path: &Path) -> io::Result<fs::File> {
     let mut options = fs::OpenOptions::new();
     options.write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// The folder of a file, which is the current one where the path has none.
+/// Returns the folder of a file; the current folder if the path has none.
 fn folder_of(target: &Path) -> &Path {
     match target.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -238,24 +237,24 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
     fs::File::open(folder)?.sync_all()
 }
 
-/// A name beside the target, of a file that is removed unless it was renamed.
-struct Beside(PathBuf);
+/// Path of a temporary file beside the target. Removes the file when dropped, unless it was renamed.
+struct PartPath(PathBuf);
 
-impl Beside {
+impl PartPath {
     fn new(target: &Path) -> io::Result<Self> {
-        let name = target
-            .file_name()
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))?;
+        let name = target.file_name().ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidInput, "the path has no file name")
+        })?;
         let mut part = name.to_owned();
-        // Two snapshots to one name must not write into one file.
+        // Random, so that two snapshots to one path do not share a file.
         part.push(format!(".{:08x}.part", fastrand::u32(..)));
         Ok(Self(target.with_file_name(part)))
     }
 }
 
-impl Drop for Beside {
+impl Drop for PartPath {
     fn drop(&mut self) {
-        // It is gone already where it was renamed.
+        // Fails if the file was renamed.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -265,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bare_name_is_in_the_current_folder() {
+    fn bare_file_name_is_in_the_current_folder() {
         assert_eq!(folder_of(Path::new("backup.db")), Path::new("."));
         assert_eq!(folder_of(Path::new("./backup.db")), Path::new("."));
         assert_eq!(folder_of(Path::new("a/b.db")), Path::new("a"));

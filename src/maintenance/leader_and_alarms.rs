@@ -1,0 +1,107 @@
+//! Maintenance requests that consist of several RPCs: moving the leadership, disarming all alarms.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::{Alarm, Maintenance};
+use crate::{
+    call::deadline_in,
+    error::{ErrorKind, Result},
+    proto::{MoveLeaderRequest, MoveLeaderResponse, rpc},
+    request::{ClientHandle, HeaderResponse, macros::request},
+    transport::grpc,
+};
+
+/// Delay between two searches for the leader.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Moves the leadership to a member. Created by [`Maintenance::move_leader`].
+#[derive(Debug, Clone)]
+#[must_use = "a request is sent when it is awaited"]
+pub struct MoveLeader<C = ()> {
+    to: u64,
+    timeout: Option<Duration>,
+    client: C,
+}
+
+request!(MoveLeader { to } -> HeaderResponse);
+
+/// Disarms all active alarms. Created by [`Maintenance::disarm_all`].
+#[derive(Debug, Clone)]
+#[must_use = "a request is sent when it is awaited"]
+pub struct DisarmAll<C = ()> {
+    timeout: Option<Duration>,
+    client: C,
+}
+
+request!(DisarmAll {} -> Vec<Alarm>);
+
+impl<C: Clone> Maintenance<C> {
+    /// Disarms all alarms that are active now and returns them.
+    pub fn disarm_all(&self) -> DisarmAll<C> {
+        DisarmAll {
+            timeout: None,
+            client: self.0.clone(),
+        }
+    }
+
+    /// Moves the leadership to this member. Only the current leader accepts the request, so it is searched among the
+    /// client's endpoints.
+    pub fn move_leader(&self, to: u64) -> MoveLeader<C> {
+        MoveLeader {
+            to,
+            timeout: None,
+            client: self.0.clone(),
+        }
+    }
+}
+
+impl DisarmAll {
+    async fn perform(self, client: &impl ClientHandle, timeout: Duration) -> Result<Vec<Alarm>> {
+        let deadline = deadline_in(timeout);
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let maintenance = Maintenance::new(client.clone());
+        let active = maintenance.alarms().timeout(left()).await?.alarms;
+        for alarm in &active {
+            maintenance.disarm(*alarm).timeout(left()).await?;
+        }
+        Ok(active)
+    }
+}
+
+impl MoveLeader {
+    async fn perform(
+        self,
+        client: &impl ClientHandle,
+        timeout: Duration,
+    ) -> Result<HeaderResponse> {
+        let body = grpc::encode(&MoveLeaderRequest { target_id: self.to })?;
+        let caller = client.caller();
+        let deadline = deadline_in(timeout);
+        loop {
+            caller.wait_ready(deadline).await?;
+            let mut not_leader = None;
+            for member in caller.in_turn() {
+                if caller.reach(member.clone(), deadline).await.is_err() {
+                    continue;
+                }
+                let left = deadline.saturating_duration_since(Instant::now());
+                let named = caller.at(member)?;
+                match named
+                    .unary::<MoveLeaderResponse>(rpc::MOVE_LEADER, body.clone(), left)
+                    .await
+                {
+                    Ok(response) => return response.try_into(),
+                    Err(error) if error.kind() == ErrorKind::NotLeader => not_leader = Some(error),
+                    Err(error) => return Err(error),
+                }
+            }
+            // No leader: an election is in progress, or the leader is not ready or not an endpoint of this client.
+            match not_leader {
+                Some(error) if Instant::now() + SEARCH_INTERVAL >= deadline => return Err(error),
+                _ => sleep(SEARCH_INTERVAL).await,
+            }
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The client as requests see it.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::call::Caller;
+
+/// A client that can send requests. [`Client`](crate::Client) is the implementation to use.
+pub trait ClientHandle: Clone + Send + Sync + Unpin + 'static {
+    #[doc(hidden)]
+    fn core(&self) -> Arc<dyn ClientCore>;
+
+    #[doc(hidden)]
+    fn caller(&self) -> &Caller;
+
+    #[doc(hidden)]
+    fn request_timeout(&self) -> Duration;
+}
+
+/// A running client behind a reference: whoever holds it keeps the client running.
+pub trait ClientCore: Send + Sync + 'static {
+    /// The request path.
+    fn caller(&self) -> &Caller;
+
+    /// Timeout of requests that have none of their own.
+    fn request_timeout(&self) -> Duration;
+
+    /// Whether the client is shutting down.
+    fn is_shutting_down(&self) -> bool;
+
+    /// Runs a closure on the actors' thread. Returns `false` if that thread has ended.
+    fn run(&self, job: Box<dyn FnOnce() + Send>) -> bool;
+}

@@ -1,0 +1,121 @@
+//! Macros that give request and response types their common methods.
+
+/// Implements what every request type has: `on(&client)`, `timeout`, sending by `.await`, and being a message.
+///
+/// A request type is a struct with the fields `client` and `timeout`, and a function
+/// `perform(self, &impl Client, Duration)`. The bound names what `perform` needs of the client.
+macro_rules! request {
+    ($request:ident { $($field:ident),* } -> $response:ty) => {
+        $crate::request::macros::request!(
+            $request { $($field),* } -> $response, $crate::request::ClientHandle
+        );
+    };
+    ($request:ident { $($field:ident),* } -> $response:ty, $bound:path) => {
+        impl $request {
+            /// Binds the request to a client: awaiting it sends it.
+            pub fn on<C: $bound>(self, client: &C) -> $request<C> {
+                $request {
+                    $($field: self.$field,)*
+                    timeout: self.timeout,
+                    client: client.clone(),
+                }
+            }
+        }
+
+        impl<C> $request<C> {
+            /// Longest time this request may take, retries included. Default: the client's `request_timeout`.
+            pub fn timeout(mut self, timeout: std::time::Duration) -> Self {
+                self.timeout = Some(timeout);
+                self
+            }
+
+            fn unbound(self) -> $request {
+                $request {
+                    $($field: self.$field,)*
+                    timeout: self.timeout,
+                    client: (),
+                }
+            }
+        }
+
+        impl<C: $bound> std::future::IntoFuture for $request<C> {
+            type Output = $crate::error::Result<$response>;
+            type IntoFuture = $crate::request::ResponseFuture<$response>;
+
+            fn into_future(self) -> Self::IntoFuture {
+                let client = self.client.clone();
+                let timeout = self.timeout.unwrap_or_else(|| client.request_timeout());
+                Box::pin(async move { self.unbound().perform(&client, timeout).await })
+            }
+        }
+
+        $crate::request::macros::etcd_request!($request -> $response, $bound);
+    };
+}
+pub(crate) use request;
+
+/// Makes an unbound request type with a method `on(self, &client)` a message to the actor `Etcd`.
+macro_rules! etcd_request {
+    ($request:ident -> $response:ty, $bound:path) => {
+        impl actix::Message for $request {
+            type Result = $crate::error::Result<$response>;
+        }
+
+        impl<C: $bound> $crate::request::EtcdRequest<C> for $request {
+            type Response = $response;
+
+            fn name(&self) -> &'static str {
+                stringify!($request)
+            }
+
+            fn send_with(self, client: &C) -> $crate::request::ResponseFuture<$response> {
+                std::future::IntoFuture::into_future(self.on(client))
+            }
+        }
+    };
+}
+pub(crate) use etcd_request;
+
+/// Gives the request path access to the headers of responses.
+macro_rules! response_headers {
+    ($($response:ty),* $(,)?) => {
+        $(impl $crate::call::Response for $response {
+            fn header(&self) -> Option<&$crate::proto::ResponseHeader> {
+                self.header.as_ref()
+            }
+        })*
+    };
+}
+pub(crate) use response_headers;
+
+/// Responses that consist of a header alone become [`HeaderResponse`](crate::request::HeaderResponse).
+macro_rules! header_responses {
+    ($($response:ty),* $(,)?) => {
+        $crate::request::macros::response_headers!($($response),*);
+        $(impl TryFrom<$response> for $crate::request::HeaderResponse {
+            type Error = $crate::error::Error;
+
+            fn try_from(response: $response) -> $crate::error::Result<Self> {
+                Ok(Self { header: response.header })
+            }
+        })*
+    };
+}
+pub(crate) use header_responses;
+
+/// Converts wire responses into response types that have a header and fields of the same names.
+macro_rules! from_response {
+    ($type:ident: $response:ty => $($field:ident),+) => {
+        impl TryFrom<$response> for $type {
+            type Error = $crate::error::Error;
+
+            fn try_from(response: $response) -> $crate::error::Result<Self> {
+                Ok(Self {
+                    header: $crate::request::header(response.header)?,
+                    $($field: response.$field,)+
+                })
+            }
+        }
+    };
+}
+pub(crate) use from_response;
