@@ -1,4 +1,4 @@
-//! One request on one connection: quick while all is well, watchful when it is slow.
+//! One request on one connection. Costs little while the member responds; checks the member when it is slow.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -19,25 +19,25 @@ use crate::{
     },
 };
 
-/// A write under a leader that is gone is given up after this: its answer may still be under way.
+/// How long a request waits for its response after the leader changed.
 const LEADER_GRACE: Duration = Duration::from_millis(500);
-/// How long a read waits for a member that seems fine before it asks again, elsewhere if it can.
-const READ_PATIENCE: Duration = Duration::from_secs(1);
-/// So often at the most: what takes long everywhere must not be begun again and again.
-const IMPATIENT: u32 = 2;
+/// How long a read waits for a healthy member before it is retried, on another member if possible.
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often a slow read is given up and retried. A read that is slow everywhere must not start again forever.
+const MAX_SLOW_ATTEMPTS: u32 = 2;
 
 /// One request on one connection.
-pub(super) struct AttemptUnderWay<'a> {
+pub(super) struct Attempt<'a> {
     pub(super) connection: &'a Arc<Connection>,
     pub(super) rpc: Rpc,
-    /// Whether it has to be this member.
+    /// Whether the request names this member, so that no other can serve it.
     pub(super) named: bool,
-    /// How many attempts before this one took too long.
-    pub(super) slow: u32,
+    /// Number of earlier attempts that took too long.
+    pub(super) slow_attempts: u32,
     pub(super) deadline: Instant,
 }
 
-impl AttemptUnderWay<'_> {
+impl Attempt<'_> {
     pub(super) async fn run<A: Response>(
         &self,
         metadata: &Metadata,
@@ -58,64 +58,68 @@ impl AttemptUnderWay<'_> {
         let mut timer = std::pin::pin!(sleep_until(self.deadline.min(began + SUSPICION)));
         tokio::select! {
             biased;
-            answer = &mut request => return answer,
+            response = &mut request => return response,
             () = &mut timer => {}
         }
-        let slow = Slow {
+        let slow = SlowRequest {
             began,
             term: term.at(began),
             sent: &sent,
         };
-        // Rare, and large: it must not make every call's future large.
-        Box::pin(self.wait_under_suspicion(request, timer, slow)).await
+        // Boxed, because it is rare and would make the future of every call large.
+        Box::pin(self.wait_while_suspect(request, timer, slow)).await
     }
 
-    /// Waits for a place among the streams that the member allows; nothing is sent meanwhile.
+    /// Waits while the member has its maximum number of concurrent streams. Nothing is sent meanwhile.
     async fn await_room<'r>(
         &self,
         room: &'r Semaphore,
     ) -> Result<Option<SemaphorePermit<'r>>, Failure> {
-        // Nothing was sent, so that even a write may go to another member.
-        let patience = self.impatience(Instant::now()).unwrap_or(self.deadline);
+        // Nothing was sent, so even a write can go to another member.
+        let patience = self.slow_deadline(Instant::now()).unwrap_or(self.deadline);
         let permit = timeout_at(patience, room.acquire()).await;
         let kind = match permit {
-            // The semaphore is never closed: an error cannot happen, and would mean no limit.
+            // The semaphore is never closed; an error would mean that there is no limit.
             Ok(permit) if Instant::now() < self.deadline => return Ok(permit.ok()),
             Err(_) if Instant::now() < self.deadline => ErrorKind::MemberUnresponsive,
             Ok(_) | Err(_) => ErrorKind::DeadlineExceeded,
         };
-        let text = "the member takes no more requests at once";
+        let text = "the member allows no more concurrent requests";
         Err(self.given_up(kind, text, &Sent::default()))
     }
 
-    async fn wait_under_suspicion<A: Response>(
+    async fn wait_while_suspect<A: Response>(
         &self,
         mut request: Pin<&mut impl Future<Output = Result<A, Failure>>>,
         mut timer: Pin<&mut Sleep>,
-        slow: Slow<'_>,
+        slow: SlowRequest<'_>,
     ) -> Result<A, Failure> {
-        let Slow { began, term, sent } = slow;
+        let SlowRequest { began, term, sent } = slow;
         if Instant::now() >= self.deadline {
-            return Err(self.given_up(ErrorKind::DeadlineExceeded, "no answer in time", sent));
+            return Err(self.given_up(
+                ErrorKind::DeadlineExceeded,
+                "no response before the deadline",
+                sent,
+            ));
         }
         let mut health = self.connection.watch_health();
-        // Who waits for somebody else to let go is slow by nature: the member is looked at now and then.
-        let _watched = if self.rpc.blocking {
-            Watched::Standing(self.connection.stand())
+        // A blocking RPC is slow by nature: its member is probed only now and then.
+        let _guard = if self.rpc.blocking {
+            ProbeGuard::Standing(self.connection.stand())
         } else {
-            Watched::Suspected(self.connection.suspect())
+            ProbeGuard::Suspected(self.connection.suspect())
         };
-        let mut first_look = None;
+        let mut first_sighting = None;
         let mut lost_since: Option<Instant> = None;
         loop {
             let seen = health.borrow_and_update().clone();
-            if let Some(failure) = self.condemned(&seen, sent) {
+            if let Some(failure) = self.unusable_member(&seen, sent) {
                 return Err(failure);
             }
-            let look = seen.sighting.filter(|look| look.at >= began);
-            let changed = look.is_some_and(|look| {
-                let first = *first_look.get_or_insert(look);
-                leader_changed(term, Some(&first), &look)
+            let sighting = seen.sighting.filter(|sighting| sighting.at >= began);
+            let changed = sighting.is_some_and(|sighting| {
+                let first = *first_sighting.get_or_insert(sighting);
+                leader_changed(term, Some(&first), &sighting)
             });
             if self.needs_this_leader() && (changed || self.connection.term_is_over(term)) {
                 lost_since.get_or_insert_with(Instant::now);
@@ -130,21 +134,21 @@ impl AttemptUnderWay<'_> {
             timer.as_mut().reset(wake);
             tokio::select! {
                 biased;
-                answer = request.as_mut() => return answer.map_err(|failure| self.explained(failure)),
-                // The sender lives as long as the connection, which this attempt holds: there is always a next change.
+                response = request.as_mut() => return response.map_err(|failure| self.explained(failure)),
+                // Never fails: the connection holds the sender.
                 _ = health.changed() => {}
                 () = timer.as_mut() => {
                     let now = Instant::now();
                     if now >= self.deadline {
-                        return Err(self.given_up(ErrorKind::DeadlineExceeded, "no answer in time", sent));
+                        return Err(self.given_up(ErrorKind::DeadlineExceeded, "no response before the deadline", sent));
                     }
                     if grace.is_some_and(|grace| now >= grace) {
-                        let text = "the leader changed while the request was under way";
+                        let text = "the leader changed before the response arrived";
                         return Err(self.given_up(ErrorKind::LeaderLost, text, sent));
                     }
-                    // Its answer may have begun to arrive meanwhile, and then it is waited for.
+                    // Wait on if the response has started to arrive.
                     if self.patience(began, sent).is_some() {
-                        let text = "the attempt took too long";
+                        let text = "the member did not respond in time";
                         return Err(self.given_up(ErrorKind::MemberUnresponsive, text, sent));
                     }
                 }
@@ -152,32 +156,33 @@ impl AttemptUnderWay<'_> {
         }
     }
 
-    /// Whether a new leader means that this request's answer will not come.
+    /// Whether the response will not arrive after the leader changed.
     fn needs_this_leader(&self) -> bool {
         !self.rpc.leaderless && !self.rpc.blocking
     }
 
-    /// A read asks another member when one takes too long. A write cannot: it may have been applied. Nor does a read
-    /// whose answer is arriving: it is large, and would be elsewhere.
+    /// When a slow read is given up. A write is not: it may have been applied. Nor is a read whose response is arriving:
+    /// it is large, and would be large from another member, too.
     fn patience(&self, began: Instant, sent: &Sent) -> Option<Instant> {
         if self.rpc.class != RpcClass::Read || self.rpc.blocking || sent.is_answering() {
             return None;
         }
-        self.impatience(began)
+        self.slow_deadline(began)
     }
 
-    /// When to ask again. The last attempt gets all the time that is left.
-    fn impatience(&self, began: Instant) -> Option<Instant> {
+    /// When a slow attempt is given up. The last attempt gets all of the remaining time.
+    fn slow_deadline(&self, began: Instant) -> Option<Instant> {
         let left = self.deadline.saturating_duration_since(began);
-        let again = !self.named && self.slow < IMPATIENT && left >= READ_PATIENCE * 3;
-        again.then(|| began + READ_PATIENCE)
+        let again =
+            !self.named && self.slow_attempts < MAX_SLOW_ATTEMPTS && left >= READ_TIMEOUT * 3;
+        again.then(|| began + READ_TIMEOUT)
     }
 
-    fn condemned(&self, health: &Health, sent: &Sent) -> Option<Failure> {
+    fn unusable_member(&self, health: &Health, sent: &Sent) -> Option<Failure> {
         let kind = match health.verdict {
             Verdict::NoLeader | Verdict::CutOff if !self.rpc.leaderless => ErrorKind::NoLeader,
             Verdict::NotServing if self.rpc.class == RpcClass::Read => ErrorKind::NotServing,
-            // A connection that ended fails the request by itself, and that failure knows more.
+            // A closed connection fails the request itself, with a more exact error.
             Verdict::Unresponsive
             | Verdict::Closed
             | Verdict::Fine
@@ -191,7 +196,7 @@ impl AttemptUnderWay<'_> {
     }
 
     fn given_up(&self, kind: ErrorKind, text: &'static str, sent: &Sent) -> Failure {
-        // What h2 has taken may be written at any time, even after it was given up here.
+        // h2 can write a request that it has accepted at any time, even after it was given up here.
         let outcome = if sent.is_taken() {
             Outcome::Unknown
         } else {
@@ -202,7 +207,7 @@ impl AttemptUnderWay<'_> {
             .into()
     }
 
-    /// A connection that was closed because the member did not answer says so.
+    /// Replaces "connection lost" if the connection was closed because the member did not respond.
     fn explained(&self, failure: Failure) -> Failure {
         let lost = failure.error.kind() == ErrorKind::ConnectionLost;
         if !lost || self.connection.health().verdict != Verdict::Unresponsive {
@@ -219,16 +224,16 @@ impl AttemptUnderWay<'_> {
     }
 }
 
-/// A request that has not been answered quickly.
-struct Slow<'a> {
+/// A request without a response for [`SUSPICION`].
+struct SlowRequest<'a> {
     began: Instant,
-    /// The term it was sent under, where that is known.
+    /// Raft term when it was sent, if known.
     term: Option<u64>,
     sent: &'a Sent,
 }
 
-/// How the member is watched while a request waits; only held.
-enum Watched {
+/// Keeps the member probed while a request waits.
+enum ProbeGuard {
     Standing(#[expect(dead_code, reason = "a guard")] Standing),
     Suspected(#[expect(dead_code, reason = "a guard")] Suspicion),
 }

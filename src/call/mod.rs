@@ -1,14 +1,13 @@
-//! The way of one request: pick a member, send, classify, perhaps try again.
+//! The path of a request: pick a member, send, classify the failure, retry.
 //!
-//! All of it runs on the caller's own task; no mailbox is on the way. Actors are asked only when something is
-//! wrong: the connection's, when a call is slow; the balancer, when nobody is ready; the retry actor, when to
-//! try again.
+//! Everything runs on the caller's own task, without a mailbox in between. Actors take part only when something is wrong:
+//! the connection actor when a call is slow, the balancer when no member is ready, the retry actor when a retry has to
+//! wait.
 
 mod attempt;
-mod first;
-mod member;
+mod first_ready;
+mod named_member;
 pub(crate) mod tokens;
-mod trouble;
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,24 +27,24 @@ use crate::{
     retry::{
         RetryPolicy, ScheduleRetry,
         actor::RetryActor,
-        attempts::Next,
-        budget::{Grant, RetryBudget},
+        budget::{BudgetGrant, RetryBudget},
+        failure_log::FailureLog,
+        pushback::Pushback,
     },
     transport::{Endpoint, channel::Metadata},
 };
-use attempt::AttemptUnderWay;
+use attempt::Attempt;
 use tokens::Tokens;
-use trouble::Trouble;
 
-/// A call that waits for longer makes its member suspect.
+/// A call that waits longer for its response makes its member suspect.
 const SUSPICION: Duration = Duration::from_millis(250);
 
-/// A time-out that no clock can measure ends after this, which is as good as never.
-pub(crate) const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+/// Longest timeout. Longer ones could overflow the clock.
+pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
-/// When a time-out that begins now ends.
+/// Returns the deadline of a timeout that starts now.
 pub(crate) fn deadline_in(timeout: Duration) -> Instant {
-    Instant::now() + timeout.min(NEVER)
+    Instant::now() + timeout.min(MAX_TIMEOUT)
 }
 
 /// A response message. Its header contains cluster id and raft term.
@@ -54,7 +53,7 @@ pub(crate) trait Response: Message + Default {
     fn header(&self) -> Option<&ResponseHeader>;
 }
 
-/// What every call needs.
+/// Sends requests. Cheap to clone.
 #[derive(Clone)]
 pub struct Caller {
     pub(crate) ready: Arc<ReadySetCell>,
@@ -63,117 +62,128 @@ pub struct Caller {
     pub(crate) retry_policy: Arc<dyn RetryPolicy>,
     pub(crate) budget: Arc<RetryBudget>,
     pub(crate) tokens: Tokens,
-    /// The one member that may answer, where the request names one.
+    /// The only member to use, if the request names one.
     pub(crate) only: Option<Endpoint>,
     pub(crate) balancer: Addr<BalancerActor>,
     pub(crate) retries: Addr<RetryActor>,
 }
 
 impl Caller {
-    /// Sends a request until it is answered, refused for good, or its time is over.
-    pub(crate) async fn unary<A: Response>(
+    /// Sends a request and retries it until it succeeds, fails for good, or its deadline passes.
+    pub(crate) async fn unary<R: Response>(
         &self,
         rpc: Rpc,
         body: Bytes,
         timeout: Duration,
-    ) -> Result<A, Error> {
+    ) -> Result<R, Error> {
         let started = Instant::now();
         let deadline = deadline_in(timeout);
         if timeout.is_zero() {
-            let text = "no time was left to send it";
-            return Err(Error::new(
-                ErrorKind::DeadlineExceeded,
-                Outcome::NotSent,
-                text,
-            ));
+            let reason = "the timeout is zero";
+            let kind = ErrorKind::DeadlineExceeded;
+            return Err(Error::new(kind, Outcome::NotSent, reason).with_rpc(rpc));
         }
-        let mut left = timeout;
-        let mut trouble: Option<Trouble> = None;
+        let mut remaining = timeout;
+        let mut failures: Option<FailureLog> = None;
         loop {
             let token = match self.tokens.current(deadline).await {
                 Ok(token) => token,
-                Err(error) => return Err(in_all(trouble.as_ref(), self.no_token(error))),
+                Err(error) => {
+                    return Err(completed(rpc, failures.as_ref(), self.no_token(error)));
+                }
             };
-            let Some(connection) = self.pick(rpc.leaderless, trouble.as_ref()) else {
+            let Some(connection) = self.pick(rpc.leaderless, failures.as_ref()) else {
                 let ready = self.await_ready(rpc.leaderless, deadline).await;
-                ready.map_err(|error| in_all(trouble.as_ref(), error))?;
-                left = deadline.saturating_duration_since(Instant::now());
+                ready.map_err(|error| completed(rpc, failures.as_ref(), error))?;
+                remaining = deadline.saturating_duration_since(Instant::now());
                 continue;
             };
             let metadata = Metadata {
                 require_leader: !rpc.leaderless,
                 token: token.value.clone(),
-                timeout: Some(left),
+                timeout: Some(remaining),
             };
-            let attempt = AttemptUnderWay {
+            let attempt = Attempt {
                 connection: &connection,
                 rpc,
                 named: self.only.is_some(),
-                slow: trouble.as_ref().map_or(0, |trouble| trouble.slow),
+                slow_attempts: failures.as_ref().map_or(0, FailureLog::slow_attempts),
                 deadline,
             };
-            let failure = match attempt.run::<A>(&metadata, body.clone()).await {
-                Ok(answer) => {
+            let failure = match attempt.run::<R>(&metadata, body.clone()).await {
+                Ok(response) => {
                     self.retry_policy.succeeded(rpc.path);
                     self.budget.succeeded(Instant::now().into_std());
-                    return self.accept(answer, &connection);
+                    return self.accept(rpc, response, &connection);
                 }
                 Err(failure) => failure,
             };
             if !self.balancer.connected() {
                 let ended = Error::shut_down().with_outcome(failure.error.outcome());
-                return Err(in_all(trouble.as_ref(), ended));
+                return Err(completed(rpc, failures.as_ref(), ended));
             }
             if failure.error.kind() == ErrorKind::NoLeader {
                 connection.doubt();
             }
             let members = self.member_count();
-            let trouble = trouble.get_or_insert_with(|| Trouble::new(rpc, started, members));
-            let next = trouble.failed(&*self.retry_policy, &connection, failure, members);
-            match next {
-                Next::Retry(wait) => self.wait(wait, deadline, trouble).await?,
-                Next::Refresh(wait) => {
-                    self.renew_token(&token, deadline, trouble).await?;
-                    if !wait.is_zero() {
-                        self.wait(wait, deadline, trouble).await?;
-                    }
-                }
-                Next::Fail => return Err(trouble.verdict()),
-                Next::Done => return Ok(A::default()),
+            let log = failures.get_or_insert_with(|| FailureLog::new(rpc, members));
+            log.set_members(members);
+            if log.shows_success(&failure.error) {
+                return Ok(R::default());
             }
-            left = deadline.saturating_duration_since(Instant::now());
+            tracing::debug!(
+                rpc = rpc.path,
+                endpoint = %connection.endpoint,
+                error = %failure.error,
+                "attempt failed"
+            );
+            let pushback = failure
+                .pushback
+                .map(|value| Pushback::parse(value.as_bytes()));
+            let plan = log.record(
+                &*self.retry_policy,
+                (connection.id.0, failure.error),
+                pushback,
+                started.elapsed(),
+                &mut fastrand::f64,
+            );
+            let Some(plan) = plan else {
+                return Err(failures.map_or_else(Error::shut_down, FailureLog::into_error));
+            };
+            if plan.renew_token {
+                self.renew_token(&token, deadline, log).await?;
+            }
+            if !plan.renew_token || !plan.delay.is_zero() {
+                self.wait(rpc, plan.delay, deadline, log).await?;
+            }
+            remaining = deadline.saturating_duration_since(Instant::now());
         }
     }
 
-    /// Waits for a token in place of the refused one. Without credentials nobody can get one.
+    /// Waits for a successor of the rejected token. Fails with the last error if there can be none.
     async fn renew_token(
         &self,
-        refused: &Token,
+        rejected: &Token,
         deadline: Instant,
-        trouble: &mut Trouble,
+        log: &FailureLog,
     ) -> Result<(), Error> {
-        let why = trouble
-            .last
-            .as_ref()
-            .map_or(ErrorKind::InvalidAuthToken, Error::kind);
-        match self.tokens.renewed(refused, why, deadline).await {
+        let kind = log.last_kind().unwrap_or(ErrorKind::InvalidAuthToken);
+        match self.tokens.renewed(rejected, kind, deadline).await {
             Ok(true) => Ok(()),
-            Ok(false) => Err(trouble.verdict()),
-            Err(error) => Err(error
-                .with_outcome(trouble.attempts.outcome(Outcome::Rejected))
-                .with_attempts(trouble.attempts.made())),
+            Ok(false) => Err(log.clone().into_error()),
+            Err(error) => Err(log.completed(error.with_outcome(Outcome::Rejected))),
         }
     }
 
-    /// Why there is no token to send. Where nobody can be reached, that is the reason.
+    /// Explains a missing token: if no member is ready, that is the reason.
     fn no_token(&self, error: Error) -> Error {
         if error.kind() == ErrorKind::DeadlineExceeded && self.ready.load().ready.is_empty() {
-            return self.nobody_ready();
+            return self.none_ready();
         }
         error
     }
 
-    /// A connection for a stream or another use that is not a call of ours.
+    /// Returns a connection for a stream, or for a request that does not use [`unary`](Self::unary).
     pub(crate) async fn ready_connection(
         &self,
         deadline: Instant,
@@ -186,7 +196,7 @@ impl Caller {
         }
     }
 
-    /// Waits until a member can take a request.
+    /// Waits until a member is ready.
     pub(crate) async fn wait_ready(&self, deadline: Instant) -> Result<(), Error> {
         while self.ready.load().ready.is_empty() {
             self.await_ready(false, deadline).await?;
@@ -201,7 +211,7 @@ impl Caller {
         self.ready.load().members.len()
     }
 
-    fn pick(&self, leaderless: bool, trouble: Option<&Trouble>) -> Option<Arc<Connection>> {
+    fn pick(&self, leaderless: bool, failures: Option<&FailureLog>) -> Option<Arc<Connection>> {
         if let Some(endpoint) = &self.only {
             return self.connection_of(endpoint);
         }
@@ -214,21 +224,20 @@ impl Caller {
         if usable.is_empty() {
             return None;
         }
-        let candidates = ReadyEndpoints::new(usable);
-        let mut chosen = &usable[0];
+        let avoided =
+            |connection: &Connection| failures.is_some_and(|log| log.avoids(connection.id.0));
+        let endpoints = ReadyEndpoints::new(usable);
+        let mut picked = &usable[0];
         for _ in 0..usable.len() {
-            let index = self.policy.pick(&candidates);
-            chosen = usable.get(index).unwrap_or(&usable[0]);
-            match trouble {
-                Some(trouble) if trouble.avoided.contains(&chosen.id) => {}
-                _ => return Some(chosen.clone()),
+            let index = self.policy.pick(&endpoints);
+            picked = usable.get(index).unwrap_or(&usable[0]);
+            if !avoided(picked) {
+                return Some(picked.clone());
             }
         }
-        // A policy that insists on one member must not keep a retry from the others.
-        let other = usable
-            .iter()
-            .find(|other| trouble.is_none_or(|trouble| !trouble.avoided.contains(&other.id)));
-        Some(other.unwrap_or(chosen).clone())
+        // A policy that always picks the same member must not keep a retry from the others.
+        let other = usable.iter().find(|other| !avoided(other));
+        Some(other.unwrap_or(picked).clone())
     }
 
     async fn await_ready(&self, leaderless: bool, deadline: Instant) -> Result<(), Error> {
@@ -238,101 +247,108 @@ impl Caller {
         if let Some(endpoint) = &self.only {
             return self.await_member(endpoint, deadline).await;
         }
-        let (ready, told) = oneshot::channel();
+        let (ready, is_ready) = oneshot::channel();
         self.balancer.do_send(AwaitReady { ready, leaderless });
-        match timeout_at(deadline, told).await {
+        match timeout_at(deadline, is_ready).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) if self.ready.load().closed || !self.balancer.connected() => {
                 Err(Error::shut_down())
             }
-            // The balancer crashed on the way: its next life has the question again.
+            // The balancer crashed and restarts: the caller asks again.
             Ok(Err(_)) => {
                 tokio::task::yield_now().await;
                 Ok(())
             }
-            Err(_) => Err(self.nobody_ready()),
+            Err(_) => Err(self.none_ready()),
         }
     }
 
-    fn nobody_ready(&self) -> Error {
-        let text = self.ready.load().complaints();
-        Error::new(ErrorKind::Unavailable, Outcome::NotSent, text)
+    fn none_ready(&self) -> Error {
+        let reason = self.ready.load().complaints();
+        Error::new(ErrorKind::Unavailable, Outcome::NotSent, reason)
     }
 
-    /// Waits for the next attempt: as long as the backoff says, or until a member becomes ready.
+    /// Waits for the next attempt: for the delay, or until a member becomes ready, and for the retry budget.
     async fn wait(
         &self,
-        wait: Duration,
+        rpc: Rpc,
+        delay: Duration,
         deadline: Instant,
-        trouble: &Trouble,
+        log: &FailureLog,
     ) -> Result<(), Error> {
-        let budget = loop {
+        let budget_delay = loop {
             match self.budget.take(Instant::now().into_std()) {
-                Grant::After(wait) => break wait,
-                Grant::AskAgain(later) => {
+                BudgetGrant::After(delay) => break delay,
+                BudgetGrant::AskAgain(later) => {
                     if Instant::now() + later >= deadline {
-                        tokio::time::sleep_until(deadline).await;
-                        return Err(trouble.out_of_time());
+                        sleep_until(deadline).await;
+                        return Err(log.deadline_exceeded());
                     }
                     tokio::time::sleep(later).await;
                 }
             }
         };
         let now = Instant::now();
-        let not_before = now + budget;
-        // Whoever asks to wait for longer gets no ticket that outlives the call.
-        let due = not_before.max(deadline.min(now + wait.min(NEVER)));
+        let not_before = now + budget_delay;
+        // Not after the deadline, so that the ticket does not outlive the call.
+        let due = not_before.max(deadline.min(now + delay.min(MAX_TIMEOUT)));
         if due <= now {
             return if now < deadline {
                 Ok(())
             } else {
-                Err(trouble.out_of_time())
+                Err(log.deadline_exceeded())
             };
         }
-        let (pause, made) = (due - now, trouble.attempts.made());
-        tracing::debug!(parent: &trouble.span, wait = ?pause, attempts = made, "next attempt later");
-        let (ticket, given) = oneshot::channel();
+        tracing::debug!(
+            rpc = rpc.path,
+            delay = ?(due - now),
+            attempts = log.attempts(),
+            "retry scheduled"
+        );
+        let (ticket, is_due) = oneshot::channel();
         self.retries.do_send(ScheduleRetry {
             due,
             not_before,
             ticket,
         });
-        if let Ok(Err(_)) = timeout_at(deadline.min(due + SUSPICION), given).await {
-            // The retry actor is gone: this call keeps the time itself.
+        if let Ok(Err(_)) = timeout_at(deadline.min(due + SUSPICION), is_due).await {
+            // The retry actor is gone: wait without it.
             sleep_until(due.min(deadline)).await;
         }
         if Instant::now() >= deadline {
-            return Err(trouble.out_of_time());
+            return Err(log.deadline_exceeded());
         }
         Ok(())
     }
 
-    fn accept<A: Response>(&self, answer: A, connection: &Connection) -> Result<A, Error> {
-        if let Some(header) = answer.header() {
+    /// Accepts a response, unless it comes from another cluster.
+    fn accept<R: Response>(
+        &self,
+        rpc: Rpc,
+        response: R,
+        connection: &Connection,
+    ) -> Result<R, Error> {
+        if let Some(header) = response.header() {
             if !self.shared.cluster.accepts(header.cluster_id) {
                 connection.disown(header.cluster_id);
                 return Err(crate::connection::shared::other_cluster(
                     self.shared.cluster.get(),
                     header.cluster_id,
                 )
+                .with_rpc(rpc)
                 .with_outcome(Outcome::Unknown)
                 .with_endpoint(connection.endpoint.name()));
             }
             connection.observe_term(header.raft_term);
         }
-        Ok(answer)
+        Ok(response)
     }
 }
 
-/// An error that ends a call, with what its earlier attempts may have done.
-fn in_all(trouble: Option<&Trouble>, error: Error) -> Error {
-    match trouble {
-        None => error,
-        Some(trouble) => {
-            let outcome = trouble.attempts.outcome(error.outcome());
-            error
-                .with_outcome(outcome)
-                .with_attempts(trouble.attempts.made())
-        }
+/// Completes an error that ends a call: adds the operation, and the outcome of its earlier attempts.
+fn completed(rpc: Rpc, failures: Option<&FailureLog>, error: Error) -> Error {
+    match failures {
+        None => error.with_rpc(rpc),
+        Some(log) => log.completed(error),
     }
 }

@@ -11,7 +11,7 @@ use tokio::{
 use crate::{
     connection::token::{RenewToken, RenewalReason, Token, TokenCell},
     error::{Error, ErrorKind, Outcome},
-    retry::table::{Passing, passing},
+    retry::{RetryDecision, decision::remedy},
     runtime::backoff::Backoff,
 };
 
@@ -78,7 +78,7 @@ impl Tokens {
     /// Requests a successor of a token that a member rejected, without waiting for it; later requests do. Returns
     /// `false` if the token was not the reason, or if there can be no other token.
     pub(crate) fn report_rejected(&self, rejected: &Token, kind: ErrorKind) -> bool {
-        if passing(kind) != Passing::WithToken {
+        if remedy(kind) != RetryDecision::RenewToken {
             return false;
         }
         let Some(actor) = &self.renewer else {
@@ -135,10 +135,9 @@ async fn renew(
 }
 
 fn is_transient(error: &Error) -> bool {
-    match passing(error.kind()) {
-        Passing::Elsewhere | Passing::Later => true,
-        Passing::WithToken | Passing::Never => error.kind() == ErrorKind::DeadlineExceeded,
-    }
+    let remedy = remedy(error.kind());
+    matches!(remedy, RetryDecision::NextMember | RetryDecision::Backoff)
+        || error.kind() == ErrorKind::DeadlineExceeded
 }
 
 fn login_timed_out(last: Option<Error>) -> Error {

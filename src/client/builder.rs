@@ -11,7 +11,7 @@ use crate::transport::TlsOptions;
 use crate::{
     auth::{Credentials, Login, Provider},
     balancer::{BalancePolicy, RoundRobin},
-    call::NEVER,
+    call::MAX_TIMEOUT,
     error::{Error, ErrorKind, Outcome},
     maintenance::versions::{Version, member_versions, require_version},
     retry::{BudgetLimits, RetryPolicy, StandardRetry},
@@ -20,7 +20,7 @@ use crate::{
 
 /// What no clock can measure is as good as never.
 fn measurable(interval: impl Into<Option<Duration>>) -> Option<Duration> {
-    interval.into().map(|interval| interval.min(NEVER))
+    interval.into().map(|interval| interval.min(MAX_TIMEOUT))
 }
 
 /// Makes a [`Client`]. Each option says its default.
@@ -76,13 +76,13 @@ impl ClientBuilder {
 
     /// How long a request may take in all, retries included; each request can have its own. Default: 5 s.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
-        self.request_timeout = timeout.min(NEVER);
+        self.request_timeout = timeout.min(MAX_TIMEOUT);
         self
     }
 
     /// How long one attempt to connect may take: name look-up, TCP, HTTP/2 and a first answer. Default: 2 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.dial.connect_timeout = timeout.min(NEVER);
+        self.dial.connect_timeout = timeout.min(MAX_TIMEOUT);
         self
     }
 
@@ -101,7 +101,7 @@ impl ClientBuilder {
 
     /// How long a ping may stay unanswered before the connection counts as dead. Default: 3 s.
     pub fn ping_timeout(mut self, timeout: Duration) -> Self {
-        self.dial.ping_timeout = timeout.min(NEVER);
+        self.dial.ping_timeout = timeout.min(MAX_TIMEOUT);
         self
     }
 
@@ -206,7 +206,7 @@ impl ClientBuilder {
 
     /// How long `shutdown` waits for requests in flight before it closes connections. Default: 1 s.
     pub fn shutdown_grace(mut self, grace: Duration) -> Self {
-        self.shutdown_grace = grace.min(NEVER);
+        self.shutdown_grace = grace.min(MAX_TIMEOUT);
         self
     }
 

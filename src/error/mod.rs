@@ -1,104 +1,110 @@
-//! What a failed call tells: what happened, where, and whether a write may have been applied.
+//! Errors: what failed, where, why, what to do, and whether a write may have been applied.
 
+mod code;
+mod etcd_messages;
 mod kind;
-mod table;
+mod outcome;
 #[cfg(test)]
 mod tests;
 
+pub use code::Code;
+pub(crate) use etcd_messages::{kind_of_message, strip_rpc_prefix};
 pub use kind::ErrorKind;
-pub(crate) use table::{kind_of_message, strip_rpc_prefix};
-/// The status codes of gRPC.
-pub use tonic::Code;
+pub use outcome::Outcome;
 
-use std::borrow::Cow;
-use std::fmt;
-use std::sync::Arc;
+use std::{borrow::Cow, fmt, sync::Arc};
+
+use crate::proto::rpc::Rpc;
 
 /// A result whose error is this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// What is known about a write whose call failed.
-///
-/// The client retries by itself only what is [`NotSent`](Self::NotSent) or [`Rejected`](Self::Rejected) for a passing
-/// reason, so a write is never applied twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Outcome {
-    /// The request never left this process, or provably was not handed to the server's handler. It was not applied;
-    /// making the call again is safe.
-    NotSent,
-    /// The cluster refused the request. It was not applied, and never will be; making the call again is safe, though
-    /// pointless unless the reason has passed.
-    Rejected,
-    /// The request was on its way and no answer proves what became of it: it may have been applied, or may still be.
-    ///
-    /// To find out, read the key back with a linearizable read: the write was applied if the key holds the value, when
-    /// values are unique, or if its `mod_revision` is above the one known before. As a request under way may still
-    /// arrive, "not there yet" is no proof. To write again without risk, use a transaction guarded by the
-    /// `mod_revision` known before: whichever of the two arrives first, only one is applied.
-    Unknown,
-}
 
 type Source = Arc<dyn std::error::Error + Send + Sync + 'static>;
 
 /// Why a call failed.
 ///
-/// [`kind`](Self::kind) says what happened, [`outcome`](Self::outcome) whether a write can have been applied. Printed,
-/// it is a sentence for people.
+/// [`kind`](Self::kind) tells what happened and [`outcome`](Self::outcome) whether a write can have been applied. The
+/// printed text names the operation, the endpoint, the reason and what to do.
 #[derive(Clone)]
-pub struct Error(Box<Inner>);
+pub struct Error(Box<Details>);
 
 #[derive(Clone)]
-struct Inner {
+struct Details {
     kind: ErrorKind,
     outcome: Outcome,
-    /// What is to be said beyond the kind's own words; of a server's answer, its text.
-    detail: Cow<'static, str>,
+    /// The reason as a clause, in place of the kind's own text; for an error of the server, the server's message.
+    reason: Cow<'static, str>,
     code: Option<Code>,
+    rpc: Option<Rpc>,
     endpoint: Option<Arc<str>>,
+    user: Option<Arc<str>>,
     attempts: u32,
     source: Option<Source>,
 }
 
 impl Error {
-    /// What went wrong.
+    /// Returns what went wrong.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Whether a write can have been applied.
+    /// Returns whether a write can have been applied.
     pub fn outcome(&self) -> Outcome {
         self.0.outcome
     }
 
-    /// The endpoint the last attempt was made on, if there was one.
+    /// Returns the endpoint of the last attempt, if there was one.
     pub fn endpoint(&self) -> Option<&str> {
         self.0.endpoint.as_deref()
     }
 
-    /// The gRPC code of the server's answer; `None` if the error is the client's own.
+    /// Returns the gRPC code of the server's response; `None` if the error is the client's own.
     pub fn code(&self) -> Option<Code> {
         self.0.code
     }
 
-    /// The server's own words; `None` if the error is the client's own.
+    /// Returns the server's error message; `None` if the error is the client's own.
     pub fn server_message(&self) -> Option<&str> {
-        self.0.code.map(|_| &*self.0.detail)
+        self.0.code.map(|_| &*self.0.reason)
     }
 
-    /// How many times the request was tried; 0 if it never came to that.
+    /// Returns how many times the request was sent or tried to be sent; 0 if it never came to an attempt.
     pub fn attempts(&self) -> u32 {
         self.0.attempts
     }
 
-    /// An error that was not met but made: for actors that stand in for etcd in tests.
-    pub fn new(kind: ErrorKind, outcome: Outcome, message: impl Into<Cow<'static, str>>) -> Self {
-        Self(Box::new(Inner {
+    /// Returns whether the reason may pass by itself: a later call can succeed. See [`ErrorKind::is_transient`].
+    pub fn is_transient(&self) -> bool {
+        self.0.kind.is_transient()
+    }
+
+    /// Returns whether making the same call again is safe and can succeed: the reason is
+    /// [transient](Self::is_transient), and the request was not applied or changes nothing.
+    pub fn is_retryable(&self) -> bool {
+        let is_read = self.0.rpc.is_some_and(|rpc| !rpc.is_write());
+        self.is_transient() && (is_read || self.0.outcome != Outcome::Unknown)
+    }
+
+    /// Returns whether credentials, tokens or permissions are the reason. See [`ErrorKind::is_auth`].
+    pub fn is_auth(&self) -> bool {
+        self.0.kind.is_auth()
+    }
+
+    /// Returns whether the state of the cluster contradicts the request. See [`ErrorKind::is_conflict`].
+    pub fn is_conflict(&self) -> bool {
+        self.0.kind.is_conflict()
+    }
+
+    /// Creates an error, for fakes in tests.
+    pub fn new(kind: ErrorKind, outcome: Outcome, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self(Box::new(Details {
             kind,
             outcome,
-            detail: message.into(),
+            reason: reason.into(),
             code: None,
+            rpc: None,
             endpoint: None,
+            user: None,
             attempts: 0,
             source: None,
         }))
@@ -109,36 +115,50 @@ impl Error {
         Self::new(ErrorKind::Shutdown, Outcome::NotSent, "")
     }
 
-    /// Bad input: nothing was sent.
-    pub(crate) fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(ErrorKind::InvalidArgument, Outcome::NotSent, message)
+    /// Invalid input; nothing was sent.
+    pub(crate) fn invalid(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::InvalidArgument, Outcome::NotSent, reason)
     }
 
-    /// A server's answer, by its message first, then by its code.
+    /// Classifies a server's response: by its message, or by its code if the message is unknown.
     pub(crate) fn from_status(code: Code, message: &str) -> Self {
         let text = strip_rpc_prefix(message);
         let (kind, outcome) = match kind_of_message(text) {
-            Some(kind) => (kind, kind.outcome_of_answer()),
-            None => table::classify_code(code),
+            Some(kind) => (kind, kind.outcome_of_response()),
+            None => etcd_messages::classify_code(code),
         };
         let mut error = Self::new(kind, outcome, text.to_owned());
         error.0.code = Some(code);
         error
     }
 
-    /// What happened, without where, how often and what to do: for a list of failures.
+    /// Returns the reason alone, without operation, endpoint and advice: for a list of failures.
     pub(crate) fn brief(&self) -> String {
-        let inner = &*self.0;
-        if inner.detail.is_empty() {
-            inner.kind.what().to_owned()
+        let details = &*self.0;
+        if details.reason.is_empty() {
+            details.kind.description().to_owned()
         } else {
-            inner.detail.clone().into_owned()
+            details.reason.clone().into_owned()
         }
+    }
+
+    /// Names the operation that failed.
+    #[must_use]
+    pub(crate) fn with_rpc(mut self, rpc: Rpc) -> Self {
+        self.0.rpc = Some(rpc);
+        self
     }
 
     #[must_use]
     pub(crate) fn with_endpoint(mut self, endpoint: Arc<str>) -> Self {
         self.0.endpoint = Some(endpoint);
+        self
+    }
+
+    /// Names the user of a request that lacks a permission.
+    #[must_use]
+    pub(crate) fn with_user(mut self, user: Option<Arc<str>>) -> Self {
+        self.0.user = user;
         self
     }
 
@@ -157,7 +177,7 @@ impl Error {
         self
     }
 
-    /// For who knows more than the answer tells: an earlier attempt of the same call whose end is unknown.
+    /// Replaces the outcome, for a call with an earlier attempt whose outcome is unknown.
     #[must_use]
     pub(crate) fn with_outcome(mut self, outcome: Outcome) -> Self {
         self.0.outcome = outcome;
@@ -165,45 +185,65 @@ impl Error {
     }
 }
 
+/// Prints operation, endpoint, number of attempts, reason, outcome and advice:
+/// `put failed at http://10.0.0.1:2379: the connection was lost; it may have been applied (outcome unknown)`.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let inner = &*self.0;
-        f.write_str(inner.kind.what())?;
-        match inner.code {
-            Some(code) => write!(f, " (the server said {code:?}: {:?})", inner.detail)?,
-            None if inner.detail.is_empty() => {}
-            None => write!(f, ": {}", inner.detail)?,
+        let details = &*self.0;
+        if let Some(rpc) = details.rpc {
+            write!(f, "{} failed", rpc.name)?;
+            if let Some(endpoint) = &details.endpoint {
+                write!(f, " at {endpoint}")?;
+            }
+            if details.attempts > 1 {
+                write!(f, " after {} attempts", details.attempts)?;
+            }
+            f.write_str(": ")?;
         }
-        if let Some(endpoint) = &inner.endpoint {
-            write!(f, ", at {endpoint}")?;
+        match details.code {
+            Some(code) => {
+                f.write_str(details.kind.description())?;
+                if let Some(user) = &details.user {
+                    write!(f, " for user `{user}`")?;
+                }
+                write!(f, " ({code:?}: {:?})", details.reason)?;
+            }
+            None if details.reason.is_empty() => f.write_str(details.kind.description())?,
+            None => f.write_str(&details.reason)?,
         }
-        if inner.attempts > 1 {
-            write!(f, ", after {} attempts", inner.attempts)?;
+        if let (None, Some(endpoint)) = (details.rpc, &details.endpoint) {
+            write!(f, " at {endpoint}")?;
         }
-        if inner.outcome == Outcome::Unknown {
-            f.write_str("; a write may or may not have been applied")?;
+        if details.outcome == Outcome::Unknown && details.rpc.is_some_and(Rpc::is_write) {
+            f.write_str("; it may have been applied (outcome unknown)")?;
         }
-        write!(f, "; {}", inner.kind.advice())
+        match details.kind.advice() {
+            "" => Ok(()),
+            advice => write!(f, "; {advice}"),
+        }
     }
 }
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let inner = &*self.0;
+        let details = &*self.0;
         let mut out = f.debug_struct("Error");
-        out.field("kind", &inner.kind)
-            .field("outcome", &inner.outcome);
-        if let Some(code) = inner.code {
+        out.field("kind", &details.kind)
+            .field("outcome", &details.outcome);
+        if let Some(rpc) = details.rpc {
+            out.field("rpc", &rpc.path);
+        }
+        if let Some(code) = details.code {
             out.field("code", &code);
         }
-        if !inner.detail.is_empty() {
-            out.field("detail", &inner.detail);
+        if !details.reason.is_empty() {
+            out.field("reason", &details.reason);
         }
-        if let Some(endpoint) = &inner.endpoint {
+        if let Some(endpoint) = &details.endpoint {
             out.field("endpoint", endpoint);
         }
-        out.field("attempts", &inner.attempts);
-        if let Some(source) = &inner.source {
+        out.field("attempts", &details.attempts);
+        if let Some(source) = &details.source {
             out.field("source", source);
         }
         out.finish()

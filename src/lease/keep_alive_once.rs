@@ -12,7 +12,7 @@ use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     proto::LeaseKeepAliveResponse,
     request::macros::request,
-    retry::table,
+    retry::{RetryDecision, decision::remedy},
 };
 
 /// A member that does not answer is not waited for longer.
@@ -80,7 +80,7 @@ impl<C> KeepAliveOnce<C> {
                     return answer.try_into();
                 }
                 Ok(Ok(Err(error))) => {
-                    if table::passing(error.kind()) == table::Passing::Never {
+                    if remedy(error.kind()) == RetryDecision::Fail {
                         return Err(error);
                     }
                     last = Some(error);

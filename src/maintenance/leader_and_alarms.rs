@@ -82,8 +82,8 @@ impl MoveLeader {
         loop {
             caller.wait_ready(deadline).await?;
             let mut not_leader = None;
-            for member in caller.in_turn() {
-                if caller.reach(member.clone(), deadline).await.is_err() {
+            for member in caller.members_by_readiness() {
+                if caller.connect_to(member.clone(), deadline).await.is_err() {
                     continue;
                 }
                 let left = deadline.saturating_duration_since(Instant::now());

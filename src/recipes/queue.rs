@@ -18,7 +18,7 @@ use crate::{
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
     kv::{Compare, OpResponse, TxnResponse, get, put},
-    retry::table::{Passing, passing},
+    retry::{RetryDecision, decision::remedy},
 };
 
 /// Between two looks at a key of ours that another session has taken over.
@@ -287,7 +287,7 @@ fn joined(done: &TxnResponse, lease: i64, join: Join) -> Joined {
 
 /// Whether the same may well succeed later. What a lock waits for is bounded by its session, not by one call.
 pub(super) fn passes(error: &Error) -> bool {
-    passing(error.kind()) != Passing::Never
+    remedy(error.kind()) != RetryDecision::Fail
         || matches!(
             error.kind(),
             ErrorKind::DeadlineExceeded | ErrorKind::Overloaded

@@ -1,4 +1,4 @@
-//! The actor that says when a call tries again.
+//! The actor that schedules retries.
 
 use std::{
     cmp::{Ordering, Reverse},
@@ -11,14 +11,15 @@ use tokio::time::Instant;
 use super::{MemberReady, ScheduleRetry};
 use crate::runtime::supervisor::{crashes, supervise};
 
-/// Keeps the tickets of waiting calls, the earliest first.
+/// Holds the tickets of waiting calls, earliest first.
 #[derive(Default)]
 pub(crate) struct RetryActor {
-    waiting: BinaryHeap<Reverse<Waiting>>,
+    waiting: BinaryHeap<Reverse<PendingRetry>>,
     timer: Option<(Instant, SpawnHandle)>,
 }
 
-struct Waiting(ScheduleRetry);
+/// A scheduled retry, ordered by its time.
+struct PendingRetry(ScheduleRetry);
 
 impl RetryActor {
     pub(crate) fn start() -> Addr<Self> {
@@ -27,12 +28,12 @@ impl RetryActor {
 
     fn release(&mut self, ctx: &mut Context<Self>) {
         let now = Instant::now();
-        while let Some(Reverse(Waiting(first))) = self.waiting.peek() {
+        while let Some(Reverse(PendingRetry(first))) = self.waiting.peek() {
             if first.due > now && !first.ticket.is_closed() {
                 break;
             }
-            if let Some(Reverse(Waiting(due))) = self.waiting.pop() {
-                // A caller that has given up needs no ticket.
+            if let Some(Reverse(PendingRetry(due))) = self.waiting.pop() {
+                // Fails if the caller has given up.
                 let _ = due.ticket.send(());
             }
         }
@@ -40,7 +41,10 @@ impl RetryActor {
     }
 
     fn arm(&mut self, ctx: &mut Context<Self>) {
-        let next = self.waiting.peek().map(|Reverse(Waiting(first))| first.due);
+        let next = self
+            .waiting
+            .peek()
+            .map(|Reverse(PendingRetry(first))| first.due);
         if self.timer.as_ref().map(|(due, _)| *due) == next {
             return;
         }
@@ -49,7 +53,7 @@ impl RetryActor {
         }
         if let Some(due) = next {
             let delay = due.saturating_duration_since(Instant::now());
-            self.timer = Some((due, ctx.notify_later(Due, delay)));
+            self.timer = Some((due, ctx.notify_later(TicketDue, delay)));
         }
     }
 }
@@ -57,13 +61,13 @@ impl RetryActor {
 /// The earliest ticket is due.
 #[derive(Message)]
 #[rtype(result = "()")]
-struct Due;
+struct TicketDue;
 
 impl Actor for RetryActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        // After a crash the tickets are still here and the timer is not.
+        // After a crash the tickets remain, but the timer is gone.
         self.timer = None;
         self.release(ctx);
     }
@@ -77,7 +81,7 @@ impl Handler<ScheduleRetry> for RetryActor {
     type Result = ();
 
     fn handle(&mut self, retry: ScheduleRetry, ctx: &mut Context<Self>) {
-        self.waiting.push(Reverse(Waiting(retry)));
+        self.waiting.push(Reverse(PendingRetry(retry)));
         self.arm(ctx);
     }
 }
@@ -88,39 +92,39 @@ impl Handler<MemberReady> for RetryActor {
     fn handle(&mut self, _: MemberReady, ctx: &mut Context<Self>) {
         self.waiting = std::mem::take(&mut self.waiting)
             .into_iter()
-            .map(|Reverse(Waiting(mut waiting))| {
+            .map(|Reverse(PendingRetry(mut waiting))| {
                 waiting.due = waiting.due.min(waiting.not_before);
-                Reverse(Waiting(waiting))
+                Reverse(PendingRetry(waiting))
             })
             .collect();
         self.release(ctx);
     }
 }
 
-impl Handler<Due> for RetryActor {
+impl Handler<TicketDue> for RetryActor {
     type Result = ();
 
-    fn handle(&mut self, _: Due, ctx: &mut Context<Self>) {
+    fn handle(&mut self, _: TicketDue, ctx: &mut Context<Self>) {
         self.timer = None;
         self.release(ctx);
     }
 }
 
-impl PartialEq for Waiting {
+impl PartialEq for PendingRetry {
     fn eq(&self, other: &Self) -> bool {
         self.0.due == other.0.due
     }
 }
 
-impl Eq for Waiting {}
+impl Eq for PendingRetry {}
 
-impl PartialOrd for Waiting {
+impl PartialOrd for PendingRetry {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Waiting {
+impl Ord for PendingRetry {
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.due.cmp(&other.0.due)
     }
@@ -147,7 +151,7 @@ mod tests {
     }
 
     #[actix::test]
-    async fn tickets_come_back_in_the_order_of_their_time() {
+    async fn tickets_are_sent_in_order_of_time() {
         tokio::time::pause();
         let actor = RetryActor::start();
         let start = Instant::now();
@@ -159,7 +163,7 @@ mod tests {
     }
 
     #[actix::test]
-    async fn a_ready_member_ends_the_backoff_but_not_the_budget() {
+    async fn ready_member_ends_the_backoff_not_the_budget() {
         tokio::time::pause();
         let actor = RetryActor::start();
         let start = Instant::now();
@@ -172,7 +176,7 @@ mod tests {
     }
 
     #[actix::test]
-    async fn a_crash_loses_no_ticket() {
+    async fn crash_loses_no_ticket() {
         tokio::time::pause();
         let actor = RetryActor::start();
         let given = schedule(&actor, 100, 0);

@@ -1,22 +1,22 @@
-//! How much the whole client may retry.
+//! The retry budget: a limit on the retries of the whole client.
 //!
-//! Why a budget besides the waits of each call? Waits bound one call; a thousand calls that fail together are still a
-//! storm. And why not only gRPC's throttle? It stops retries until enough calls succeed, so after a long outage
-//! nothing is left to find out that the cluster is back. Here tokens come back with time, and a call that finds none
-//! is delayed rather than failed: its deadline is the real limit.
+//! Why a budget in addition to the delays of each call? Delays limit one call; a thousand calls that fail together are
+//! still a storm. Why not only gRPC's throttle? It stops retries until enough calls succeed, so after a long outage no
+//! retry is left to find out that the cluster is back. This budget refills with time, and a call without budget is
+//! delayed instead of failed: its deadline is the limit.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How many retries the client allows itself, over all calls.
+/// Limits of the retry budget, over all calls of a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct BudgetLimits {
-    /// Retries a second in the long run; at least 1. Default: 250.
+    /// Retries per second in the long run; at least 1. Default: 250.
     pub per_second: u32,
-    /// Retries that may come at once after a quiet time; at least 1. Default: 500.
+    /// Retries at once after a time without retries; at least 1. Default: 500.
     pub burst: u32,
-    /// Retries earned by each call that succeeds, so that a busy client may retry more. Default: 0.1.
+    /// Retries added per successful call, so that a busy client can retry more. Default: 0.1.
     pub per_success: f64,
 }
 
@@ -30,34 +30,33 @@ impl Default for BudgetLimits {
     }
 }
 
-/// What the budget grants.
+/// Response of the budget to a request for one retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Grant {
-    /// A retry may be made after this wait; it is paid for.
+pub(crate) enum BudgetGrant {
+    /// One retry is granted after this delay.
     After(Duration),
-    /// Too many are waiting already: ask again after this long, nothing was taken.
+    /// Too many retries are waiting: nothing was granted, ask again after this delay.
     AskAgain(Duration),
 }
 
-/// Grants are promised no further ahead than this. Once the cluster is back, promises to calls that are long gone hold
-/// the others up for no longer.
+/// Longest delay of a grant. Grants of calls that have ended meanwhile delay the others by no more than this.
 const HORIZON: Duration = Duration::from_secs(1);
 
-/// The client's token bucket, kept as one number: the time at which all grants so far are paid off.
+/// A token bucket, stored as one number: the time at which all grants so far are paid off.
 #[derive(Debug)]
 pub(crate) struct RetryBudget {
     origin: Instant,
-    /// What one retry costs, in nanoseconds of refill.
+    /// Cost of one retry, in nanoseconds of refill.
     cost: u64,
-    /// How far ahead of now the debt may run without a wait.
+    /// How far `paid_off` can be ahead of now without a delay.
     allowance: u64,
-    /// What one success gives back.
+    /// Amount that one success pays back.
     reward: u64,
     paid_off: AtomicU64,
 }
 
 impl RetryBudget {
-    /// A full bucket. `now` is where its time begins.
+    /// Creates a full bucket.
     pub(crate) fn new(limits: BudgetLimits, now: Instant) -> Self {
         let cost = 1_000_000_000 / u64::from(limits.per_second.max(1));
         let thousandths = Duration::try_from_secs_f64(limits.per_success.max(0.0))
@@ -73,8 +72,8 @@ impl RetryBudget {
         }
     }
 
-    /// Asks for one retry.
-    pub(crate) fn take(&self, now: Instant) -> Grant {
+    /// Requests one retry.
+    pub(crate) fn take(&self, now: Instant) -> BudgetGrant {
         let now = self.nanos(now);
         let mut wait = 0;
         let taken = self
@@ -85,14 +84,14 @@ impl RetryBudget {
                 (u128::from(wait) <= HORIZON.as_nanos()).then_some(next)
             });
         match taken {
-            Ok(_) => Grant::After(Duration::from_nanos(wait)),
-            Err(_) => Grant::AskAgain(HORIZON),
+            Ok(_) => BudgetGrant::After(Duration::from_nanos(wait)),
+            Err(_) => BudgetGrant::AskAgain(HORIZON),
         }
     }
 
-    /// A call succeeded: part of a retry is earned.
+    /// Adds the reward of a successful call.
     pub(crate) fn succeeded(&self, now: Instant) {
-        // Most calls succeed while nothing is owed; they must not write to a line all callers share.
+        // Most calls succeed while nothing is owed; they must not write to a cache line that all callers share.
         let now = self.nanos(now);
         if self.paid_off.load(Ordering::Relaxed) <= now {
             return;
@@ -109,13 +108,12 @@ impl RetryBudget {
     }
 }
 
-/// gRPC's `retryThrottling`: retries stop while more than half of the tokens are gone, and only successes bring them
-/// back.
+/// gRPC's `retryThrottling`: retries stop while at most half of the tokens are left; only successes add tokens.
 #[derive(Debug)]
 pub(crate) struct Throttle {
     max: u32,
     per_success: u32,
-    /// In thousandths, the precision gRPC defines.
+    /// In thousandths, the precision that gRPC defines.
     tokens: AtomicU32,
 }
 
@@ -129,7 +127,7 @@ impl Throttle {
         }
     }
 
-    /// Counts a failure and says whether a retry is allowed after it.
+    /// Counts a failure and returns whether a retry is allowed.
     pub(crate) fn failed(&self) -> bool {
         let take = |tokens: u32| tokens.saturating_sub(1000);
         let before = self.update(take);
@@ -166,60 +164,60 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_goes_at_once_and_the_rest_at_the_rate() {
+    fn burst_is_immediate_then_rate_limited() {
         let now = Instant::now();
         let budget = RetryBudget::new(limits(10, 3, 0.0), now);
         let grants: Vec<_> = (0..5).map(|_| budget.take(now)).collect();
-        let waits = [0, 0, 0, 100, 200].map(|wait| Grant::After(ms(wait)));
+        let waits = [0, 0, 0, 100, 200].map(|wait| BudgetGrant::After(ms(wait)));
         assert_eq!(grants, waits);
     }
 
     #[test]
-    fn promises_reach_no_further_than_a_second_and_time_brings_more() {
+    fn grants_are_delayed_by_one_second_at_most() {
         let start = Instant::now();
         let budget = RetryBudget::new(limits(10, 1, 0.0), start);
         let granted = (0..1000)
-            .filter(|_| matches!(budget.take(start), Grant::After(_)))
+            .filter(|_| matches!(budget.take(start), BudgetGrant::After(_)))
             .count();
         assert_eq!(granted, 11);
-        assert_eq!(budget.take(start), Grant::AskAgain(HORIZON));
-        assert_eq!(budget.take(start + HORIZON), Grant::After(ms(100)));
+        assert_eq!(budget.take(start), BudgetGrant::AskAgain(HORIZON));
+        assert_eq!(budget.take(start + HORIZON), BudgetGrant::After(ms(100)));
         assert_eq!(
             budget.take(start + Duration::from_secs(60)),
-            Grant::After(ms(0))
+            BudgetGrant::After(ms(0))
         );
     }
 
     #[test]
-    fn successes_earn_retries_but_never_more_than_a_burst() {
+    fn successes_add_retries_up_to_the_burst() {
         let now = Instant::now();
         let budget = RetryBudget::new(limits(10, 2, 0.5), now);
         (0..100).for_each(|_| budget.succeeded(now));
         assert_eq!(
             [budget.take(now), budget.take(now)],
-            [Grant::After(ms(0)); 2]
+            [BudgetGrant::After(ms(0)); 2]
         );
-        assert_eq!(budget.take(now), Grant::After(ms(100)));
+        assert_eq!(budget.take(now), BudgetGrant::After(ms(100)));
         (0..4).for_each(|_| budget.succeeded(now));
-        assert_eq!(budget.take(now), Grant::After(ms(0)));
+        assert_eq!(budget.take(now), BudgetGrant::After(ms(0)));
     }
 
     #[test]
-    fn a_thousand_calls_against_a_dead_cluster_make_no_storm() {
+    fn thousand_failing_calls_stay_within_the_rate() {
         let start = Instant::now();
         let limits = BudgetLimits::default();
         let budget = RetryBudget::new(limits, start);
-        // Each call asks again as soon as its last grant or refusal allows.
+        // Each call asks again as early as it may.
         let mut due = vec![0_u64; 1000];
         let mut made = Vec::new();
         for tick in 0..5000 {
             for next in due.iter_mut().filter(|next| **next <= tick) {
                 match budget.take(start + ms(tick)) {
-                    Grant::After(wait) => {
+                    BudgetGrant::After(wait) => {
                         *next = tick + 1 + u64::try_from(wait.as_millis()).unwrap();
                         made.push(*next);
                     }
-                    Grant::AskAgain(wait) => {
+                    BudgetGrant::AskAgain(wait) => {
                         *next = tick + u64::try_from(wait.as_millis()).unwrap();
                     }
                 }
@@ -237,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_throttle_stops_at_half_and_recovers_with_successes() {
+    fn throttle_stops_at_half_and_recovers() {
         let throttle = Throttle::new(10, 100);
         assert_eq!(
             (0..6)
@@ -254,7 +252,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_pattern_of_calls_gets_more_than_rate_and_burst(
+        fn any_calls_stay_within_rate_and_burst(
             per_second in 1_u32..500,
             burst in 1_u32..50,
             steps in prop::collection::vec((0_u64..50, prop::bool::weighted(0.8)), 1..400),
@@ -266,7 +264,7 @@ mod tests {
             for (gap, retry) in steps {
                 now += ms(gap);
                 if retry {
-                    if let Grant::After(wait) = budget.take(now) {
+                    if let BudgetGrant::After(wait) = budget.take(now) {
                         prop_assert!(wait <= HORIZON);
                         made.push(now + wait);
                     }

@@ -1,52 +1,38 @@
-//! When a failed attempt is made again, and when it must not be.
+//! Retries: when a failed attempt is repeated, and when it must not be.
 //!
-//! A read is tried again on anything that passes. A write is tried again only when it provably was not applied:
-//! [`Outcome::NotSent`](crate::error::Outcome::NotSent), or refused for a reason that passes. Between attempts the
-//! call goes straight to the next member until a quorum of them has failed, then waits a little, growing to one second.
-//! What ends the trying is the call's deadline, not a count.
+//! A read is retried after every transient error. A write is retried only if it provably was not applied: its outcome is
+//! [`NotSent`](crate::Outcome::NotSent), or it was rejected for a transient reason. A call goes straight to the next
+//! member until a quorum of members has failed, then waits for a delay that grows to one second. The deadline of the call
+//! ends the retries, not their number.
 //!
 //! | question | file |
 //! |---|---|
-//! | may this be tried again at all? | `table` |
-//! | on which member, after what wait? | `timing` |
+//! | may this be retried at all? | `decision` |
+//! | on which member, after which delay? | `quorum_backoff` |
 //! | how much may the whole client retry? | `budget` |
-//! | what does the user's own policy say? | `policy`, `service_config` |
-//! | what does the server ask for? | `pushback` |
-//! | all of it, over the life of one call | `attempts` |
+//! | what does the user's policy decide? | `policy`, `service_config` |
+//! | what does the server request? | `pushback` |
+//! | all of it, over the failures of one call | `failure_log` |
 //!
-//! A call that has to wait asks the `RetryActor`: `ScheduleRetry` gives a ticket back when it is time. The actor hears
-//! `MemberReady` from the balancer, and then lets the waiting calls go early.
-
-use actix::Message;
-use tokio::{sync::oneshot, time::Instant};
+//! # The retry actor
+//! A call that has to wait sends [`ScheduleRetry`] to the [`RetryActor`](actor::RetryActor) and receives a ticket when it
+//! is time. The balancer sends [`MemberReady`], which releases waiting calls early. The actor has no other state than the
+//! waiting tickets; a call that gets no ticket because the actor crashed waits by itself.
 
 pub(crate) mod actor;
-pub(crate) mod attempts;
 pub(crate) mod budget;
+pub(crate) mod decision;
+pub(crate) mod failure_log;
+mod messages;
 pub(crate) mod policy;
 pub(crate) mod pushback;
+mod quorum_backoff;
 pub(crate) mod service_config;
-pub(crate) mod table;
-pub(crate) mod timing;
 
 pub use crate::proto::rpc::RpcClass;
 pub use budget::BudgetLimits;
-pub use policy::{Attempt, NoRetry, RetryDecision, RetryPolicy, StandardRetry};
+pub use decision::RetryDecision;
+pub(crate) use messages::{MemberReady, ScheduleRetry};
+pub use policy::{FailedAttempt, NoRetry, RetryPolicy, StandardRetry};
 pub use pushback::Pushback;
 pub use service_config::ServiceConfig;
-
-/// Give the ticket back when it is time for the next attempt.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub(crate) struct ScheduleRetry {
-    /// When the backoff ends.
-    pub(crate) due: Instant,
-    /// When the budget allows it: not even a member that becomes ready makes it earlier.
-    pub(crate) not_before: Instant,
-    pub(crate) ticket: oneshot::Sender<()>,
-}
-
-/// A member became ready: who waits need not wait for its backoff.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub(crate) struct MemberReady;

@@ -1,23 +1,23 @@
-//! `grpc-retry-pushback-ms`: the server's own word on when to try again.
+//! `grpc-retry-pushback-ms`: the server's request to delay or stop retries.
 
 use std::time::Duration;
 
-/// The metadata key, in trailers or in headers of an answer without a body.
+/// Metadata key, in trailers or in the headers of a response without a body.
 pub(crate) const PUSHBACK_KEY: &str = "grpc-retry-pushback-ms";
 
-/// What a server asked for.
+/// A server's instruction about retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pushback {
-    /// Not before this long.
+    /// Retry after this delay.
     After(Duration),
-    /// Not at all.
+    /// Do not retry.
     Never,
 }
 
 impl Pushback {
-    /// Reads the header's value: milliseconds as a signed 32-bit number. Negative means never, and so does what cannot
-    /// be read: a server that tried to push back is better left alone.
+    /// Parses the value: milliseconds as a signed 32-bit number. A negative or invalid value means [`Never`](Self::Never),
+    /// as gRPC defines it.
     pub(crate) fn parse(value: &[u8]) -> Self {
         std::str::from_utf8(value)
             .ok()
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn milliseconds_are_read() {
+    fn milliseconds_are_parsed() {
         for (text, ms) in [("0", 0), ("100", 100), ("2147483647", 2_147_483_647)] {
             assert_eq!(
                 Pushback::parse(text.as_bytes()),
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn negative_or_unreadable_means_never() {
+    fn negative_or_invalid_means_never() {
         for text in ["-1", "", " 5", "+5", "1.5", "5ms", "2147483648", "0x10"] {
             assert_eq!(
                 Pushback::parse(text.as_bytes()),

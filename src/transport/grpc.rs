@@ -296,7 +296,7 @@ pub(crate) fn status_of(headers: &HeaderMap) -> Option<Result<(), Failure>> {
     }
     let status = tonic::Status::from_header_map(headers)?;
     Some(Err(Failure {
-        error: Error::from_status(status.code(), status.message()),
+        error: Error::from_status(status.code().into(), status.message()),
         pushback: headers.get(PUSHBACK_KEY).cloned(),
     }))
 }

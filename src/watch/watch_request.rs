@@ -19,7 +19,7 @@ use super::engine::{
 };
 use super::{SubscribeWatch, Watch, WatchEvent, WatchHandle};
 use crate::{
-    call::NEVER,
+    call::MAX_TIMEOUT,
     error::{Error, ErrorKind, Outcome, Result},
     proto::watch_create_request::FilterType,
     request::{
@@ -138,7 +138,7 @@ impl<C> WatchRequest<C> {
     /// How long the watch may be without a member before it ends with
     /// [`WatchEnd::OutageTooLong`](super::WatchEnd::OutageTooLong). Default: no limit.
     pub fn max_outage(mut self, longest: Duration) -> Self {
-        self.max_outage = Some(longest.min(NEVER));
+        self.max_outage = Some(longest.min(MAX_TIMEOUT));
         self
     }
 

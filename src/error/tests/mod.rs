@@ -1,35 +1,15 @@
-mod rows;
+mod etcd_errors;
 
 use super::*;
-use crate::retry::{
-    RpcClass,
-    table::{Decision, decide},
+use crate::{
+    proto::rpc,
+    retry::{RetryDecision, RpcClass, decision::decide},
 };
 use ErrorKind as K;
-use rows::{Again, NAMED, ROWS};
-
-const CODES: [Code; 17] = [
-    Code::Ok,
-    Code::Cancelled,
-    Code::Unknown,
-    Code::InvalidArgument,
-    Code::DeadlineExceeded,
-    Code::NotFound,
-    Code::AlreadyExists,
-    Code::PermissionDenied,
-    Code::ResourceExhausted,
-    Code::FailedPrecondition,
-    Code::Aborted,
-    Code::OutOfRange,
-    Code::Unimplemented,
-    Code::Internal,
-    Code::Unavailable,
-    Code::DataLoss,
-    Code::Unauthenticated,
-];
+use etcd_errors::{NAMED, ROWS, Retried};
 
 #[test]
-fn every_answer_of_etcd_has_its_own_kind() {
+fn every_etcd_error_has_its_own_kind() {
     for &(code, message, kind, ..) in ROWS {
         let error = Error::from_status(code, message);
         assert_eq!(error.kind(), kind, "{message}");
@@ -43,20 +23,20 @@ fn every_answer_of_etcd_has_its_own_kind() {
 }
 
 #[test]
-fn every_answer_of_etcd_proves_what_it_proves_and_is_followed_by_the_right_attempt() {
-    for &(code, message, kind, outcome, again) in ROWS {
+fn every_etcd_error_has_its_outcome_and_retry() {
+    for &(code, message, kind, outcome, retried) in ROWS {
         // The code differs between releases, and must not matter.
-        for code in CODES.into_iter().chain([code]) {
+        for code in Code::ALL.into_iter().chain([code]) {
             let error = Error::from_status(code, message);
             assert_eq!(error.outcome(), outcome, "{code:?} {message}");
         }
         let after = |class| match decide(class, kind, outcome) {
-            Decision::Retry(_) => Again::Always,
-            Decision::Refresh => Again::WithToken,
-            Decision::Fail => Again::Never,
+            RetryDecision::RenewToken => Retried::WithToken,
+            RetryDecision::Fail => Retried::Never,
+            _ => Retried::Always,
         };
-        let wanted = match again {
-            Again::Reads => (Again::Always, Again::Never),
+        let wanted = match retried {
+            Retried::Reads => (Retried::Always, Retried::Never),
             same => (same, same),
         };
         let found = (after(RpcClass::Read), after(RpcClass::Mutation));
@@ -65,8 +45,8 @@ fn every_answer_of_etcd_proves_what_it_proves_and_is_followed_by_the_right_attem
 }
 
 #[test]
-fn the_message_counts_more_than_the_code() {
-    for code in CODES {
+fn message_takes_precedence_over_code() {
+    for code in Code::ALL {
         assert_eq!(
             Error::from_status(code, "etcdserver: no leader").kind(),
             K::NoLeader
@@ -79,7 +59,7 @@ fn the_message_counts_more_than_the_code() {
 }
 
 #[test]
-fn prefixes_of_grpc_are_taken_off_before_the_look_up() {
+fn rpc_prefixes_are_removed() {
     let reason = "rpc error: code = Unauthenticated desc = etcdserver: invalid auth token";
     assert_eq!(strip_rpc_prefix(reason), "etcdserver: invalid auth token");
     assert_eq!(kind_of_message(reason), Some(K::InvalidAuthToken));
@@ -94,7 +74,7 @@ fn prefixes_of_grpc_are_taken_off_before_the_look_up() {
 }
 
 #[test]
-fn an_unknown_message_keeps_its_code_and_text() {
+fn unknown_message_keeps_code_and_text() {
     let error = Error::from_status(Code::ResourceExhausted, "etcdserver: moon too bright");
     assert_eq!(error.kind(), K::Other);
     assert_eq!(error.code(), Some(Code::ResourceExhausted));
@@ -103,7 +83,7 @@ fn an_unknown_message_keeps_its_code_and_text() {
 }
 
 #[test]
-fn an_unknown_message_is_a_rejection_only_if_its_code_says_so() {
+fn unknown_message_is_classified_by_code() {
     let rejected = [
         Code::InvalidArgument,
         Code::NotFound,
@@ -114,7 +94,7 @@ fn an_unknown_message_is_a_rejection_only_if_its_code_says_so() {
         Code::Unimplemented,
         Code::Unauthenticated,
     ];
-    for code in CODES {
+    for code in Code::ALL {
         let want = if rejected.contains(&code) {
             Outcome::Rejected
         } else {
@@ -125,11 +105,11 @@ fn an_unknown_message_is_a_rejection_only_if_its_code_says_so() {
 }
 
 #[test]
-fn a_server_cannot_forge_not_sent() {
+fn server_cannot_forge_not_sent() {
     let texts = ROWS.iter().map(|row| row.1.to_owned());
     let own_words = K::ALL
         .iter()
-        .flat_map(|kind| [kind.what().to_owned(), format!("{kind:?}")]);
+        .flat_map(|kind| [kind.description().to_owned(), format!("{kind:?}")]);
     let forged = [
         "NotSent",
         "not sent",
@@ -139,7 +119,7 @@ fn a_server_cannot_forge_not_sent() {
     ]
     .map(str::to_owned);
     for text in texts.chain(own_words).chain(forged) {
-        for code in CODES {
+        for code in Code::ALL {
             assert_ne!(
                 Error::from_status(code, &text).outcome(),
                 Outcome::NotSent,
@@ -148,12 +128,12 @@ fn a_server_cannot_forge_not_sent() {
         }
     }
     for kind in K::ALL {
-        assert_ne!(kind.outcome_of_answer(), Outcome::NotSent, "{kind:?}");
+        assert_ne!(kind.outcome_of_response(), Outcome::NotSent, "{kind:?}");
     }
 }
 
 #[test]
-fn an_answer_that_leaves_the_write_open_is_never_called_a_rejection() {
+fn ambiguous_response_is_no_rejection() {
     for kind in [
         K::Timeout,
         K::TimeoutDueToLeaderFailure,
@@ -165,7 +145,7 @@ fn an_answer_that_leaves_the_write_open_is_never_called_a_rejection() {
         K::ServerUnavailable,
         K::NoSpace,
     ] {
-        assert_eq!(kind.outcome_of_answer(), Outcome::Unknown, "{kind:?}");
+        assert_eq!(kind.outcome_of_response(), Outcome::Unknown, "{kind:?}");
     }
     for kind in [
         K::NoLeader,
@@ -174,24 +154,39 @@ fn an_answer_that_leaves_the_write_open_is_never_called_a_rejection() {
         K::ProposalDropped,
         K::InvalidAuthToken,
     ] {
-        assert_eq!(kind.outcome_of_answer(), Outcome::Rejected, "{kind:?}");
+        assert_eq!(kind.outcome_of_response(), Outcome::Rejected, "{kind:?}");
     }
 }
 
 #[test]
-fn an_error_tells_what_where_how_often_and_what_to_do() {
+fn error_prints_operation_endpoint_reason_and_advice() {
     let error = Error::from_status(Code::Unavailable, "etcdserver: request timed out")
+        .with_rpc(rpc::PUT)
         .with_endpoint("http://10.0.0.1:2379".into())
         .with_attempts(3);
     assert_eq!(
         error.to_string(),
-        "the cluster did not agree in time (the server said Unavailable: \"etcdserver: request timed out\"), at \
-         http://10.0.0.1:2379, after 3 attempts; a write may or may not have been applied; look for slow disks or a \
-         slow network"
+        "put failed at http://10.0.0.1:2379 after 3 attempts: the cluster did not agree in time \
+         (Unavailable: \"etcdserver: request timed out\"); it may have been applied (outcome unknown); \
+         check for slow disks or a slow network"
+    );
+    let read = error.clone().with_rpc(rpc::RANGE).to_string();
+    assert!(!read.contains("applied"), "{read}");
+    assert_eq!(
+        Error::invalid("`limit` must not be negative, but is -1").to_string(),
+        "`limit` must not be negative, but is -1"
     );
     assert_eq!(
-        Error::invalid("limit is negative").to_string(),
-        "the request or an option is not valid: limit is negative; correct it; nothing was sent"
+        Error::shut_down().to_string(),
+        "the client has been shut down; create a new client"
+    );
+    let denied = Error::from_status(Code::PermissionDenied, "etcdserver: permission denied")
+        .with_rpc(rpc::RANGE)
+        .with_user(Some("app".into()));
+    assert_eq!(
+        denied.to_string(),
+        "get failed: permission denied for user `app` (PermissionDenied: \"etcdserver: permission denied\"); \
+         grant a role with this permission"
     );
     let debug = format!("{error:?}");
     assert!(
@@ -201,7 +196,7 @@ fn an_error_tells_what_where_how_often_and_what_to_do() {
 }
 
 #[test]
-fn an_error_travels_between_threads_and_keeps_its_source() {
+fn error_is_sendable_and_keeps_its_source() {
     fn travels<T: Send + Sync + Clone + 'static>() {}
     travels::<Error>();
     let broken = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
@@ -214,21 +209,30 @@ fn an_error_travels_between_threads_and_keeps_its_source() {
 }
 
 #[test]
-fn every_kind_has_words_for_people() {
+fn every_kind_has_a_description() {
     for kind in K::ALL {
-        assert!(
-            !kind.what().is_empty() && !kind.advice().is_empty(),
-            "{kind:?}"
-        );
-        assert!(
-            !kind.what().ends_with('.') && !kind.advice().ends_with('.'),
-            "{kind:?}"
-        );
+        let texts = [kind.description(), kind.advice()];
+        assert!(!texts[0].is_empty(), "{kind:?}");
+        for text in texts {
+            assert!(!text.ends_with('.'), "{kind:?}");
+            assert!(!text.starts_with(char::is_uppercase), "{kind:?}");
+        }
     }
 }
 
 #[test]
-fn a_request_that_the_servers_grpc_library_refused_is_too_large() {
+fn retryable_errors_are_safe_to_repeat() {
+    let lost = |outcome, rpc| Error::new(K::ConnectionLost, outcome, "").with_rpc(rpc);
+    assert!(lost(Outcome::NotSent, rpc::PUT).is_retryable());
+    assert!(lost(Outcome::Unknown, rpc::RANGE).is_retryable());
+    assert!(!lost(Outcome::Unknown, rpc::PUT).is_retryable());
+    let denied = Error::new(K::PermissionDenied, Outcome::Rejected, "").with_rpc(rpc::PUT);
+    assert!(denied.is_auth() && !denied.is_retryable());
+    assert!(K::LeaseExists.is_conflict() && !K::LeaseExists.is_transient());
+}
+
+#[test]
+fn grpc_size_limit_is_request_too_large() {
     let words = "grpc: received message larger than max (3145736 vs. 2097152)";
     let error = Error::from_status(Code::ResourceExhausted, words);
     assert_eq!(error.kind(), ErrorKind::RequestTooLarge);

@@ -15,9 +15,8 @@ use super::{Snapshot, SnapshotProgress};
 use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     maintenance::Maintenance,
-    proto::rpc::RpcClass,
     request::{ClientHandle, ResponseFuture},
-    retry::table,
+    retry::{RetryDecision, decision::remedy},
     transport::Endpoint,
 };
 
@@ -97,11 +96,7 @@ impl<C: ClientHandle> SnapshotToFile<C> {
 }
 
 fn is_transient(error: &Error) -> bool {
-    let decision = table::decide(RpcClass::Read, error.kind(), error.outcome());
-    matches!(
-        decision,
-        table::Decision::Retry(_) | table::Decision::Refresh
-    )
+    remedy(error.kind()) != RetryDecision::Fail
 }
 
 impl<C: ClientHandle> IntoFuture for SnapshotToFile<C> {

@@ -35,9 +35,9 @@ use crate::{
     call::tokens::Tokens,
     connection::{Connection, token::Token},
     error::{Error, ErrorKind, Outcome, Result},
-    proto::{SnapshotRequest, SnapshotResponse, rpc, rpc::RpcClass},
+    proto::{SnapshotRequest, SnapshotResponse, rpc},
     request::{ClientHandle, response_stream::OpenStream},
-    retry::table,
+    retry::{RetryDecision, decision::remedy},
     runtime::backoff::Backoff,
     transport::Endpoint,
 };
@@ -101,7 +101,7 @@ impl Snapshot {
         let mut backoff = START_BACKOFF.start();
         loop {
             let token = caller.tokens.current(deadline).await?;
-            let connection = caller.connection_besides(failed, deadline).await?;
+            let connection = caller.connection_avoiding(failed, deadline).await?;
             let tokens = (caller.tokens.clone(), token.clone());
             let error = match first_response(&connection, tokens, deadline).await {
                 Ok((response, opened)) => {
@@ -109,14 +109,14 @@ impl Snapshot {
                 }
                 Err(error) => error,
             };
-            match table::decide(RpcClass::Read, error.kind(), error.outcome()) {
-                table::Decision::Refresh => {
+            match remedy(error.kind()) {
+                RetryDecision::RenewToken => {
                     let tokens = &caller.tokens;
                     if !tokens.renewed(&token, error.kind(), deadline).await? {
                         return Err(error);
                     }
                 }
-                table::Decision::Retry(_) => {
+                RetryDecision::NextMember | RetryDecision::Backoff => {
                     let delay = backoff.next_delay(0.5);
                     if Instant::now() + delay >= deadline {
                         return Err(error);
@@ -124,7 +124,7 @@ impl Snapshot {
                     failed.push(connection.endpoint.clone());
                     sleep(delay).await;
                 }
-                table::Decision::Fail => return Err(error),
+                RetryDecision::After(_) | RetryDecision::Fail => return Err(error),
             }
         }
     }

@@ -1,22 +1,25 @@
-//! A retry policy read from a gRPC service config, as gRFC A6 defines it.
+//! A retry policy from a gRPC service config, as gRFC A6 defines it.
 
-use super::budget::Throttle;
-use super::policy::{Attempt, RetryDecision, RetryPolicy, StandardRetry};
-use super::pushback::Pushback;
-use super::table::{self, Passing};
-use crate::error::{Code, Error, ErrorKind, Outcome, Result};
+use std::{collections::HashMap, time::Duration};
+
 use serde_json::Value;
-use std::collections::HashMap;
-use std::time::Duration;
 
-/// Retry rules a method, and a throttle for all, from a gRPC service config.
+use super::{
+    FailedAttempt, RetryDecision, RetryPolicy, StandardRetry, budget::Throttle, pushback::Pushback,
+};
+use crate::{
+    error::{Code, Error, ErrorKind, Outcome, Result},
+    runtime::backoff::Backoff,
+};
+
+/// Retry rules per method, and a throttle for all methods, from a gRPC service config.
 ///
-/// Read are `methodConfig[].name`, `methodConfig[].retryPolicy` and `retryThrottling`; other fields are left alone.
-/// What gRPC leaves to a client is done as follows:
-/// - methods without a `retryPolicy` keep the [standard policy](StandardRetry);
-/// - requests that never reached a server, and those refused for their token, are the standard policy's too: gRPC
-///   does not count them as retries;
-/// - `maxAttempts` holds as written, without gRPC's limit of 5: the config is the program's own, not a stranger's.
+/// Uses `methodConfig[].name`, `methodConfig[].retryPolicy` and `retryThrottling`; other fields are ignored. Where gRPC
+/// leaves the choice to the client:
+/// - methods without a `retryPolicy` use the [standard policy](StandardRetry);
+/// - requests that did not reach a server, and requests rejected for their token, use the standard policy, too: gRPC does
+///   not count them as retries;
+/// - `maxAttempts` has no upper limit (gRPC limits it to 5), because the config comes from the program itself.
 ///
 /// ```
 /// let config = r#"{
@@ -34,24 +37,25 @@ use std::time::Duration;
 /// ```
 #[derive(Debug)]
 pub struct ServiceConfig {
-    /// By path, `/service/method`; of a whole service, `/service/`; of everything, the empty path.
+    /// Rules by path: `/service/method`, `/service/` for a whole service, or the empty path for everything.
     methods: HashMap<String, Option<MethodRetry>>,
     throttle: Option<Throttle>,
 }
 
+/// Jitter that gRPC prescribes.
+const JITTER: f64 = 0.2;
+
 #[derive(Clone, Debug, PartialEq)]
 struct MethodRetry {
     max_attempts: u32,
-    initial_backoff: Duration,
-    max_backoff: Duration,
-    multiplier: f64,
-    /// One bit a status code.
+    backoff: Backoff,
+    /// One bit per retryable status code.
     codes: u32,
 }
 
 impl ServiceConfig {
-    /// Reads a service config. Fails with [`ErrorKind::InvalidArgument`] if it is not JSON, or breaks a rule of A6; the
-    /// message names the field.
+    /// Parses a service config. Fails with [`ErrorKind::InvalidArgument`] if it is not JSON or violates A6; the message
+    /// names the field.
     pub fn from_json(json: &str) -> Result<Self> {
         let root: Value = serde_json::from_str(json)
             .map_err(|e| invalid("service config", "is not valid JSON").with_source(e))?;
@@ -68,7 +72,7 @@ impl ServiceConfig {
             for name in list(config.get("name"), "name")? {
                 let path = read_name(name)?;
                 if methods.insert(path.clone(), retry.clone()).is_some() {
-                    return Err(invalid("name", &format!("has {path:?} twice")));
+                    return Err(invalid("name", &format!("contains {path:?} twice")));
                 }
             }
         }
@@ -76,7 +80,7 @@ impl ServiceConfig {
         Ok(Self { methods, throttle })
     }
 
-    /// The most specific entry counts: the method's, else its service's, else the one for everything.
+    /// Returns the most specific rule: of the method, of its service, or of everything.
     fn method(&self, rpc: &str) -> Option<&MethodRetry> {
         let service = rpc.rfind('/').map_or("", |end| &rpc[..=end]);
         [rpc, service, ""]
@@ -87,13 +91,13 @@ impl ServiceConfig {
 }
 
 impl RetryPolicy for ServiceConfig {
-    fn decide(&self, attempt: &Attempt) -> RetryDecision {
+    fn decide(&self, attempt: &FailedAttempt) -> RetryDecision {
         let Some(method) = self.method(attempt.rpc) else {
             return StandardRetry.decide(attempt);
         };
-        let not_a_retry = attempt.outcome == Outcome::NotSent
-            || table::passing(attempt.kind) == Passing::WithToken;
-        if not_a_retry {
+        let uncounted =
+            attempt.outcome == Outcome::NotSent || attempt.standard == RetryDecision::RenewToken;
+        if uncounted {
             return StandardRetry.decide(attempt);
         }
         let retryable = method.codes & bit(code_of(attempt)) != 0;
@@ -102,7 +106,10 @@ impl RetryPolicy for ServiceConfig {
         if !retryable || throttled || attempt.number >= method.max_attempts {
             return RetryDecision::Fail;
         }
-        RetryDecision::RetryAfter(method.backoff(attempt.retries_since_pushback, attempt.random))
+        let delay = method
+            .backoff
+            .delay(attempt.retries_since_pushback, attempt.random);
+        RetryDecision::After(delay)
     }
 
     fn succeeded(&self, _: &str) {
@@ -112,10 +119,10 @@ impl RetryPolicy for ServiceConfig {
     }
 }
 
-/// The code gRPC itself would have given.
-fn code_of(attempt: &Attempt) -> Code {
+/// Returns the code that a gRPC client would report.
+fn code_of(attempt: &FailedAttempt) -> Code {
     if attempt.kind == ErrorKind::TooManyRequests {
-        // etcd means ResourceExhausted, but sends it as Unknown.
+        // etcd sends it with the code Unknown.
         return Code::ResourceExhausted;
     }
     let broken = matches!(
@@ -157,19 +164,14 @@ impl MethodRetry {
         }
         Ok(Self {
             max_attempts: u32::try_from(max_attempts).unwrap_or(u32::MAX),
-            initial_backoff: read_backoff(policy, "initialBackoff")?,
-            max_backoff: read_backoff(policy, "maxBackoff")?,
-            multiplier,
+            backoff: Backoff::new(
+                read_backoff(policy, "initialBackoff")?,
+                read_backoff(policy, "maxBackoff")?,
+            )
+            .factor(multiplier)
+            .jitter(JITTER),
             codes,
         })
-    }
-
-    fn backoff(&self, retries: u32, random: f64) -> Duration {
-        let longest = self.max_backoff.as_secs_f64();
-        let exponent = i32::try_from(retries).unwrap_or(i32::MAX);
-        let grown = self.initial_backoff.as_secs_f64() * self.multiplier.powi(exponent);
-        let jittered = grown.min(longest) * (0.8 + 0.4 * random.clamp(0.0, 1.0));
-        Duration::try_from_secs_f64(jittered).unwrap_or(self.max_backoff)
     }
 }
 
@@ -181,7 +183,7 @@ fn read_name(name: &Value) -> Result<String> {
     };
     match (part("service")?, part("method")?) {
         ("", "") => Ok(String::new()),
-        ("", _) => Err(invalid("name", "has a method without a service")),
+        ("", _) => Err(invalid("name", "contains a method without a service")),
         (service, method) => Ok(format!("/{service}/{method}")),
     }
 }
@@ -196,7 +198,7 @@ fn read_throttle(throttling: &Value) -> Result<Throttle> {
     let ratio = throttling
         .get("tokenRatio")
         .and_then(Value::as_f64)
-        // Decimals beyond the third are ignored. More than all tokens at once means nothing more.
+        // gRPC ignores decimals beyond the third. A ratio above the maximum number of tokens has no further effect.
         .and_then(|n| Duration::try_from_secs_f64(n.min(1000.0) + 1e-9).ok())
         .and_then(|n| u32::try_from(n.as_millis()).ok())
         .filter(|thousandths| *thousandths > 0)
@@ -236,7 +238,7 @@ fn read_code(code: &Value) -> Result<u32> {
     number.map(|n| 1 << n).ok_or_else(|| {
         invalid(
             "retryableStatusCodes",
-            &format!("has {code}, which is no status code"),
+            &format!("contains {code}, which is not a status code"),
         )
     })
 }
@@ -250,7 +252,7 @@ fn read_backoff(policy: &Value, field: &'static str) -> Result<Duration> {
         .ok_or_else(|| invalid(field, "must be a time above 0 in seconds, as in \"0.1s\""))
 }
 
-/// Seconds with up to nine decimals and an `s`, as protobuf writes durations in JSON; A6 itself also writes `.1s`.
+/// Parses seconds with up to nine decimals and an `s`, as protobuf writes durations in JSON; A6 also writes `.1s`.
 fn parse_duration(text: &str) -> Option<Duration> {
     let number = text.strip_suffix('s')?;
     let (whole, decimals) = number.split_once('.').unwrap_or((number, "0"));

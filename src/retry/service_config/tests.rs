@@ -16,7 +16,7 @@ fn range() -> ServiceConfig {
     config(r#"{ "service": "etcdserverpb.KV", "method": "Range" }"#, "")
 }
 
-fn told(code: Code, number: u32) -> Attempt {
+fn failed_with(code: Code, number: u32) -> FailedAttempt {
     let mut attempt = attempt(RpcClass::Read, ErrorKind::Other, Outcome::Unknown);
     attempt.code = Some(code);
     attempt.number = number;
@@ -25,11 +25,11 @@ fn told(code: Code, number: u32) -> Attempt {
 }
 
 fn after(ms: u64) -> RetryDecision {
-    RetryDecision::RetryAfter(Duration::from_millis(ms))
+    RetryDecision::After(Duration::from_millis(ms))
 }
 
 #[test]
-fn listed_codes_are_retried_with_growing_waits_up_to_the_last_attempt() {
+fn listed_codes_are_retried_with_backoff() {
     let policy = range();
     for (number, decision) in [
         (1, after(100)),
@@ -37,33 +37,45 @@ fn listed_codes_are_retried_with_growing_waits_up_to_the_last_attempt() {
         (3, after(900)),
         (4, RetryDecision::Fail),
     ] {
-        assert_eq!(policy.decide(&told(Code::Unavailable, number)), decision);
+        assert_eq!(
+            policy.decide(&failed_with(Code::Unavailable, number)),
+            decision
+        );
     }
-    assert_eq!(policy.decide(&told(Code::ResourceExhausted, 1)), after(100));
-    assert_eq!(policy.decide(&told(Code::Aborted, 1)), after(100));
-    assert_eq!(policy.decide(&told(Code::Internal, 1)), RetryDecision::Fail);
+    assert_eq!(
+        policy.decide(&failed_with(Code::ResourceExhausted, 1)),
+        after(100)
+    );
+    assert_eq!(policy.decide(&failed_with(Code::Aborted, 1)), after(100));
+    assert_eq!(
+        policy.decide(&failed_with(Code::Internal, 1)),
+        RetryDecision::Fail
+    );
 }
 
 #[test]
-fn waits_are_capped_and_jittered_by_a_fifth() {
+fn backoff_is_capped_and_jittered() {
     let policy = range();
     let method = policy
         .method("/etcdserverpb.KV/Range")
         .expect("named in the config");
-    assert_eq!(method.backoff(0, 0.0), Duration::from_millis(80));
-    assert_eq!(method.backoff(0, 1.0), Duration::from_millis(120));
-    assert_eq!(method.backoff(50, 0.5), Duration::from_secs(1));
-    assert_eq!(method.backoff(u32::MAX, 1.0), Duration::from_millis(1200));
+    assert_eq!(method.backoff.delay(0, 0.0), Duration::from_millis(80));
+    assert_eq!(method.backoff.delay(0, 1.0), Duration::from_millis(120));
+    assert_eq!(method.backoff.delay(50, 0.5), Duration::from_secs(1));
+    assert_eq!(
+        method.backoff.delay(u32::MAX, 1.0),
+        Duration::from_millis(1200)
+    );
 }
 
 #[test]
-fn what_the_client_found_out_counts_as_unavailable() {
+fn lost_connection_counts_as_unavailable() {
     let lost = attempt(RpcClass::Read, ErrorKind::ConnectionLost, Outcome::Unknown);
     assert_eq!(range().decide(&lost), after(100));
 }
 
 #[test]
-fn too_many_requests_is_known_in_spite_of_its_code() {
+fn too_many_requests_counts_as_resource_exhausted() {
     let mut busy = attempt(
         RpcClass::Mutation,
         ErrorKind::TooManyRequests,
@@ -74,26 +86,34 @@ fn too_many_requests_is_known_in_spite_of_its_code() {
 }
 
 #[test]
-fn what_never_reached_a_server_or_needs_a_token_is_no_retry_in_this_sense() {
-    for (kind, outcome) in [
-        (ErrorKind::ConnectionLost, Outcome::NotSent),
-        (ErrorKind::InvalidAuthToken, Outcome::Rejected),
+fn unsent_and_unauthenticated_requests_are_not_counted() {
+    for (kind, outcome, decision) in [
+        (
+            ErrorKind::ConnectionLost,
+            Outcome::NotSent,
+            RetryDecision::NextMember,
+        ),
+        (
+            ErrorKind::InvalidAuthToken,
+            Outcome::Rejected,
+            RetryDecision::RenewToken,
+        ),
     ] {
         let mut failed = attempt(RpcClass::Mutation, kind, outcome);
         failed.number = 100;
-        assert_eq!(range().decide(&failed), RetryDecision::Retry, "{kind:?}");
+        assert_eq!(range().decide(&failed), decision, "{kind:?}");
     }
 }
 
 #[test]
-fn methods_that_are_not_named_keep_the_standard_policy() {
+fn unnamed_methods_use_the_standard_policy() {
     let mut lost = attempt(RpcClass::Read, ErrorKind::ConnectionLost, Outcome::Unknown);
     lost.rpc = "/etcdserverpb.KV/Txn";
-    assert_eq!(range().decide(&lost), RetryDecision::Retry);
+    assert_eq!(range().decide(&lost), RetryDecision::NextMember);
 }
 
 #[test]
-fn the_most_specific_name_counts() {
+fn most_specific_name_wins() {
     let json = r#"{ "methodConfig": [
         { "name": [{ "service": "s", "method": "m" }] },
         { "name": [{ "service": "s" }], "retryPolicy": { "maxAttempts": 2, "initialBackoff": "1s", "maxBackoff": "1s",
@@ -102,31 +122,31 @@ fn the_most_specific_name_counts() {
           "backoffMultiplier": 1, "retryableStatusCodes": [14] } } ] }"#;
     let policy = ServiceConfig::from_json(json).expect("a valid config");
     let attempts = |rpc| policy.method(rpc).map(|method| method.max_attempts);
-    assert_eq!(attempts("/s/m"), None, "named, without a policy");
+    assert_eq!(attempts("/s/m"), None, "named without a policy");
     assert_eq!(attempts("/s/other"), Some(2));
     assert_eq!(attempts("/t/m"), Some(3));
 }
 
 #[test]
-fn the_throttle_fails_calls_until_successes_return() {
+fn throttle_fails_calls_until_successes() {
     let policy = config(
         "{}",
         r#", "retryThrottling": { "maxTokens": 4, "tokenRatio": 0.5 }"#,
     );
-    let failing = told(Code::Unavailable, 1);
+    let failing = failed_with(Code::Unavailable, 1);
     assert_eq!(policy.decide(&failing), after(100));
     assert_eq!(policy.decide(&failing), RetryDecision::Fail);
     assert_eq!(
-        policy.decide(&told(Code::InvalidArgument, 1)),
+        policy.decide(&failed_with(Code::InvalidArgument, 1)),
         RetryDecision::Fail,
-        "and costs nothing"
+        "takes no token"
     );
     (0..4).for_each(|_| policy.succeeded("/s/m"));
     assert_eq!(policy.decide(&failing), after(100));
 }
 
 #[test]
-fn times_are_read_as_protobuf_writes_them() {
+fn durations_are_parsed_like_protobuf() {
     let ns = Duration::from_nanos;
     for (text, want) in [
         ("1s", ns(1_000_000_000)),
@@ -157,7 +177,7 @@ fn times_are_read_as_protobuf_writes_them() {
 }
 
 #[test]
-fn a_config_that_breaks_a_rule_is_refused_with_the_name_of_the_field() {
+fn invalid_config_error_names_the_field() {
     let method = |field: &str, value: &str| {
         let mut fields = vec![
             ("maxAttempts", "4"),
@@ -190,7 +210,8 @@ fn a_config_that_breaks_a_rule_is_refused_with_the_name_of_the_field() {
         ),
     ] {
         for value in values {
-            let error = ServiceConfig::from_json(&method(field, value)).expect_err("a broken rule");
+            let error =
+                ServiceConfig::from_json(&method(field, value)).expect_err("an invalid config");
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);
             assert_eq!(error.outcome(), Outcome::NotSent);
             assert!(

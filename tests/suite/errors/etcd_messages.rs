@@ -1,7 +1,7 @@
 //! Every answer of etcd's own table, sent by a server: what its caller is told, and whether the request is sent again.
 
-#[path = "../../../src/error/tests/rows.rs"]
-mod rows;
+#[path = "../../../src/error/tests/etcd_errors.rs"]
+mod etcd_errors;
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,7 @@ use prost::Message;
 use testbed::{Call, Reply, ScriptedServer};
 
 use crate::support::scripted_put::{PUT, RANGE, done};
-use rows::{Again, NAMED, ROWS};
+use etcd_errors::{NAMED, ROWS, Retried};
 
 const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 
@@ -121,9 +121,9 @@ async fn what_is_sent_again_is_what_every_answer_allows() {
         let times = (sent(PUT) - before.0, sent(RANGE) - before.1);
         let told = |error: actix_etcd::Error| (error.kind(), error.outcome());
         let (write_again, read_again) = match again {
-            Again::Never => (false, false),
-            Again::Reads => (false, true),
-            Again::Always | Again::WithToken => (true, true),
+            Retried::Never => (false, false),
+            Retried::Reads => (false, true),
+            Retried::Always | Retried::WithToken => (true, true),
         };
         let expected = |again| if again { Ok(()) } else { Err((kind, outcome)) };
         assert_eq!(

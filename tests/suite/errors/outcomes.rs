@@ -13,7 +13,7 @@ use actix_etcd::{
     Client, ErrorKind, Outcome,
     balancer::ConnectivityState,
     proto,
-    retry::{Attempt, RetryDecision, RetryPolicy, StandardRetry},
+    retry::{FailedAttempt, RetryDecision, RetryPolicy, StandardRetry},
 };
 use prost::Message;
 use testbed::{Call, Fault, GoAway, Reason, Reply, ScriptedServer, TcpBehind};
@@ -156,7 +156,7 @@ async fn streams_that_could_not_be_opened_were_not_sent() {
 struct Counting(Arc<AtomicUsize>);
 
 impl RetryPolicy for Counting {
-    fn decide(&self, attempt: &Attempt) -> RetryDecision {
+    fn decide(&self, attempt: &FailedAttempt) -> RetryDecision {
         let not_sent = attempt.outcome == Outcome::NotSent;
         self.0.fetch_add(usize::from(not_sent), Ordering::Relaxed);
         StandardRetry.decide(attempt)

@@ -9,7 +9,7 @@ use actix_etcd::{
     Client, ErrorKind, Outcome,
     balancer::ConnectivityState,
     proto,
-    retry::{Attempt, RetryDecision, RetryPolicy, RpcClass},
+    retry::{FailedAttempt, RetryDecision, RetryPolicy, RpcClass},
 };
 use testbed::{Cluster, Greeting, Reply, ScriptedServer};
 
@@ -183,7 +183,7 @@ async fn who_waits_for_a_lock_waits_on_when_the_leader_changes() {
 struct Classes(Arc<Mutex<Vec<RpcClass>>>);
 
 impl RetryPolicy for Classes {
-    fn decide(&self, attempt: &Attempt) -> RetryDecision {
+    fn decide(&self, attempt: &FailedAttempt) -> RetryDecision {
         self.0.lock().unwrap().push(attempt.class);
         RetryDecision::Fail
     }

@@ -11,7 +11,7 @@ use crate::{
     lease::engine::{
         Acked, Answered, Denied, StreamBroken, StreamEnded, actor::now, route::PENALTY,
     },
-    retry::table::{Passing, passing},
+    retry::{RetryDecision, decision::remedy},
 };
 
 /// How long a new token may take.
@@ -31,7 +31,7 @@ impl KeeperActor {
             tracing::debug!(endpoint = %connection.endpoint, %error, "a keepalive stream ended");
             if error.kind() == ErrorKind::NoLeader {
                 connection.doubt();
-            } else if passing(error.kind()) == Passing::WithToken {
+            } else if remedy(error.kind()) == RetryDecision::RenewToken {
                 self.penalties.remove(&endpoint);
                 self.renew_token(stream.token.clone(), error.kind());
             }

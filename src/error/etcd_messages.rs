@@ -1,13 +1,11 @@
-//! What etcd's error answers mean: one table of messages, and what each kind proves.
+//! The meaning of etcd's error responses: a table of messages, and what each kind proves about a write.
 //!
-//! etcd's own clients go by the message, and so does this one: the code on the wire differs between versions and even
-//! between errors of one version (`too many requests` comes with `Unknown`).
+//! The message decides, as in etcd's own clients: the code on the wire differs between versions and even between errors
+//! of one version (`too many requests` has the code `Unknown`).
 
-use super::{ErrorKind, Outcome};
-use tonic::Code;
+use super::{Code, ErrorKind, Outcome};
 
-/// Message → kind. Rows without `etcdserver: ` are errors that etcd lets through unmapped.
-// One row a line, so that it reads as the table it is.
+/// Message → kind. Messages without `etcdserver: ` are errors that etcd does not map.
 #[rustfmt::skip]
 const MESSAGES: &[(&str, ErrorKind)] = &[
     ("etcdserver: key is not provided", ErrorKind::EmptyKey),
@@ -82,8 +80,8 @@ const MESSAGES: &[(&str, ErrorKind)] = &[
     ("raft proposal dropped", ErrorKind::ProposalDropped),
 ];
 
-/// Takes off every leading `rpc error: code = X desc = `, which etcd leaves in the reasons of cancelled watches and
-/// puts on twice where a proxy stands between.
+/// Removes every leading `rpc error: code = X desc = `. etcd leaves this prefix in the reasons of cancelled watches, and
+/// a proxy adds it again.
 pub(crate) fn strip_rpc_prefix(message: &str) -> &str {
     let mut rest = message.trim();
     while let Some((_, text)) = rest
@@ -95,10 +93,10 @@ pub(crate) fn strip_rpc_prefix(message: &str) -> &str {
     rest
 }
 
-/// The server's gRPC library refuses what is far above etcd's limit before etcd sees it; the sizes follow.
+/// Message of the server's gRPC library for requests far above etcd's own limit; the sizes follow.
 const GRPC_TOO_LARGE: &str = "grpc: received message larger than max";
 
-/// The kind a message stands for, with or without the prefixes etcd puts before it.
+/// Returns the kind of a message, with or without etcd's prefixes.
 pub(crate) fn kind_of_message(message: &str) -> Option<ErrorKind> {
     let bare = strip_rpc_prefix(message);
     if bare.starts_with(GRPC_TOO_LARGE) {
@@ -111,14 +109,14 @@ pub(crate) fn kind_of_message(message: &str) -> Option<ErrorKind> {
             .map(|(_, kind)| *kind)
     };
     found(&|text| text == bare)
-        // Storage errors reach a watch's cancel reason as `mvcc: …`, without the server's prefix.
+        // Cancel reasons of watches contain storage errors as `mvcc: …`, without the prefix.
         .or_else(|| found(&|text| text.strip_prefix("etcdserver: ") == Some(bare)))
 }
 
-/// The kind and outcome of an answer with a message nobody knows: only the code is left to go by.
+/// Classifies a response with an unknown message by its code.
 pub(super) const fn classify_code(code: Code) -> (ErrorKind, Outcome) {
     match code {
-        // Refusals that gRPC defines as made before anything was done.
+        // gRPC defines these as rejections before any effect.
         Code::InvalidArgument
         | Code::NotFound
         | Code::AlreadyExists
@@ -130,7 +128,7 @@ pub(super) const fn classify_code(code: Code) -> (ErrorKind, Outcome) {
         Code::DeadlineExceeded => (ErrorKind::ServerDeadlineExceeded, Outcome::Unknown),
         Code::Cancelled => (ErrorKind::ServerCanceled, Outcome::Unknown),
         Code::Unavailable => (ErrorKind::ServerUnavailable, Outcome::Unknown),
-        // `Ok` is no error; whoever sends it as one has said nothing about the write.
+        // An error with code `Ok` proves nothing about the write.
         Code::Ok
         | Code::Unknown
         | Code::ResourceExhausted
@@ -141,9 +139,8 @@ pub(super) const fn classify_code(code: Code) -> (ErrorKind, Outcome) {
 }
 
 impl ErrorKind {
-    /// What it proves about a write when a *server* answered with this kind. Never [`Outcome::NotSent`]: only the
-    /// client's own end of the connection can know that.
-    pub(crate) const fn outcome_of_answer(self) -> Outcome {
+    /// Returns what a response of this kind proves about a write.
+    pub(crate) const fn outcome_of_response(self) -> Outcome {
         match self {
             // Refused before the proposal, or at apply before anything was changed.
             Self::EmptyKey
@@ -201,11 +198,11 @@ impl ErrorKind {
             | Self::DowngradeInProcess
             | Self::NoInflightDowngrade => Outcome::Rejected,
 
-            // The write that crosses the quota is applied *and* answered with NoSpace; later ones are refused.
+            // The write that crosses the quota is applied *and* fails with NoSpace; later writes are rejected.
             Self::NoSpace
-            // Members that disagree may have applied it here and refused it there.
+            // Members that disagree may have applied the write on one and rejected it on another.
             | Self::Corrupt
-            // Told of reads and lease renewals only: about a write they prove nothing.
+            // Returned for reads and lease renewals only; they prove nothing about a write.
             | Self::NotPrimaryLessor
             | Self::LeaderChanged
             | Self::WatchCanceled
@@ -217,7 +214,7 @@ impl ErrorKind {
             | Self::ServerCanceled
             | Self::ServerDeadlineExceeded
             | Self::ServerUnavailable
-            // The client's own kinds are no answers; should one ever get here, nothing is proven.
+            // Kinds of the client itself are no responses and prove nothing.
             | Self::InvalidArgument
             | Self::InvalidEndpoint
             | Self::NoEndpoints

@@ -9,29 +9,29 @@ const REPEATABLE: [RpcClass; 4] = [
     RpcClass::Revoke,
 ];
 
-fn answered(class: RpcClass, code: Code, message: &str) -> Decision {
+fn decision_after(class: RpcClass, code: Code, message: &str) -> RetryDecision {
     let error = Error::from_status(code, message);
     decide(class, error.kind(), error.outcome())
 }
 
 #[test]
-fn a_write_with_unknown_outcome_is_never_tried_again() {
+fn unknown_write_is_never_retried() {
     for &kind in ErrorKind::ALL {
         assert_eq!(
             decide(RpcClass::Mutation, kind, Outcome::Unknown),
-            Decision::Fail,
+            RetryDecision::Fail,
             "{kind:?}"
         );
     }
 }
 
 #[test]
-fn a_write_is_tried_again_after_exactly_these_answers() {
+fn rejected_write_is_retried_after_these_errors() {
     let retried: Vec<_> = ErrorKind::ALL
         .iter()
         .copied()
-        .filter(|kind| passing(*kind) != Passing::Never)
-        .filter(|kind| kind.outcome_of_answer() == Outcome::Rejected)
+        .filter(|kind| remedy(*kind) != RetryDecision::Fail)
+        .filter(|kind| kind.outcome_of_response() == Outcome::Rejected)
         .collect();
     assert_eq!(
         retried,
@@ -48,68 +48,57 @@ fn a_write_is_tried_again_after_exactly_these_answers() {
 }
 
 #[test]
-fn a_write_that_never_left_goes_to_the_next_member() {
+fn unsent_write_goes_to_the_next_member() {
     for kind in [ErrorKind::ConnectionLost, ErrorKind::MemberUnresponsive] {
         assert_eq!(
             decide(RpcClass::Mutation, kind, Outcome::NotSent),
-            Decision::Retry(Pace::NextMember)
+            RetryDecision::NextMember
         );
     }
 }
 
 #[test]
-fn answers_of_etcd_lead_to_the_right_decision() {
-    use Decision::{Fail, Refresh, Retry};
-    use Pace::{Backoff, NextMember};
+fn etcd_errors_lead_to_decisions() {
+    use RetryDecision::{Backoff, Fail, NextMember, RenewToken};
     for (code, message, read, write) in [
         (
             Code::Unavailable,
             "etcdserver: no leader",
-            Retry(NextMember),
-            Retry(NextMember),
+            NextMember,
+            NextMember,
         ),
         (
             Code::Unknown,
             "etcdserver: too many requests",
-            Retry(Backoff),
-            Retry(Backoff),
+            Backoff,
+            Backoff,
         ),
         (
             Code::Unknown,
             "raft proposal dropped",
-            Retry(NextMember),
-            Retry(NextMember),
+            NextMember,
+            NextMember,
         ),
         (
             Code::Unauthenticated,
             "etcdserver: invalid auth token",
-            Refresh,
-            Refresh,
+            RenewToken,
+            RenewToken,
         ),
         (
             Code::Unavailable,
             "etcdserver: request timed out",
-            Retry(NextMember),
+            NextMember,
             Fail,
         ),
         (
             Code::Unavailable,
             "etcdserver: leader changed",
-            Retry(NextMember),
+            NextMember,
             Fail,
         ),
-        (
-            Code::Unavailable,
-            "never seen before",
-            Retry(NextMember),
-            Fail,
-        ),
-        (
-            Code::Unknown,
-            "context deadline exceeded",
-            Retry(NextMember),
-            Fail,
-        ),
+        (Code::Unavailable, "never seen before", NextMember, Fail),
+        (Code::Unknown, "context deadline exceeded", NextMember, Fail),
         (
             Code::PermissionDenied,
             "etcdserver: permission denied",
@@ -130,12 +119,12 @@ fn answers_of_etcd_lead_to_the_right_decision() {
         ),
     ] {
         assert_eq!(
-            answered(RpcClass::Read, code, message),
+            decision_after(RpcClass::Read, code, message),
             read,
             "read: {message}"
         );
         assert_eq!(
-            answered(RpcClass::Mutation, code, message),
+            decision_after(RpcClass::Mutation, code, message),
             write,
             "write: {message}"
         );
@@ -143,7 +132,7 @@ fn answers_of_etcd_lead_to_the_right_decision() {
 }
 
 #[test]
-fn what_is_safe_to_repeat_is_decided_by_the_error_alone() {
+fn repeatable_requests_are_decided_by_the_error() {
     for &kind in ErrorKind::ALL {
         for class in REPEATABLE {
             for outcome in OUTCOMES {
@@ -157,33 +146,33 @@ fn what_is_safe_to_repeat_is_decided_by_the_error_alone() {
 }
 
 #[test]
-fn a_lease_found_or_gone_is_done_only_after_an_attempt_that_may_have_done_it() {
-    assert!(counts_as_done(
+fn earlier_success_needs_an_unknown_attempt() {
+    assert!(shows_earlier_success(
         RpcClass::Grant,
         ErrorKind::LeaseExists,
         true
     ));
-    assert!(counts_as_done(
+    assert!(shows_earlier_success(
         RpcClass::Revoke,
         ErrorKind::LeaseNotFound,
         true
     ));
-    assert!(!counts_as_done(
+    assert!(!shows_earlier_success(
         RpcClass::Grant,
         ErrorKind::LeaseExists,
         false
     ));
-    assert!(!counts_as_done(
+    assert!(!shows_earlier_success(
         RpcClass::Revoke,
         ErrorKind::LeaseNotFound,
         false
     ));
-    assert!(!counts_as_done(
+    assert!(!shows_earlier_success(
         RpcClass::Mutation,
         ErrorKind::LeaseExists,
         true
     ));
-    assert!(!counts_as_done(
+    assert!(!shows_earlier_success(
         RpcClass::Grant,
         ErrorKind::LeaseNotFound,
         true
@@ -191,9 +180,18 @@ fn a_lease_found_or_gone_is_done_only_after_an_attempt_that_may_have_done_it() {
 }
 
 #[test]
-fn one_unknown_attempt_makes_the_call_unknown() {
+fn unknown_attempt_makes_the_call_unknown() {
     for last in OUTCOMES {
         assert_eq!(outcome_of_call(last, true), Outcome::Unknown);
         assert_eq!(outcome_of_call(last, false), last);
+    }
+}
+
+#[test]
+fn transient_kinds_are_those_with_a_remedy() {
+    for &kind in ErrorKind::ALL {
+        let ended = matches!(kind, ErrorKind::DeadlineExceeded | ErrorKind::Overloaded);
+        let has_remedy = remedy(kind) != RetryDecision::Fail;
+        assert_eq!(kind.is_transient(), has_remedy || ended, "{kind:?}");
     }
 }

@@ -1,21 +1,26 @@
-//! How long a call waits before its next attempt: not at all while there are members left to ask, then a little.
+//! The delay before the next attempt of a call: none while there are other members to try, then a growing one.
 
 use std::time::Duration;
 
-const FIRST_WAIT: Duration = Duration::from_millis(25);
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
-const JITTER: f64 = 0.1;
+use crate::runtime::backoff::{Backoff, BackoffTimer};
 
-/// The waits of one call.
+const FIRST_DELAY: Duration = Duration::from_millis(25);
+const MAX_DELAY: Duration = Duration::from_secs(1);
+const JITTER: f64 = 0.1;
+/// Grows to less than [`MAX_DELAY`], so that jitter still spreads the longest delays.
+const BACKOFF: Backoff =
+    Backoff::new(FIRST_DELAY, Duration::from_nanos(909_090_909)).jitter(JITTER);
+
+/// The delays of one call.
 ///
-/// A *round* asks members without pause until a quorum of them (n/2 + 1) has failed: then nobody could have served the
-/// call, and asking the rest would only add load. Then it waits 25 ms ± 10 %, doubled each round up to 1 s, and a new
-/// round begins.
+/// A *round* tries members without delay until a quorum of them (n/2 + 1) has failed: then no member could have served
+/// the call, and trying the rest would only add load. Each round ends with a delay of 25 ms ± 10 %, doubled per round up
+/// to 1 s.
 #[derive(Clone, Debug)]
 pub(crate) struct QuorumBackoff {
     quorum: usize,
     failed: Vec<u64>,
-    rounds: u32,
+    rounds: BackoffTimer,
 }
 
 impl QuorumBackoff {
@@ -23,16 +28,17 @@ impl QuorumBackoff {
         Self {
             quorum: quorum_of(members),
             failed: Vec::new(),
-            rounds: 0,
+            rounds: BACKOFF.start(),
         }
     }
 
-    /// The endpoints changed while the call was under way.
+    /// Sets the number of endpoints, which can change during a call.
     pub(crate) fn set_members(&mut self, members: usize) {
         self.quorum = quorum_of(members);
     }
 
-    /// The wait after `member` failed; `None` says there was no member to ask. `random` gives numbers in 0..1.
+    /// Returns the delay after `member` failed; `None` means that no member was available. `random` returns numbers
+    /// between 0 and 1.
     pub(crate) fn next(
         &mut self,
         member: Option<u64>,
@@ -40,26 +46,20 @@ impl QuorumBackoff {
     ) -> Duration {
         match member {
             Some(id) if !self.failed.contains(&id) => self.failed.push(id),
-            // The same member again, or none at all: there is nobody else to go to.
-            Some(_) | None => return self.wait(random),
+            // The same member again, or none at all: there is no other member to try.
+            Some(_) | None => return self.delay(random),
         }
         if self.failed.len() >= self.quorum {
-            self.wait(random)
+            self.delay(random)
         } else {
             Duration::ZERO
         }
     }
 
-    /// The wait before a new round, whoever may be left in this one.
-    pub(crate) fn wait(&mut self, random: &mut impl FnMut() -> f64) -> Duration {
-        // Held below the cap so that jitter still spreads the longest waits.
-        let longest = LONGEST_WAIT.as_secs_f64() / (1.0 + JITTER);
-        let doublings = i32::try_from(self.rounds.min(30)).unwrap_or(30);
-        let base = (FIRST_WAIT.as_secs_f64() * 2_f64.powi(doublings)).min(longest);
+    /// Returns the delay before a new round, even if this round has untried members.
+    pub(crate) fn delay(&mut self, random: &mut impl FnMut() -> f64) -> Duration {
         self.failed.clear();
-        self.rounds = self.rounds.saturating_add(1);
-        let spread = JITTER * (2.0 * random().clamp(0.0, 1.0) - 1.0);
-        Duration::from_secs_f64(base * (1.0 + spread)).min(LONGEST_WAIT)
+        self.rounds.next_delay(random()).min(MAX_DELAY)
     }
 }
 
@@ -77,14 +77,14 @@ mod tests {
     }
 
     #[test]
-    fn a_quorum_is_asked_without_pause_before_each_wait() {
+    fn quorum_is_tried_before_each_delay() {
         for (members, quorum) in [(1, 1), (3, 2), (5, 3), (7, 4)] {
             let mut backoff = QuorumBackoff::new(members);
             for round in 0..3 {
                 for member in 1..quorum {
                     assert_eq!(backoff.next(Some(member), &mut middle()), Duration::ZERO);
                 }
-                let want = FIRST_WAIT * 2_u32.pow(round);
+                let want = FIRST_DELAY * 2_u32.pow(round);
                 assert_eq!(
                     backoff.next(Some(quorum), &mut middle()),
                     want,
@@ -95,64 +95,64 @@ mod tests {
     }
 
     #[test]
-    fn one_live_member_that_fails_again_is_not_asked_in_a_hot_loop() {
+    fn single_failing_member_is_not_retried_at_once() {
         let mut backoff = QuorumBackoff::new(5);
         assert_eq!(backoff.next(Some(1), &mut middle()), Duration::ZERO);
-        assert_eq!(backoff.next(Some(1), &mut middle()), FIRST_WAIT);
-        assert_eq!(backoff.next(None, &mut middle()), FIRST_WAIT * 2);
+        assert_eq!(backoff.next(Some(1), &mut middle()), FIRST_DELAY);
+        assert_eq!(backoff.next(None, &mut middle()), FIRST_DELAY * 2);
     }
 
     #[test]
-    fn waits_grow_to_just_under_a_second_and_stay_jittered() {
+    fn delays_grow_to_one_second_with_jitter() {
         let mut backoff = QuorumBackoff::new(1);
-        let waits: Vec<_> = (0..40)
+        let delays: Vec<_> = (0..40)
             .map(|_| backoff.next(Some(1), &mut middle()))
             .collect();
-        assert!(waits.is_sorted());
-        assert_eq!(waits[4], Duration::from_millis(400));
+        assert!(delays.is_sorted());
+        assert_eq!(delays[4], Duration::from_millis(400));
         let low = backoff.clone().next(Some(1), &mut || 0.0);
         let high = backoff.next(Some(1), &mut || 1.0);
         assert!(
-            high <= LONGEST_WAIT && high > Duration::from_millis(990),
+            high <= MAX_DELAY && high > Duration::from_millis(990),
             "{high:?}"
         );
         assert!(low < Duration::from_millis(820), "{low:?}");
     }
 
     #[test]
-    fn endpoints_that_change_change_the_quorum() {
+    fn changed_endpoints_change_the_quorum() {
         let mut backoff = QuorumBackoff::new(1);
         backoff.set_members(3);
         assert_eq!(backoff.next(Some(1), &mut middle()), Duration::ZERO);
-        assert_eq!(backoff.next(Some(2), &mut middle()), FIRST_WAIT);
+        assert_eq!(backoff.next(Some(2), &mut middle()), FIRST_DELAY);
     }
 
     proptest! {
         #[test]
-        fn no_order_of_failures_waits_too_long_or_spins(
+        fn any_failures_neither_spin_nor_stall(
             members in prop::sample::select(vec![1_usize, 3, 5, 7]),
             failures in prop::collection::vec((prop::option::of(0_u64..7), 0.0_f64..=1.0), 1..200),
         ) {
             let mut backoff = QuorumBackoff::new(members);
-            let (mut without_pause, mut waits) = (0, 0_u32);
+            let (mut immediate, mut delays) = (0, 0_u32);
             for (member, random) in failures {
-                let wait = backoff.next(member, &mut || random);
-                prop_assert!(wait <= LONGEST_WAIT);
-                if wait.is_zero() {
-                    without_pause += 1;
-                    prop_assert!(without_pause < quorum_of(members), "a quorum failed without a wait");
+                let delay = backoff.next(member, &mut || random);
+                prop_assert!(delay <= MAX_DELAY);
+                if delay.is_zero() {
+                    immediate += 1;
+                    prop_assert!(immediate < quorum_of(members), "a quorum failed without a delay");
                 } else {
-                    prop_assert!(wait >= FIRST_WAIT.mul_f64(0.899));
-                    let ideal = FIRST_WAIT.mul_f64(2_f64.powi(waits.min(6).try_into().unwrap()));
-                    prop_assert!(wait <= ideal.mul_f64(1.101));
-                    without_pause = 0;
-                    waits += 1;
+                    prop_assert!(delay >= FIRST_DELAY.mul_f64(0.899));
+                    let ideal = FIRST_DELAY.mul_f64(2_f64.powi(delays.min(6).try_into().unwrap()));
+                    prop_assert!(delay <= ideal.mul_f64(1.101));
+                    immediate = 0;
+                    delays += 1;
                 }
             }
         }
 
         #[test]
-        fn distinct_members_are_all_asked_before_the_wait(
+        fn distinct_members_are_tried_before_the_delay(
             members in prop::sample::select(vec![1_usize, 3, 5, 7]),
             order in Just((0_u64..7).collect::<Vec<_>>()).prop_shuffle(),
         ) {

@@ -1,57 +1,38 @@
-//! Class of RPC × class of error → decision: the one place that says what may be tried again.
+//! RPC class × error → decision: the only place that decides whether a request may be retried.
+
+use std::time::Duration;
 
 use crate::{
     error::{ErrorKind, Outcome},
     proto::rpc::RpcClass,
 };
 
-/// What to do after a failed attempt.
+/// Whether and how a failed request is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Decision {
-    /// Try again, at this pace.
-    Retry(Pace),
-    /// Get a new token first, then try again at once.
-    Refresh,
-    /// Tell the caller.
+#[non_exhaustive]
+pub enum RetryDecision {
+    /// Retry on another member: at once until a quorum of members has failed, then after a growing delay.
+    NextMember,
+    /// Retry after a growing delay: other members would fail, too.
+    Backoff,
+    /// Renew the token, then retry.
+    RenewToken,
+    /// Retry after this delay.
+    After(Duration),
+    /// Return the error to the caller.
     Fail,
 }
 
-/// Where and how fast to try again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pace {
-    /// Another member may do better: go there at once, wait only when a quorum has failed.
-    NextMember,
-    /// Other members would do no better now: wait first.
-    Backoff,
-}
-
-/// How an error passes, if it does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Passing {
-    /// It is this member's trouble.
-    Elsewhere,
-    /// It is everybody's trouble, for now.
-    Later,
-    /// A new token helps.
-    WithToken,
-    /// The same request fails in the same way.
-    Never,
-}
-
-/// The table. A write whose outcome is unknown is never tried again, whatever the error.
-pub(crate) fn decide(class: RpcClass, kind: ErrorKind, outcome: Outcome) -> Decision {
-    if !may_repeat(class, outcome) {
-        return Decision::Fail;
-    }
-    match passing(kind) {
-        Passing::Elsewhere => Decision::Retry(Pace::NextMember),
-        Passing::Later => Decision::Retry(Pace::Backoff),
-        Passing::WithToken => Decision::Refresh,
-        Passing::Never => Decision::Fail,
+/// Returns the standard decision. A write whose outcome is unknown is never retried, whatever the error.
+pub(crate) fn decide(class: RpcClass, kind: ErrorKind, outcome: Outcome) -> RetryDecision {
+    if may_repeat(class, outcome) {
+        remedy(kind)
+    } else {
+        RetryDecision::Fail
     }
 }
 
-/// Whether sending the request once more can do no harm. No policy gets around this.
+/// Whether sending the request again is safe. No policy can override it.
 pub(crate) fn may_repeat(class: RpcClass, outcome: Outcome) -> bool {
     match class {
         RpcClass::Read | RpcClass::Idempotent | RpcClass::Grant | RpcClass::Revoke => true,
@@ -62,9 +43,13 @@ pub(crate) fn may_repeat(class: RpcClass, outcome: Outcome) -> bool {
     }
 }
 
-/// Whether an error says that an *earlier* attempt of this call, whose outcome was unknown, did the work: the lease of
+/// Whether an error shows that an *earlier* attempt of the same call, whose outcome was unknown, succeeded: the lease with
 /// our id exists, or the lease to revoke is gone.
-pub(crate) fn counts_as_done(class: RpcClass, kind: ErrorKind, earlier_unknown: bool) -> bool {
+pub(crate) fn shows_earlier_success(
+    class: RpcClass,
+    kind: ErrorKind,
+    earlier_unknown: bool,
+) -> bool {
     earlier_unknown
         && matches!(
             (class, kind),
@@ -73,8 +58,8 @@ pub(crate) fn counts_as_done(class: RpcClass, kind: ErrorKind, earlier_unknown: 
         )
 }
 
-/// What a call that made several attempts has to say: one unknown attempt makes the whole call unknown, even if the
-/// last was refused or never sent.
+/// Returns the outcome of a call with several attempts: one unknown attempt makes the whole call unknown, even if the
+/// last one was rejected or not sent.
 pub(crate) fn outcome_of_call(last: Outcome, earlier_unknown: bool) -> Outcome {
     if earlier_unknown {
         Outcome::Unknown
@@ -83,8 +68,8 @@ pub(crate) fn outcome_of_call(last: Outcome, earlier_unknown: bool) -> Outcome {
     }
 }
 
-/// How each kind of error passes.
-pub(crate) fn passing(kind: ErrorKind) -> Passing {
+/// Returns how a request that failed with this kind of error can succeed, if sending it again is safe.
+pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
     match kind {
         ErrorKind::NoLeader
         | ErrorKind::NotSupportedForLearner
@@ -103,16 +88,16 @@ pub(crate) fn passing(kind: ErrorKind) -> Passing {
         | ErrorKind::MemberUnresponsive
         | ErrorKind::NotServing
         | ErrorKind::LeaderLost
-        // A proxy before one member that answers 502 or 503.
-        | ErrorKind::Protocol => Passing::Elsewhere,
+        // A proxy in front of one member that responds with 502 or 503.
+        | ErrorKind::Protocol => RetryDecision::NextMember,
 
         ErrorKind::TooManyRequests
         | ErrorKind::Unavailable
-        // A part of the client that crashed is back in a moment.
-        | ErrorKind::Internal => Passing::Later,
+        // An actor of the client that crashed restarts in a moment.
+        | ErrorKind::Internal => RetryDecision::Backoff,
 
         ErrorKind::InvalidAuthToken | ErrorKind::AuthOldRevision | ErrorKind::UserEmpty => {
-            Passing::WithToken
+            RetryDecision::RenewToken
         }
 
         ErrorKind::EmptyKey
@@ -179,7 +164,7 @@ pub(crate) fn passing(kind: ErrorKind) -> Passing {
         | ErrorKind::SessionLost
         | ErrorKind::LockLost
         | ErrorKind::FileFailed
-        | ErrorKind::Other => Passing::Never,
+        | ErrorKind::Other => RetryDecision::Fail,
     }
 }
 

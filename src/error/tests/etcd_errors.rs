@@ -1,28 +1,28 @@
-//! Every error of etcd's own table: the code and the words it comes with, and what the client makes of it. Tests in
-//! this crate hold the decisions against it, tests with a server what a caller is told.
+//! Every error of etcd: code, message, and the expected kind, outcome and retry. Unit tests compare decisions with it,
+//! integration tests the errors that callers get.
 
 use super::{Code, ErrorKind as K, Outcome};
 
-/// What is sent again after an answer.
+/// Which requests are retried after an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Again {
-    /// Nothing: the same request fails in the same way.
+pub enum Retried {
+    /// None: the same request fails again.
     Never,
-    /// What changes nothing.
+    /// Reads.
     Reads,
-    /// Writes as well: the answer proves that nothing was applied, and its reason passes.
+    /// Reads and writes: the error proves that nothing was applied, and is transient.
     Always,
-    /// All of it, with another token.
+    /// Reads and writes, with a new token.
     WithToken,
 }
 
-use Again::{Always, Never, Reads, WithToken};
 use Outcome::{Rejected, Unknown};
+use Retried::{Always, Never, Reads, WithToken};
 
-/// Code, message, kind, what it proves of a write, what is sent again.
-pub type Row = (Code, &'static str, K, Outcome, Again);
+/// Code, message, kind, outcome of a write, retried requests.
+pub type Row = (Code, &'static str, K, Outcome, Retried);
 
-/// Of these, each has a kind of its own.
+/// Number of leading rows that each have a kind of their own.
 pub const NAMED: usize = 63;
 
 #[rustfmt::skip]
@@ -90,7 +90,7 @@ pub const ROWS: &[Row] = &[
     (Code::FailedPrecondition, "etcdserver: no inflight downgrade job", K::NoInflightDowngrade, Rejected, Never),
     (Code::Cancelled, "etcdserver: request canceled", K::ServerCanceled, Unknown, Reads),
     (Code::DeadlineExceeded, "etcdserver: context deadline exceeded", K::ServerDeadlineExceeded, Unknown, Reads),
-    // What etcd lets through unmapped, as it was seen on the wire.
+    // Errors that etcd does not map, as seen on the wire.
     (Code::Unknown, "etcdserver: too many requests", K::TooManyRequests, Rejected, Always),
     (Code::Unknown, "raft proposal dropped", K::ProposalDropped, Rejected, Always),
     (Code::Unknown, "not a primary lessor", K::NotPrimaryLessor, Unknown, Reads),

@@ -1,4 +1,4 @@
-//! Waiting for the first member: until it is ready, or until it is clear that none will be.
+//! Waiting for the first ready member, or until it is clear that there will be none.
 
 use tokio::{
     sync::broadcast::{Receiver, error::RecvError},
@@ -12,24 +12,23 @@ use crate::{
 };
 
 impl Caller {
-    /// Waits until a member can take a request. Where TLS stands in the way at every endpoint, waiting does not help:
-    /// that is told at once.
+    /// Waits until a member is ready. Fails at once if TLS fails at every endpoint.
     pub(crate) async fn first_ready(&self, deadline: Instant) -> Result<(), Error> {
         let changes = self.balancer.send(Subscribe).await;
         let changes = changes.map_err(|_| Error::shut_down())?;
         tokio::select! {
             biased;
             ready = self.wait_ready(deadline) => ready,
-            hopeless = self.hopeless(changes) => Err(hopeless),
+            error = self.tls_failed_everywhere(changes) => Err(error),
         }
     }
 
-    async fn hopeless(&self, mut changes: Receiver<ConnectivityChange>) -> Error {
+    async fn tls_failed_everywhere(&self, mut changes: Receiver<ConnectivityChange>) -> Error {
         loop {
-            if let Some(error) = refused_everywhere(&self.ready.load()) {
+            if let Some(error) = tls_error(&self.ready.load()) {
                 return error;
             }
-            // Whatever changed, and however many changes were missed: the picture is looked at again.
+            // Missed changes do not matter: the whole set is checked again.
             if let Err(RecvError::Closed) = changes.recv().await {
                 return Error::shut_down();
             }
@@ -37,11 +36,11 @@ impl Caller {
     }
 }
 
-fn refused_everywhere(set: &ReadySet) -> Option<Error> {
-    let refused = |error: &Option<Error>| {
+fn tls_error(set: &ReadySet) -> Option<Error> {
+    let is_tls = |error: &Option<Error>| {
         let error = error.as_ref();
         error.is_some_and(|error| error.kind() == ErrorKind::TlsFailed)
     };
-    let all = !set.members.is_empty() && set.members.iter().all(|member| refused(&member.error));
+    let all = !set.members.is_empty() && set.members.iter().all(|member| is_tls(&member.error));
     all.then(|| Error::new(ErrorKind::TlsFailed, Outcome::NotSent, set.complaints()))
 }

@@ -1,4 +1,4 @@
-//! Requests that name their member: they go over its connection, wherever the others would go.
+//! Requests that name their member.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::{
 };
 
 impl Caller {
-    /// The same, for requests to this member only. Fails if it is none of the client's.
+    /// Returns a caller for requests to this member only. Fails if it is not an endpoint of the client.
     pub(crate) fn at(&self, endpoint: Endpoint) -> Result<Self, Error> {
         if self.view(&endpoint).is_none() {
             return Err(Error::invalid(format!(
-                "{endpoint} is not among the client's endpoints"
+                "{endpoint} is not an endpoint of this client"
             )));
         }
         if self.policy.connects() == ConnectionMode::Single {
@@ -29,8 +29,8 @@ impl Caller {
         })
     }
 
-    /// The members one by one, those that are ready first. Those that were tried in vain just now are left out.
-    pub(crate) fn in_turn(&self) -> Vec<Endpoint> {
+    /// Returns the members, ready ones first, without those whose last connection attempt failed.
+    pub(crate) fn members_by_readiness(&self) -> Vec<Endpoint> {
         let set = self.ready.load();
         let mut members: Vec<&MemberView> = set
             .members
@@ -47,27 +47,28 @@ impl Caller {
         members.iter().map(|view| view.endpoint.clone()).collect()
     }
 
-    /// A connection to this member, made if there is none and the policy would let it rest.
-    pub(crate) async fn reach(
+    /// Returns a connection to this member. Connects if the policy keeps the endpoint disconnected.
+    pub(crate) async fn connect_to(
         &self,
         endpoint: Endpoint,
         deadline: Instant,
     ) -> Result<Arc<Connection>, Error> {
-        let soon = Instant::now() + self.shared.dial.connect_timeout;
+        let connect_deadline = Instant::now() + self.shared.dial.connect_timeout;
         let named = self.at(endpoint)?;
-        named.ready_connection(deadline.min(soon)).await
+        named.ready_connection(deadline.min(connect_deadline)).await
     }
 
-    /// A connection for a stream, to none of these members; to any where no other can be reached, which forgets them.
-    pub(crate) async fn connection_besides(
+    /// Returns a connection for a stream to a member that is not avoided. If no other can be reached, clears the list and
+    /// returns any connection.
+    pub(crate) async fn connection_avoiding(
         &self,
         avoided: &mut Vec<Endpoint>,
         deadline: Instant,
     ) -> Result<Arc<Connection>, Error> {
         if !avoided.is_empty() {
-            for other in self.in_turn() {
+            for other in self.members_by_readiness() {
                 if !avoided.contains(&other)
-                    && let Ok(connection) = self.reach(other, deadline).await
+                    && let Ok(connection) = self.connect_to(other, deadline).await
                 {
                     return Ok(connection);
                 }
@@ -87,14 +88,14 @@ impl Caller {
         self.view(endpoint)?.connection
     }
 
-    /// Waits until that member has a connection.
+    /// Waits until the member has a connection.
     pub(super) async fn await_member(
         &self,
         endpoint: &Endpoint,
         deadline: Instant,
     ) -> Result<(), Error> {
         let changes = timeout_at(deadline, self.balancer.send(Subscribe)).await;
-        // Where not even the balancer answers in time, the picture as it is says why.
+        // If even the balancer does not respond in time, the current set tells why.
         let mut changes = match changes {
             Ok(changes) => Some(changes.map_err(|_| Error::shut_down())?),
             Err(_) => None,
@@ -104,20 +105,22 @@ impl Caller {
                 return Err(if self.ready.load().closed {
                     Error::shut_down()
                 } else {
-                    Error::invalid(format!("{endpoint} was removed from the endpoints"))
+                    Error::invalid(format!(
+                        "{endpoint} is no longer an endpoint of this client"
+                    ))
                 });
             };
             if view.connection.is_some() {
                 return Ok(());
             }
-            // Whatever changed, and however many changes were missed: the picture is looked at again.
-            let news = async {
+            // Missed changes do not matter: the whole set is checked again.
+            let change = async {
                 match &mut changes {
                     Some(changes) => drop(changes.recv().await),
                     None => std::future::pending().await,
                 }
             };
-            if timeout_at(deadline, news).await.is_err() {
+            if timeout_at(deadline, change).await.is_err() {
                 let text = match &view.error {
                     Some(error) => error.brief(),
                     None => format!("its connection is {}", view.state),

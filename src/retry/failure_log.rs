@@ -1,0 +1,367 @@
+//! The failed attempts of one call: where decision, policy, pushback and delays meet.
+
+use std::time::Duration;
+
+use super::{
+    FailedAttempt, RetryDecision, RetryPolicy,
+    decision::{decide, may_repeat, outcome_of_call, shows_earlier_success},
+    pushback::Pushback,
+    quorum_backoff::QuorumBackoff,
+};
+use crate::{
+    error::{Error, ErrorKind, Outcome},
+    proto::rpc::Rpc,
+};
+
+/// How a call is retried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RetryPlan {
+    /// Delay before the next attempt; the retry budget can add to it.
+    pub(crate) delay: Duration,
+    /// Whether a new token is needed first.
+    pub(crate) renew_token: bool,
+}
+
+/// The failed attempts of one call. Created at the first failure.
+#[derive(Clone, Debug)]
+pub(crate) struct FailureLog {
+    rpc: Rpc,
+    members: usize,
+    backoff: QuorumBackoff,
+    attempts: u32,
+    retries_since_pushback: u32,
+    /// Whether the last failure was a rejected token.
+    token_renewed: bool,
+    any_unknown: bool,
+    /// Attempts that were given up because they took too long.
+    slow_attempts: u32,
+    /// Members not to try next, as long as there are others.
+    avoided: Vec<u64>,
+    last: Option<Error>,
+}
+
+impl FailureLog {
+    pub(crate) fn new(rpc: Rpc, members: usize) -> Self {
+        Self {
+            rpc,
+            members,
+            backoff: QuorumBackoff::new(members),
+            attempts: 0,
+            retries_since_pushback: 0,
+            token_renewed: false,
+            any_unknown: false,
+            slow_attempts: 0,
+            avoided: Vec::new(),
+            last: None,
+        }
+    }
+
+    /// Sets the number of endpoints, which can change during a call.
+    pub(crate) fn set_members(&mut self, members: usize) {
+        self.members = members;
+        self.backoff.set_members(members);
+    }
+
+    pub(crate) fn slow_attempts(&self) -> u32 {
+        self.slow_attempts
+    }
+
+    pub(crate) fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// Whether the next attempt should not go to this member, if there is another.
+    pub(crate) fn avoids(&self, member: u64) -> bool {
+        self.avoided.contains(&member)
+    }
+
+    /// Kind of the last failure.
+    pub(crate) fn last_kind(&self) -> Option<ErrorKind> {
+        self.last.as_ref().map(Error::kind)
+    }
+
+    /// Whether this failure shows that an earlier attempt succeeded.
+    pub(crate) fn shows_success(&self, error: &Error) -> bool {
+        shows_earlier_success(self.rpc.class, error.kind(), self.any_unknown)
+    }
+
+    /// Records a failed attempt on a member. Returns how to retry, or `None` if the call fails with
+    /// [`into_error`](Self::into_error). `random` returns numbers between 0 and 1.
+    pub(crate) fn record(
+        &mut self,
+        policy: &dyn RetryPolicy,
+        (member, error): (u64, Error),
+        pushback: Option<Pushback>,
+        elapsed: Duration,
+        random: &mut impl FnMut() -> f64,
+    ) -> Option<RetryPlan> {
+        self.any_unknown |= error.outcome() == Outcome::Unknown;
+        self.attempts = self.attempts.saturating_add(1);
+        if error.kind() == ErrorKind::MemberUnresponsive {
+            self.slow_attempts = self.slow_attempts.saturating_add(1);
+        }
+        let attempt = FailedAttempt {
+            rpc: self.rpc.path,
+            class: self.rpc.class,
+            kind: error.kind(),
+            code: error.code(),
+            outcome: error.outcome(),
+            standard: decide(self.rpc.class, error.kind(), error.outcome()),
+            number: self.attempts,
+            retries_since_pushback: self.retries_since_pushback,
+            elapsed,
+            members: self.members,
+            pushback,
+            random: random(),
+        };
+        self.last = Some(error);
+        let plan = self.plan(policy, &attempt, member, random);
+        self.avoided.push(member);
+        let at_once = plan.is_some_and(|plan| plan.delay.is_zero() && !plan.renew_token);
+        if !at_once || self.avoided.len() >= self.members {
+            self.avoided.clear();
+        }
+        plan
+    }
+
+    fn plan(
+        &mut self,
+        policy: &dyn RetryPolicy,
+        attempt: &FailedAttempt,
+        member: u64,
+        random: &mut impl FnMut() -> f64,
+    ) -> Option<RetryPlan> {
+        // Called even if its decision cannot count, because policies count failures.
+        let decision = policy.decide(attempt);
+        let call_ended = matches!(
+            attempt.kind,
+            ErrorKind::DeadlineExceeded | ErrorKind::Shutdown
+        );
+        if call_ended || !may_repeat(attempt.class, attempt.outcome) {
+            return None;
+        }
+        let fixed_delay = match (decision, attempt.pushback) {
+            (RetryDecision::Fail, _) | (_, Some(Pushback::Never)) => return None,
+            (_, Some(Pushback::After(delay))) | (RetryDecision::After(delay), None) => Some(delay),
+            (
+                RetryDecision::NextMember | RetryDecision::Backoff | RetryDecision::RenewToken,
+                None,
+            ) => None,
+        };
+        self.retries_since_pushback = match attempt.pushback {
+            Some(_) => 0,
+            None => self.retries_since_pushback.saturating_add(1),
+        };
+        let renews = RetryDecision::RenewToken;
+        let renew_token = attempt.standard == renews || decision == renews;
+        let renewed_before = std::mem::replace(&mut self.token_renewed, renew_token);
+        let delay = match fixed_delay {
+            Some(delay) => delay,
+            // A second rejected token is not known to that member yet, or never will be.
+            None if renew_token && renewed_before => self.backoff.delay(random),
+            None if renew_token => Duration::ZERO,
+            None if decision == RetryDecision::NextMember => {
+                self.backoff.next(Some(member), random)
+            }
+            None => self.backoff.delay(random),
+        };
+        Some(RetryPlan { delay, renew_token })
+    }
+
+    /// Returns the outcome of the call if it ends with `last`.
+    pub(crate) fn outcome(&self, last: Outcome) -> Outcome {
+        outcome_of_call(last, self.any_unknown)
+    }
+
+    /// Completes an error that ends the call: adds operation, attempts, and the outcome of all attempts.
+    pub(crate) fn completed(&self, error: Error) -> Error {
+        let outcome = self.outcome(error.outcome());
+        error
+            .with_rpc(self.rpc)
+            .with_outcome(outcome)
+            .with_attempts(self.attempts)
+    }
+
+    /// Returns the error of the call: that of the last attempt.
+    pub(crate) fn into_error(mut self) -> Error {
+        let last = self.last.take().unwrap_or_else(Error::shut_down);
+        self.completed(last)
+    }
+
+    /// Returns the error of a call whose deadline passed between two attempts.
+    pub(crate) fn deadline_exceeded(&self) -> Error {
+        let (outcome, reason) = match &self.last {
+            Some(last) => (
+                last.outcome(),
+                format!(
+                    "the deadline passed; the last attempt failed: {}",
+                    last.brief()
+                ),
+            ),
+            None => (
+                Outcome::NotSent,
+                "the deadline passed before the first attempt".to_owned(),
+            ),
+        };
+        self.completed(Error::new(ErrorKind::DeadlineExceeded, outcome, reason))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{proto::rpc, retry::StandardRetry};
+
+    const OUTCOMES: [Outcome; 3] = [Outcome::NotSent, Outcome::Rejected, Outcome::Unknown];
+
+    /// A policy that retries everything at once.
+    #[derive(Debug)]
+    struct Stubborn;
+
+    impl RetryPolicy for Stubborn {
+        fn decide(&self, _: &FailedAttempt) -> RetryDecision {
+            RetryDecision::After(Duration::ZERO)
+        }
+    }
+
+    fn failure(kind: ErrorKind, outcome: Outcome, member: u64) -> (u64, Error) {
+        (member, Error::new(kind, outcome, ""))
+    }
+
+    fn record(
+        log: &mut FailureLog,
+        policy: &dyn RetryPolicy,
+        failure: &(u64, Error),
+        pushback: Option<Pushback>,
+    ) -> Option<RetryPlan> {
+        log.record(
+            policy,
+            failure.clone(),
+            pushback,
+            Duration::ZERO,
+            &mut || 0.5,
+        )
+    }
+
+    fn next(log: &mut FailureLog, failure: &(u64, Error)) -> Option<RetryPlan> {
+        record(log, &StandardRetry, failure, None)
+    }
+
+    fn retry_after(delay: u64) -> Option<RetryPlan> {
+        Some(RetryPlan {
+            delay: ms(delay),
+            renew_token: false,
+        })
+    }
+
+    fn renew_after(delay: u64) -> Option<RetryPlan> {
+        Some(RetryPlan {
+            delay: ms(delay),
+            renew_token: true,
+        })
+    }
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn unsent_write_tries_all_members_then_waits() {
+        let mut put = FailureLog::new(rpc::PUT, 3);
+        let unsent = |member| failure(ErrorKind::ConnectionLost, Outcome::NotSent, member);
+        assert_eq!(next(&mut put, &unsent(1)), retry_after(0));
+        assert!(put.avoids(1) && !put.avoids(2));
+        assert_eq!(next(&mut put, &unsent(2)), retry_after(25));
+        assert!(!put.avoids(1) && !put.avoids(2));
+        assert_eq!(next(&mut put, &unsent(3)), retry_after(0));
+        let lost = failure(ErrorKind::ConnectionLost, Outcome::Unknown, 1);
+        assert_eq!(next(&mut put, &lost), None);
+        assert_eq!(
+            (put.attempts(), put.outcome(Outcome::NotSent)),
+            (4, Outcome::Unknown)
+        );
+        assert_eq!(put.into_error().outcome(), Outcome::Unknown);
+    }
+
+    #[test]
+    fn policy_cannot_revive_a_lost_write_or_ended_call() {
+        for &kind in ErrorKind::ALL {
+            let mut put = FailureLog::new(rpc::PUT, 3);
+            let lost = failure(kind, Outcome::Unknown, 1);
+            assert_eq!(record(&mut put, &Stubborn, &lost, None), None, "{kind:?}");
+        }
+        for kind in [ErrorKind::DeadlineExceeded, ErrorKind::Shutdown] {
+            let mut get = FailureLog::new(rpc::RANGE, 3);
+            let ended = failure(kind, Outcome::NotSent, 1);
+            assert_eq!(record(&mut get, &Stubborn, &ended, None), None, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn lease_granted_by_a_lost_attempt_is_a_success() {
+        let exists = failure(ErrorKind::LeaseExists, Outcome::Rejected, 2);
+        let mut grant = FailureLog::new(rpc::LEASE_GRANT, 3);
+        let lost = failure(ErrorKind::ConnectionLost, Outcome::Unknown, 1);
+        assert_eq!(next(&mut grant, &lost), retry_after(0));
+        assert!(grant.shows_success(&exists.1));
+
+        let mut other = FailureLog::new(rpc::LEASE_GRANT, 3);
+        let unsent = failure(ErrorKind::ConnectionLost, Outcome::NotSent, 1);
+        assert_eq!(next(&mut other, &unsent), retry_after(0));
+        assert!(
+            !other.shows_success(&exists.1),
+            "another client granted the lease"
+        );
+        assert_eq!(next(&mut other, &exists), None);
+    }
+
+    #[test]
+    fn token_is_renewed_at_once_then_with_delay() {
+        let mut get = FailureLog::new(rpc::RANGE, 3);
+        let stale = failure(ErrorKind::InvalidAuthToken, Outcome::Rejected, 1);
+        assert_eq!(next(&mut get, &stale), renew_after(0));
+        assert_eq!(next(&mut get, &stale), renew_after(25));
+        assert_eq!(next(&mut get, &stale), renew_after(50));
+    }
+
+    #[test]
+    fn pushback_overrides_the_policy() {
+        let mut get = FailureLog::new(rpc::RANGE, 3);
+        let busy = failure(ErrorKind::TooManyRequests, Outcome::Rejected, 1);
+        let after = Some(Pushback::After(ms(700)));
+        assert_eq!(
+            record(&mut get, &StandardRetry, &busy, after),
+            retry_after(700)
+        );
+        assert_eq!(record(&mut get, &Stubborn, &busy, after), retry_after(700));
+        let never = Some(Pushback::Never);
+        assert_eq!(record(&mut get, &Stubborn, &busy, never), None);
+    }
+
+    proptest! {
+        #[test]
+        fn write_ends_with_its_first_unknown_attempt(
+            stubborn in any::<bool>(),
+            failures in prop::collection::vec(
+                (0..ErrorKind::ALL.len(), 0..3_usize, 0_u64..5, prop::option::of(0_u64..99)), 1..50),
+        ) {
+            let policy: &dyn RetryPolicy = if stubborn { &Stubborn } else { &StandardRetry };
+            let mut put = FailureLog::new(rpc::PUT, 5);
+            for (kind, outcome, member, pushback) in failures {
+                let outcome = OUTCOMES[outcome];
+                let failed = failure(ErrorKind::ALL[kind], outcome, member);
+                let pushback = pushback.map(|delay| Pushback::After(ms(delay)));
+                let plan = record(&mut put, policy, &failed, pushback);
+                if outcome == Outcome::Unknown {
+                    prop_assert_eq!(plan, None);
+                }
+                if plan.is_none() {
+                    prop_assert_eq!(put.outcome(outcome), outcome);
+                    break;
+                }
+            }
+        }
+    }
+}
