@@ -1,10 +1,11 @@
 //! For this crate's own tests of what a crash costs. Not part of the API.
 
+#[cfg(feature = "test-faults")]
+use crate::lease::engine::keeper::{CrashLease, CrashWhenDue};
 use crate::{
     balancer::CrashConnection,
     client::Client,
     error::Result,
-    lease::engine::{CrashLease, CrashWhenDue},
     recipes::session::Session,
     runtime::supervisor,
     transport::Endpoint,
@@ -62,16 +63,19 @@ pub async fn crash_watch_hub(client: &Client) -> bool {
 }
 
 /// Makes the actor of a kept lease panic.
+#[cfg(feature = "test-faults")]
 pub fn crash_lease(client: &Client, lease: i64) {
     client.lease_keeper().do_send(CrashLease(lease));
 }
 
 /// Makes the actor that owns the keepalive streams panic.
+#[cfg(feature = "test-faults")]
 pub fn crash_lease_keeper(client: &Client) {
     client.lease_keeper().do_send(supervisor::Crash);
 }
 
 /// Makes the actor that owns the keepalive streams panic when it is about to send.
+#[cfg(feature = "test-faults")]
 pub fn crash_lease_keeper_when_due(client: &Client) {
     client.lease_keeper().do_send(CrashWhenDue);
 }

@@ -33,7 +33,7 @@ use crate::{
         shared::{ClusterId, Shared},
     },
     error::Error,
-    lease::engine::{self as lease, keeper::KeeperActor},
+    lease::engine::keeper::{KeeperActor, KeeperShutdown},
     retry::{actor::RetryActor, budget::RetryBudget},
     runtime::thread::Runtime,
     transport::Endpoint,
@@ -51,8 +51,8 @@ pub struct Client {
 }
 
 /// How long an ending client waits for the leases it was asked to revoke.
-const END_LEASES: lease::Shutdown = lease::Shutdown {
-    patience: Duration::from_secs(3),
+const END_LEASES: KeeperShutdown = KeeperShutdown {
+    timeout: Duration::from_secs(3),
 };
 
 pub(crate) struct Inner {

@@ -12,10 +12,36 @@ use std::{
 use actix::Message;
 use tokio_stream::Stream;
 
-use super::LeaseLost;
-
 /// A reader that is further behind loses the oldest events; never the last.
 const KEPT: usize = 16;
+
+/// Why a lease was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LeaseLost {
+    /// The server reported after the deadline that the lease is gone.
+    Expired,
+    /// The server reported before the deadline that the lease is gone. It was revoked; or a leader that was suspended for
+    /// longer than the TTL resumed and let the lease expire, which etcd does not always prevent.
+    Revoked,
+    /// No member confirmed the lease until the time to give up. See [`Grant::give_up_after`](super::Grant::give_up_after).
+    NeverConfirmed,
+    /// This user may not keep the lease alive.
+    PermissionDenied,
+    /// The client was shut down.
+    Shutdown,
+}
+
+impl LeaseLost {
+    /// Returns why a lease is gone from the server. Before its deadline it cannot have expired.
+    pub(crate) fn gone(before_deadline: bool) -> Self {
+        if before_deadline {
+            Self::Revoked
+        } else {
+            Self::Expired
+        }
+    }
+}
 
 /// What happened to a kept lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

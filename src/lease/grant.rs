@@ -6,7 +6,7 @@ use actix::Recipient;
 
 use super::{
     LeaseMessage,
-    engine::{actor::now, cell::LeaseCell, deadline::Deadline},
+    engine::{clock::now, deadline::Deadline, lease_cell::LeaseCell},
 };
 use super::{lease_handle::Lease, revoke};
 use crate::{

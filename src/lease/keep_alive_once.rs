@@ -7,7 +7,10 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::engine::{RenewOnce, actor::now, deadline::later};
+use super::engine::{
+    clock::{later, now},
+    keeper::RenewLeaseOnce,
+};
 use crate::{
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
@@ -17,7 +20,7 @@ use crate::{
 };
 
 /// A member that does not answer is not waited for longer.
-pub(crate) const ONCE_PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const ONCE_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -56,18 +59,18 @@ impl<C> KeepAliveOnce<C> {
         let mut elsewhere = false;
         let mut last = None;
         while Instant::now() < deadline {
-            let (answer, answered) = oneshot::channel();
+            let (response, received) = oneshot::channel();
             let keeper = client.lease_keeper();
             if !keeper.connected() {
                 return Err(Error::shut_down());
             }
-            keeper.do_send(RenewOnce {
+            keeper.do_send(RenewLeaseOnce {
                 lease: self.id,
                 elsewhere,
-                answer,
+                response,
             });
-            let patience = deadline.min(Instant::now() + ONCE_PATIENCE);
-            match timeout_at(patience, answered).await {
+            let patience = deadline.min(Instant::now() + ONCE_RESPONSE_TIMEOUT);
+            match timeout_at(patience, received).await {
                 Ok(Ok(Ok(ttl))) => {
                     let answer = LeaseKeepAliveResponse {
                         id: self.id,

@@ -13,10 +13,10 @@ use tokio_stream::StreamExt;
 use super::{
     LeaseEvent, LeaseEvents, LeaseLost, LeaseMessage,
     engine::{
-        Announce, Keep, Release,
-        actor::now,
-        cell::{LeaseCell, OnTheWay},
+        clock::now,
         deadline::Deadline,
+        keeper::{KeepLease, RegisterLease, ReleaseLease},
+        lease_cell::{LeaseCell, UndeliveredLease},
     },
 };
 use super::{TimeToLive, time_to_live};
@@ -79,8 +79,8 @@ impl Lease {
     pub fn keep_alive(&mut self) {
         if let Some(deadline) = self.deadline.take() {
             self.announced = true;
-            self.client.lease_keeper().do_send(Keep {
-                cell: OnTheWay::new(self.cell.clone()),
+            self.client.lease_keeper().do_send(KeepLease {
+                lease: UndeliveredLease::new(self.cell.clone()),
                 deadline: *deadline,
             });
         }
@@ -97,7 +97,7 @@ impl Lease {
     pub(super) fn announce(&mut self) {
         if !std::mem::replace(&mut self.announced, true) {
             let cell = self.cell.clone();
-            self.client.lease_keeper().do_send(Announce { cell });
+            self.client.lease_keeper().do_send(RegisterLease { cell });
         }
     }
 
@@ -165,7 +165,7 @@ impl Lease {
         self.released = true;
         self.cell.close();
         if self.announced {
-            self.client.lease_keeper().do_send(Release {
+            self.client.lease_keeper().do_send(ReleaseLease {
                 cell: self.cell.clone(),
                 revoke,
             });

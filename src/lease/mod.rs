@@ -20,10 +20,9 @@ mod lease_handle;
 mod queries;
 pub(crate) mod revoke;
 
-pub use engine::deadline::LeaseLost;
-pub use events::{LeaseEvent, LeaseEvents, LeaseMessage};
+pub use events::{LeaseEvent, LeaseEvents, LeaseLost, LeaseMessage};
 pub use grant::{Grant, grant};
-pub(crate) use keep_alive_once::ONCE_PATIENCE;
+pub(crate) use keep_alive_once::ONCE_RESPONSE_TIMEOUT;
 pub use keep_alive_once::{KeepAliveOnce, KeepAliveOnceResponse, keep_alive_once};
 pub use lease_handle::Lease;
 pub use queries::{Leases, LeasesResponse, TimeToLive, TimeToLiveResponse, leases, time_to_live};

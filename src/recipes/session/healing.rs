@@ -18,7 +18,7 @@ use crate::{
     kv::{OpResponse, get, mod_revision, put, version},
     lease::{
         Lease, LeaseEvent, LeaseEvents, LeaseLost,
-        engine::{actor::now, deadline::later},
+        engine::clock::{later, now},
     },
     runtime::supervisor::{crashes, supervise},
 };
