@@ -79,7 +79,7 @@ enum LeasePhase {
 pub(crate) struct Deadline {
     ttl: Duration,
     /// Time until which the server has the lease.
-    deadline: Instant,
+    held_until: Instant,
     /// Time after the deadline to continue keepalives. `None`: twice the TTL.
     give_up_after: Option<Duration>,
     phase: LeasePhase,
@@ -100,7 +100,7 @@ impl Deadline {
         let first = ttl.div_f64(3.0).mul_f64(0.5 + 0.5 * unit(jitter));
         Self {
             ttl,
-            deadline: later(sent_at, ttl),
+            held_until: later(sent_at, ttl),
             give_up_after: None,
             phase: LeasePhase::Held,
             keepalive: KeepAliveState::Due {
@@ -124,12 +124,12 @@ impl Deadline {
 
     /// Returns the time until which the server has the lease unless it is revoked.
     pub(crate) fn deadline(&self) -> Instant {
-        self.deadline
+        self.held_until
     }
 
     #[cfg(test)]
     pub(crate) fn remaining(&self, now: Instant) -> Duration {
-        self.deadline.saturating_duration_since(now)
+        self.held_until.saturating_duration_since(now)
     }
 
     pub(crate) fn is_ended(&self) -> bool {
@@ -142,10 +142,10 @@ impl Deadline {
             return Step::Ended;
         }
         self.detect_suspension(now);
-        if now >= self.deadline && self.phase == LeasePhase::Held {
+        if now >= self.held_until && self.phase == LeasePhase::Held {
             self.phase = LeasePhase::AtRisk;
             return Step::AtRisk {
-                deadline: self.deadline,
+                deadline: self.held_until,
             };
         }
         if now >= self.give_up_at() {
@@ -184,7 +184,7 @@ impl Deadline {
     fn plan_check(&mut self, next: Instant, now: Instant) -> Instant {
         let last = match self.phase {
             LeasePhase::AtRisk => self.give_up_at(),
-            LeasePhase::Held | LeasePhase::Ended => self.deadline,
+            LeasePhase::Held | LeasePhase::Ended => self.held_until,
         };
         self.next_check = next.min(last).max(now);
         self.next_check
@@ -203,16 +203,16 @@ impl Deadline {
             return None;
         }
         if ttl <= 0 {
-            let reason = LeaseLost::gone(now < self.deadline);
+            let reason = LeaseLost::gone(now < self.held_until);
             return self.end(reason).map(ResponseEffect::Lost);
         }
         let ttl = seconds(ttl);
         let deadline = later(sent_at, ttl);
         let awaited = match self.keepalive {
             KeepAliveState::InFlight { sent_at: last } => sent_at >= last,
-            KeepAliveState::Due { .. } => deadline > self.deadline,
+            KeepAliveState::Due { .. } => deadline > self.held_until,
         };
-        if !awaited && deadline <= self.deadline {
+        if !awaited && deadline <= self.held_until {
             // The response to a later keepalive arrived first.
             return None;
         }
@@ -224,7 +224,7 @@ impl Deadline {
             return None;
         }
         self.ttl = ttl;
-        self.deadline = self.deadline.max(deadline);
+        self.held_until = self.held_until.max(deadline);
         self.phase = LeasePhase::Held;
         self.earliest_give_up = None;
         if awaited {
@@ -235,7 +235,7 @@ impl Deadline {
             };
         }
         Some(ResponseEffect::Renewed {
-            deadline: self.deadline,
+            deadline: self.held_until,
         })
     }
 
@@ -298,7 +298,7 @@ impl Deadline {
 
     fn give_up_at(&self) -> Instant {
         let after = self.give_up_after.unwrap_or(self.ttl * 2);
-        let at = later(self.deadline, after);
+        let at = later(self.held_until, after);
         self.earliest_give_up
             .map_or(at, |earliest| at.max(earliest))
     }

@@ -1,7 +1,7 @@
-//! The keeper's use of a deadline: checks and renewals that nobody has to be asked about.
+//! Routine checks and renewals, which the keeper performs without the lease's actor.
 //!
 //! Almost every keepalive is sent on time and its response arrives at once. Waking the lease's actor for these would be
-//! most of their cost, so the keeper performs them itself. It takes the same decision as the actor, on a copy of the
+//! most of their cost. So the keeper takes the same decision as the actor, on a copy of the
 //! deadline, and keeps the result only if it is routine. Otherwise the deadline stays as it was and the actor decides.
 
 use std::time::Instant;
