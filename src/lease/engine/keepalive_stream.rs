@@ -197,8 +197,8 @@ async fn read(
                 () = std::future::ready(()) => break None,
             };
         };
-        let received = KeepAliveResponsesReceived { stream, responses };
-        if !received.responses.is_empty() && !notify(&keeper, received) {
+        let message = KeepAliveResponsesReceived { stream, responses };
+        if !message.responses.is_empty() && !notify(&keeper, message) {
             return;
         }
         if let Some(error) = end {

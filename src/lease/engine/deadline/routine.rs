@@ -1,22 +1,22 @@
 //! Routine checks and renewals, which the keeper performs without the lease's actor.
 //!
 //! Almost every keepalive is sent on time and its response arrives at once. Waking the lease's actor for these would be
-//! most of their cost. So the keeper takes the same decision as the actor, on a copy of the
-//! deadline, and keeps the result only if it is routine. Otherwise the deadline stays as it was and the actor decides.
+//! most of their cost. So the keeper takes the same decision as the actor, on a copy of the deadline, and stores the
+//! result only if it is routine. Otherwise the deadline stays as it was and the actor decides.
 
 use std::time::Instant;
 
 use super::{Deadline, ResponseEffect, Step};
 
-/// A check that led to nothing but a first keepalive and a wait.
+/// A check whose steps are routine: at most one keepalive, which is no retry, and a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RoutineCheck {
-    /// Whether a keepalive is to be sent.
+    /// Whether to send a keepalive.
     pub(crate) send: bool,
     pub(crate) next_check: Instant,
 }
 
-/// A response that led to nothing but a renewal and a wait.
+/// A response whose effect is routine: a renewal, and a wait for the next keepalive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RoutineRenewal {
     pub(crate) deadline: Instant,
