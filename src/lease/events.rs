@@ -21,10 +21,11 @@ const QUEUE_CAPACITY: usize = 16;
 pub enum LeaseLost {
     /// The server reported after the deadline that the lease is gone.
     Expired,
-    /// The server reported before the deadline that the lease is gone. It was revoked; or a leader that was suspended for
-    /// longer than the TTL resumed and let the lease expire, which etcd does not always prevent.
+    /// The server reported before the deadline that the lease is gone. It was revoked; or a leader that was suspended
+    /// for longer than the TTL resumed and let the lease expire, which etcd does not always prevent.
     Revoked,
-    /// No member confirmed the lease until the time to give up. See [`Grant::give_up_after`](super::Grant::give_up_after).
+    /// No member confirmed the lease until the time to give up. See
+    /// [`Grant::give_up_after`](super::Grant::give_up_after).
     NeverConfirmed,
     /// This user may not keep the lease alive.
     PermissionDenied,

@@ -40,8 +40,8 @@ struct KeepOptions {
 
 request!(Grant { ttl, id, options } -> Lease);
 
-/// Creates a request that grants a lease. The TTL is rounded up to whole seconds. etcd raises a TTL that is shorter than
-/// one and a half election timeouts.
+/// Creates a request that grants a lease. The TTL is rounded up to whole seconds. etcd raises a TTL that is shorter
+/// than one and a half election timeouts.
 pub fn grant(ttl: Duration) -> Grant {
     Grant {
         ttl,
@@ -53,8 +53,8 @@ pub fn grant(ttl: Duration) -> Grant {
 }
 
 impl Grant {
-    /// Turns the request into a message to the actor [`Etcd`](crate::Etcd) that grants the lease and sends its events to
-    /// `recipient`.
+    /// Turns the request into a message to the actor [`Etcd`](crate::Etcd) that grants the lease and sends its events
+    /// to `recipient`.
     pub fn deliver_to(self, recipient: Recipient<LeaseMessage>) -> SubscribeLease {
         SubscribeLease {
             grant: self,
@@ -64,23 +64,23 @@ impl Grant {
 }
 
 impl<C> Grant<C> {
-    /// Sets the id of the lease. The request fails with [`ErrorKind::LeaseExists`] if a lease with this id exists, and is
-    /// not retried when its outcome is unknown. Default: a random id; such a request is retried.
+    /// Sets the id of the lease. The request fails with [`ErrorKind::LeaseExists`] if a lease with this id exists,
+    /// and is not retried when its outcome is unknown. Default: a random id; such a request is retried.
     pub fn id(mut self, id: i64) -> Self {
         self.id = Some(id);
         self
     }
 
-    /// Keeps the lease alive until its handle is dropped. It is renewed after every third of its TTL. A keepalive without
-    /// a response within a sixth of the TTL (at least 300 ms, at most 10 s) is sent again to another member. Default: the
-    /// lease is not kept alive.
+    /// Keeps the lease alive until its handle is dropped. It is renewed after every third of its TTL. A keepalive
+    /// without a response within a sixth of the TTL (at least 300 ms, at most 10 s) is sent again to another member.
+    /// Default: the lease is not kept alive.
     pub fn keep_alive(mut self) -> Self {
         self.options.keep = true;
         self
     }
 
-    /// Sets how long keepalives without a response continue after the deadline of a kept lease, before the lease counts as
-    /// lost. Default: twice the TTL.
+    /// Sets how long keepalives without a response continue after the deadline of a kept lease, before the lease
+    /// counts as lost. Default: twice the TTL.
     pub fn give_up_after(mut self, after: Duration) -> Self {
         self.options.give_up_after = Some(after);
         self

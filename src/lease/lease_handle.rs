@@ -52,8 +52,8 @@ impl Lease {
         }
     }
 
-    /// Returns the id, for [`Put::lease`](crate::kv::Put::lease) and for other clients that keep the lease alive or revoke
-    /// it.
+    /// Returns the id, for [`Put::lease`](crate::kv::Put::lease) and for other clients that keep the lease alive or
+    /// revoke it.
     pub fn id(&self) -> i64 {
         self.cell.id()
     }
@@ -107,8 +107,8 @@ impl Lease {
         self.cell.events()
     }
 
-    /// Sends the events from now on to an actor, each after the previous one was handled. A slow actor misses the oldest
-    /// events, never the last.
+    /// Sends the events from now on to an actor, each after the previous one was handled. A slow actor misses the
+    /// oldest events, never the last.
     pub fn deliver_to(&self, recipient: Recipient<LeaseMessage>) {
         let lease = self.id();
         let messages = self

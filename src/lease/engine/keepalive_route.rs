@@ -1,8 +1,8 @@
 //! Selects the member that receives a keepalive.
 //!
 //! The leader is preferred: it renews a lease by itself, while a follower forwards each keepalive to the leader, one
-//! after the other. A member whose stream failed or was silent is avoided for a moment: it may wait for a failed leader,
-//! or be about to leave the ready set.
+//! after the other. A member whose stream failed or was silent is avoided for a moment: it may wait for a failed
+//! leader, or be about to leave the ready set.
 
 use std::time::{Duration, Instant};
 

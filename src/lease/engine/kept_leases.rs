@@ -176,8 +176,8 @@ impl KeptLeases {
         std::mem::take(&mut inner.queue)
     }
 
-    /// Checks the leases that are due: adds routine keepalives to `keepalives` and wakes the actors of the other leases.
-    /// Returns whether the keeper's stream check is due.
+    /// Checks the leases that are due: adds routine keepalives to `keepalives` and wakes the actors of the other
+    /// leases. Returns whether the keeper's stream check is due.
     pub(crate) fn check_due(&self, now: Instant, keepalives: &mut Vec<QueuedKeepAlive>) -> bool {
         let inner = &mut *self.0.borrow_mut();
         let mut stream_check = false;

@@ -8,8 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Short compared with the shortest response timeout (300 ms), long enough to form batches: waking up is most of the cost
-/// of a keepalive.
+/// Short compared with the shortest response timeout (300 ms), long enough to form batches: waking up is most of the
+/// cost of a keepalive.
 const TICK: Duration = Duration::from_millis(50);
 /// Latest tick, years away. Later times are rounded down to it.
 const LAST_TICK: u64 = u32::MAX as u64;

@@ -2,7 +2,7 @@
 //!
 //! The server restarts a lease's TTL when it handles a keepalive, which is after the client sent it. A deadline counted
 //! from the time of sending is therefore never later than the server's own: before it, the lease exists unless it was
-//! revoked; after it, only a response can tell. A leader change extends leases, so a passed deadline is reported and
+//! revoked; after it, only a response confirms it. A leader change extends leases, so a passed deadline is reported and
 //! keepalives continue.
 //!
 //! A keepalive without a response times out long before TCP or HTTP/2 pings detect a failure, and the next one goes to
@@ -93,8 +93,8 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// Starts the deadline of a lease that was granted by a request sent at `sent_at`. The first keepalive is early by up
-    /// to half of its interval, so that leases granted together are not renewed together.
+    /// Starts the deadline of a lease that was granted by a request sent at `sent_at`. The first keepalive is early
+    /// by up to half of its interval, so that leases granted together are not renewed together.
     pub(crate) fn granted(ttl: i64, sent_at: Instant, now: Instant, jitter: f64) -> Self {
         let ttl = seconds(ttl);
         let first = ttl.div_f64(3.0).mul_f64(0.5 + 0.5 * unit(jitter));
@@ -239,8 +239,8 @@ impl Deadline {
         })
     }
 
-    /// Handles the failure of the stream that carried the keepalive sent at `sent_at`. The first failure retries at once.
-    /// A keepalive sent later is on another stream and stays in flight.
+    /// Handles the failure of the stream that carried the keepalive sent at `sent_at`. The first failure retries at
+    /// once. A keepalive sent later is on another stream and stays in flight.
     pub(crate) fn handle_failure(&mut self, sent_at: Instant, now: Instant, jitter: f64) {
         if self.in_flight_since().is_some_and(|since| since <= sent_at) {
             self.failures = self.failures.saturating_add(1);
@@ -255,8 +255,8 @@ impl Deadline {
         }
     }
 
-    /// Restarts the response timeout of a keepalive that had to wait for a ready member and is sent at `now`. Returns the
-    /// time of the next check.
+    /// Restarts the response timeout of a keepalive that had to wait for a ready member and is sent at `now`. Returns
+    /// the time of the next check.
     pub(crate) fn handle_delayed_send(&mut self, now: Instant) -> Instant {
         self.detect_suspension(now);
         self.keepalive = KeepAliveState::InFlight { sent_at: now };
@@ -286,8 +286,8 @@ impl Deadline {
         (self.ttl / 6).clamp(MIN_RESPONSE_TIMEOUT, MAX_RESPONSE_TIMEOUT)
     }
 
-    /// A process that was suspended past the deadline, or past the time to give up, sends one keepalive and waits for its
-    /// response before it gives up.
+    /// A process that was suspended past the deadline, or past the time to give up, sends one keepalive and waits for
+    /// its response before it gives up.
     fn detect_suspension(&mut self, now: Instant) {
         if now > later(self.next_check, self.response_timeout()) {
             self.next_check = now;

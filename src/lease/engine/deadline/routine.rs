@@ -24,8 +24,8 @@ pub(crate) struct RoutineRenewal {
 }
 
 impl Deadline {
-    /// Takes the steps due at `now`. Returns `None` and changes nothing if one of them needs the lease's actor: a retry, a
-    /// report or the end.
+    /// Takes the steps due at `now`. Returns `None` and changes nothing if one of them needs the lease's actor: a
+    /// retry, a report or the end.
     pub(crate) fn routine_check(&mut self, now: Instant, jitter: f64) -> Option<RoutineCheck> {
         let mut next = self.clone();
         let mut step = next.next_step(now, jitter);
@@ -40,8 +40,8 @@ impl Deadline {
         Some(RoutineCheck { send, next_check })
     }
 
-    /// Handles a response. Returns `None` and changes nothing if the lease's actor has to handle it, because the response
-    /// renews nothing, ends the lease, or came so late that the next step is due.
+    /// Handles a response. Returns `None` and changes nothing if the lease's actor has to handle it, because the
+    /// response renews nothing, ends the lease, or came so late that the next step is due.
     pub(crate) fn routine_renewal(
         &mut self,
         ttl: i64,

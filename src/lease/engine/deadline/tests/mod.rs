@@ -310,9 +310,9 @@ fn suspended_process_sends_before_giving_up() {
             Some(awake + ms(1000))
         )
     );
-    let mut answered = lease.clone();
+    let mut expired = lease.clone();
     assert_eq!(
-        answered.handle_response(0, awake, awake + ms(5), 0.0),
+        expired.handle_response(0, awake, awake + ms(5), 0.0),
         Some(ResponseEffect::Lost(LeaseLost::Expired))
     );
     assert_eq!(
