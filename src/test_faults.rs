@@ -6,7 +6,7 @@ use crate::{
     balancer::CrashConnection,
     client::Client,
     error::Result,
-    lease::engine::{CrashLease, CrashWhenDue, keeper::KeeperActor},
+    lease::engine::keeper::{CrashLease, CrashWhenDue, KeeperActor},
     recipes::session::Session,
     runtime::supervisor,
     transport::Endpoint,
@@ -73,12 +73,12 @@ pub fn crash_lease(client: &Client, lease: i64) {
     keeper(client).do_send(CrashLease(lease));
 }
 
-/// Makes the keeper of leases panic.
+/// Makes the actor that owns the keepalive streams panic.
 pub fn crash_lease_keeper(client: &Client) {
     keeper(client).do_send(supervisor::Crash);
 }
 
-/// Makes the keeper of leases panic when it is about to send keepalives.
+/// Makes the actor that owns the keepalive streams panic when it is about to send.
 pub fn crash_lease_keeper_when_due(client: &Client) {
     keeper(client).do_send(CrashWhenDue);
 }

@@ -34,8 +34,7 @@ use crate::{
     },
     error::Error,
     lease::engine::{
-        self as lease,
-        keeper::KeeperActor,
+        keeper::{KeeperActor, KeeperShutdown},
         service::{LeaseClient, LeaseService},
     },
     request::{ClientCore, ClientHandle},
@@ -60,8 +59,8 @@ pub struct Client {
 }
 
 /// How long an ending client waits for the leases it was asked to revoke.
-const END_LEASES: lease::Shutdown = lease::Shutdown {
-    patience: Duration::from_secs(3),
+const END_LEASES: KeeperShutdown = KeeperShutdown {
+    timeout: Duration::from_secs(3),
 };
 
 pub(crate) struct Inner {

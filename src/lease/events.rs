@@ -1,4 +1,4 @@
-//! What the owner of a lease is told, as a stream or as messages.
+//! Events of a lease, as a stream or as messages.
 
 use std::{
     collections::VecDeque,
@@ -12,42 +12,69 @@ use std::{
 use actix::Message;
 use tokio_stream::Stream;
 
-use super::LeaseLost;
+/// Maximum number of unread events per reader. The oldest are dropped first.
+const QUEUE_CAPACITY: usize = 16;
 
-/// A reader that is further behind loses the oldest events; never the last.
-const KEPT: usize = 16;
+/// Why a lease was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LeaseLost {
+    /// The server reported after the deadline that the lease is gone.
+    Expired,
+    /// The server reported before the deadline that the lease is gone. It was revoked; or a leader that was suspended
+    /// for longer than the TTL resumed and let the lease expire, which etcd does not always prevent.
+    Revoked,
+    /// No member confirmed the lease until the time to give up. See
+    /// [`Grant::give_up_after`](super::Grant::give_up_after).
+    NeverConfirmed,
+    /// This user may not keep the lease alive.
+    PermissionDenied,
+    /// The client was shut down.
+    Shutdown,
+}
 
-/// What happened to a kept lease.
+impl LeaseLost {
+    /// Returns why a lease is gone from the server. Before its deadline it cannot have expired.
+    pub(crate) fn gone(before_deadline: bool) -> Self {
+        if before_deadline {
+            Self::Revoked
+        } else {
+            Self::Expired
+        }
+    }
+}
+
+/// An event of a kept lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeaseEvent {
-    /// The server has it until that time, unless someone revokes it.
+    /// The lease was renewed.
     Renewed {
-        /// On this process's monotonic clock.
+        /// Time until which the server has the lease unless it is revoked, on the monotonic clock of this process.
         deadline: Instant,
     },
-    /// The deadline has passed without an answer. The server may still have it, and is asked on.
+    /// The deadline has passed without a response. The server may still have the lease; keepalives continue.
     AtRisk {
         /// The deadline that has passed.
         deadline: Instant,
     },
-    /// It is gone. Nothing follows.
+    /// The lease is lost. This is the last event.
     Lost(LeaseLost),
 }
 
-/// The same as a message to an actor.
+/// A [`LeaseEvent`] as a message to an actor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Message)]
 #[rtype(result = "()")]
 #[non_exhaustive]
 pub struct LeaseMessage {
-    /// Which lease.
+    /// Id of the lease.
     pub lease: i64,
-    /// What happened.
+    /// The event.
     pub event: LeaseEvent,
 }
 
-/// The events of one lease, from when the stream was made. Ends after [`LeaseEvent::Lost`], or when the lease's
-/// handle is gone. A reader that is far behind misses the oldest.
+/// Stream of the events of one lease, starting when the stream is created. Ends after [`LeaseEvent::Lost`] or when the
+/// lease's handle is dropped. A slow reader misses the oldest events, never the last.
 pub struct LeaseEvents(Arc<EventQueue>);
 
 impl Stream for LeaseEvents {
@@ -78,12 +105,12 @@ impl LeaseEvents {
     }
 }
 
-/// Between the lease's actor and one reader. Bounded: renewals nobody reads make room for each other.
+/// Bounded queue to one reader. A new renewal replaces an unread one.
 #[derive(Debug, Default)]
-pub(crate) struct EventQueue(Mutex<State>);
+pub(crate) struct EventQueue(Mutex<EventQueueState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct EventQueueState {
     events: VecDeque<LeaseEvent>,
     closed: bool,
     waker: Option<Waker>,
@@ -96,10 +123,10 @@ impl EventQueue {
             if state.closed {
                 return;
             }
-            let renewal = |event: &LeaseEvent| matches!(event, LeaseEvent::Renewed { .. });
-            if renewal(&event) && state.events.back().is_some_and(renewal) {
+            let is_renewal = |event: &LeaseEvent| matches!(event, LeaseEvent::Renewed { .. });
+            if is_renewal(&event) && state.events.back().is_some_and(is_renewal) {
                 state.events.pop_back();
-            } else if state.events.len() >= KEPT {
+            } else if state.events.len() >= QUEUE_CAPACITY {
                 state.events.pop_front();
             }
             state.events.push_back(event);
@@ -122,7 +149,7 @@ impl EventQueue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, EventQueueState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -144,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn unread_renewals_make_room_for_each_other() {
+    fn new_renewal_replaces_unread_renewal() {
         let queue = Arc::new(EventQueue::default());
         let now = Instant::now();
         let later = now + std::time::Duration::from_secs(1);
@@ -154,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_never_lost() {
+    fn full_queue_keeps_last_event() {
         let queue = Arc::new(EventQueue::default());
         let deadline = Instant::now();
         for _ in 0..100 {
@@ -164,12 +191,12 @@ mod tests {
         queue.push(LeaseEvent::Lost(LeaseLost::Expired));
         queue.push(LeaseEvent::Renewed { deadline });
         let read = read(&queue);
-        assert_eq!(read.len(), KEPT);
+        assert_eq!(read.len(), QUEUE_CAPACITY);
         assert_eq!(read.last(), Some(&LeaseEvent::Lost(LeaseLost::Expired)));
     }
 
     #[tokio::test]
-    async fn a_waiting_reader_is_woken_by_an_event_and_by_the_end() {
+    async fn waiting_reader_is_woken_by_event_and_close() {
         let queue = Arc::new(EventQueue::default());
         let mut events = LeaseEvents::new(queue.clone());
         let reader = tokio::spawn(async move { (events.next().await, events.next().await) });

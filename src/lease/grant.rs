@@ -1,4 +1,4 @@
-//! Granting a lease.
+//! Grants a lease.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use actix::Recipient;
 
 use super::{
     LeaseMessage, SubscribeLease,
-    engine::{actor::now, cell::LeaseCell, deadline::Deadline, service::LeaseClient},
+    engine::{clock::now, deadline::Deadline, lease_cell::LeaseCell, service::LeaseClient},
 };
 use super::{lease_handle::Lease, revoke};
 use crate::{
@@ -37,8 +37,8 @@ struct KeepOptions {
 
 request!(Grant { ttl, id, options } -> Lease, LeaseClient);
 
-/// A request that grants a lease. Its time to live is counted in whole seconds, rounded up; etcd raises what is shorter
-/// than one and a half election time-outs.
+/// Creates a request that grants a lease. The TTL is rounded up to whole seconds. etcd raises a TTL that is shorter
+/// than one and a half election timeouts.
 pub fn grant(ttl: Duration) -> Grant {
     Grant {
         ttl,
@@ -50,7 +50,8 @@ pub fn grant(ttl: Duration) -> Grant {
 }
 
 impl Grant {
-    /// A message to the actor [`Etcd`](crate::Etcd): grant the lease, and send what happens to it to this actor.
+    /// Turns the request into a message to the actor [`Etcd`](crate::Etcd) that grants the lease and sends its events
+    /// to `recipient`.
     pub fn deliver_to(self, recipient: Recipient<LeaseMessage>) -> SubscribeLease {
         SubscribeLease {
             grant: self,
@@ -60,28 +61,29 @@ impl Grant {
 }
 
 impl<C> Grant<C> {
-    /// The lease's id. Fails with [`ErrorKind::LeaseExists`] if there is such a lease; and unlike a grant under an id
-    /// of the client's own it is not tried again when its outcome is unknown. Default: a random one.
+    /// Sets the id of the lease. The request fails with [`ErrorKind::LeaseExists`] if a lease with this id exists,
+    /// and is not retried when its outcome is unknown. Default: a random id; such a request is retried.
     pub fn id(mut self, id: i64) -> Self {
         self.id = Some(id);
         self
     }
 
-    /// Keeps it alive until its handle is dropped. It is renewed every third of its time to live; a member that does not
-    /// answer within a sixth of it (at least 300 ms, at most 10 s) is not waited for, and another one is asked.
+    /// Keeps the lease alive until its handle is dropped. It is renewed after every third of its TTL. A keepalive
+    /// without a response within a sixth of the TTL (at least 300 ms, at most 10 s) is sent again to another member.
+    /// Default: the lease is not kept alive.
     pub fn keep_alive(mut self) -> Self {
         self.options.keep = true;
         self
     }
 
-    /// How long past its deadline a kept lease is asked for when nobody answers, before it counts as lost.
-    /// Default: twice its time to live.
+    /// Sets how long keepalives without a response continue after the deadline of a kept lease, before the lease
+    /// counts as lost. Default: twice the TTL.
     pub fn give_up_after(mut self, after: Duration) -> Self {
         self.options.give_up_after = Some(after);
         self
     }
 
-    /// Revokes it when its handle is dropped or the client shut down. Default: it ends with its time.
+    /// Revokes the lease when its handle is dropped or the client is shut down. Default: the lease expires.
     pub fn revoke_on_drop(mut self) -> Self {
         self.options.revoke_on_drop = true;
         self
@@ -95,25 +97,25 @@ impl<C> Grant<C> {
         }
         let (id, class) = match self.id {
             Some(id) if id <= 0 => {
-                return Err(Error::invalid("a lease's id is a positive number"));
+                return Err(Error::invalid("a lease id must be positive"));
             }
             Some(id) => (id, RpcClass::Mutation),
             None => (fastrand::i64(1..), RpcClass::Grant),
         };
         let rpc = rpc::LEASE_GRANT.with_class(class);
-        let asked_at = now();
+        let sent_at = now();
         let body = grpc::encode(&LeaseGrantRequest { ttl, id })?;
-        let answer: LeaseGrantResponse = client.caller().unary(rpc, body, timeout).await?;
-        if !answer.error.is_empty() {
+        let response: LeaseGrantResponse = client.caller().unary(rpc, body, timeout).await?;
+        if !response.error.is_empty() {
             return Err(Error::new(
                 ErrorKind::Other,
                 Outcome::Rejected,
-                answer.error,
+                response.error,
             ));
         }
-        // Granted by an attempt whose answer was lost: etcd never grants less than asked for.
-        let ttl = if answer.ttl > 0 { answer.ttl } else { ttl };
-        let mut deadline = Deadline::granted(ttl, asked_at, now(), fastrand::f64());
+        // The response of the attempt that granted the lease was lost. etcd never grants less than requested.
+        let ttl = if response.ttl > 0 { response.ttl } else { ttl };
+        let mut deadline = Deadline::granted(ttl, sent_at, now(), fastrand::f64());
         if let Some(after) = self.options.give_up_after {
             deadline = deadline.give_up_after(after);
         }
@@ -122,24 +124,24 @@ impl<C> Grant<C> {
         if self.options.keep {
             lease.keep_alive();
         } else if self.id.is_some() {
-            lease.announce();
+            lease.register();
         }
         if self.options.revoke_on_drop {
             lease = lease.revoke_on_drop();
         }
-        // Asked only now: what was given to the keeper before the client began to end is ended by it.
+        // Checked last: the keeper ends every lease that it received before the shutdown began.
         if service.core.is_shutting_down() {
-            let left = timeout.saturating_sub(now().saturating_duration_since(asked_at));
-            return Err(take_back(lease, service.caller(), left).await);
+            let remaining = timeout.saturating_sub(now().saturating_duration_since(sent_at));
+            return Err(revoke_after_shutdown(lease, service.caller(), remaining).await);
         }
         Ok(lease)
     }
 }
 
-/// Granted while the client was shut down: there is nobody to keep it, and it is not left behind either.
-async fn take_back(lease: Lease, caller: &Caller, timeout: Duration) -> Error {
-    let gone = revoke::send(caller, lease.detach(), timeout).await;
-    Error::shut_down().with_outcome(if gone.is_ok() {
+/// Revokes a lease that was granted during the client's shutdown.
+async fn revoke_after_shutdown(lease: Lease, caller: &Caller, timeout: Duration) -> Error {
+    let revoked = revoke::send(caller, lease.detach(), timeout).await;
+    Error::shut_down().with_outcome(if revoked.is_ok() {
         Outcome::Rejected
     } else {
         Outcome::Unknown
@@ -147,13 +149,13 @@ async fn take_back(lease: Lease, caller: &Caller, timeout: Duration) -> Error {
 }
 
 fn whole_seconds(ttl: Duration) -> Result<i64> {
-    let rest = u64::from(ttl.subsec_nanos() > 0);
-    match i64::try_from(ttl.as_secs().saturating_add(rest)) {
+    let partial = u64::from(ttl.subsec_nanos() > 0);
+    match i64::try_from(ttl.as_secs().saturating_add(partial)) {
         Ok(0) => Err(Error::invalid(
-            "a lease's time to live is at least a second",
+            "the TTL of a lease must be at least one second",
         )),
         Ok(seconds) => Ok(seconds),
-        Err(_) => Err(Error::invalid("the lease's time to live is too long")),
+        Err(_) => Err(Error::invalid("the TTL of the lease is too long")),
     }
 }
 
@@ -162,17 +164,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_to_live_is_rounded_up_and_refused_where_it_cannot_be_told() {
+    fn ttl_is_rounded_up_to_whole_seconds() {
         let seconds = |ttl| whole_seconds(ttl).map_err(|error| error.kind());
         assert_eq!(seconds(Duration::from_millis(1)), Ok(1));
         assert_eq!(seconds(Duration::from_secs(7)), Ok(7));
-        for bad in [
+        for invalid in [
             Duration::ZERO,
             Duration::MAX,
             Duration::from_secs(u64::MAX),
             Duration::new(i64::MAX.unsigned_abs(), 1),
         ] {
-            assert_eq!(seconds(bad), Err(ErrorKind::InvalidArgument), "{bad:?}");
+            assert_eq!(
+                seconds(invalid),
+                Err(ErrorKind::InvalidArgument),
+                "{invalid:?}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Renewing a lease once.
+//! Renews a lease once.
 
 use std::time::Duration;
 
@@ -7,7 +7,11 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::engine::{RenewOnce, actor::now, deadline::later, service::LeaseClient};
+use super::engine::{
+    clock::{later, now},
+    keeper::RenewLeaseOnce,
+    service::LeaseClient,
+};
 use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     proto::LeaseKeepAliveResponse,
@@ -15,10 +19,10 @@ use crate::{
     retry::{RetryDecision, decision::remedy},
 };
 
-/// A member that does not answer is not waited for longer.
-pub(crate) const ONCE_PATIENCE: Duration = Duration::from_secs(1);
-/// Between two attempts.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Time to wait for the response of one member.
+pub(crate) const ONCE_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Delay between two attempts.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Renews a lease once.
 #[derive(Debug, Clone)]
@@ -31,8 +35,8 @@ pub struct KeepAliveOnce<C = ()> {
 
 request!(KeepAliveOnce { id } -> KeepAliveOnceResponse, LeaseClient);
 
-/// A request that renews a lease once. It uses the keepalive stream of the leases that are kept. Fails with
-/// [`ErrorKind::LeaseNotFound`] if there is no such lease.
+/// Creates a request that renews a lease once. It shares the keepalive stream of kept leases. Fails with
+/// [`ErrorKind::LeaseNotFound`] if the lease does not exist.
 pub fn keep_alive_once(lease: impl Into<i64>) -> KeepAliveOnce {
     KeepAliveOnce {
         id: lease.into(),
@@ -42,7 +46,7 @@ pub fn keep_alive_once(lease: impl Into<i64>) -> KeepAliveOnce {
 }
 
 impl<C> KeepAliveOnce<C> {
-    /// Which lease is to be renewed.
+    /// Returns the id of the lease.
     pub fn lease(&self) -> i64 {
         self.id
     }
@@ -53,80 +57,80 @@ impl<C> KeepAliveOnce<C> {
         timeout: Duration,
     ) -> Result<KeepAliveOnceResponse> {
         if self.id <= 0 {
-            return Err(Error::invalid("a lease's id is a positive number"));
+            return Err(Error::invalid("a lease id must be positive"));
         }
         let deadline = Instant::from_std(later(now(), timeout));
         let mut elsewhere = false;
-        let mut last = None;
+        let mut last_error = None;
         while Instant::now() < deadline {
-            let (answer, answered) = oneshot::channel();
+            let (response, received) = oneshot::channel();
             let keeper = &client.leases().keeper;
             if !keeper.connected() {
                 return Err(Error::shut_down());
             }
-            keeper.do_send(RenewOnce {
+            keeper.do_send(RenewLeaseOnce {
                 lease: self.id,
                 elsewhere,
-                answer,
+                response,
             });
-            let patience = deadline.min(Instant::now() + ONCE_PATIENCE);
-            match timeout_at(patience, answered).await {
+            let attempt_deadline = deadline.min(Instant::now() + ONCE_RESPONSE_TIMEOUT);
+            match timeout_at(attempt_deadline, received).await {
                 Ok(Ok(Ok(ttl))) => {
-                    let answer = LeaseKeepAliveResponse {
+                    let response = LeaseKeepAliveResponse {
                         id: self.id,
                         ttl,
                         ..LeaseKeepAliveResponse::default()
                     };
-                    return answer.try_into();
+                    return response.try_into();
                 }
                 Ok(Ok(Err(error))) => {
                     if remedy(error.kind()) == RetryDecision::Fail {
                         return Err(error);
                     }
-                    last = Some(error);
-                    tokio::time::sleep(PAUSE).await;
+                    last_error = Some(error);
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
-                // The keeper crashed or ended on the way.
-                Ok(Err(_)) => tokio::time::sleep(PAUSE).await,
+                // The keeper crashed or stopped.
+                Ok(Err(_)) => tokio::time::sleep(RETRY_DELAY).await,
                 Err(_) => {}
             }
             elsewhere = true;
         }
-        let text = last.map_or_else(
-            || "no member answered".to_owned(),
-            |error| format!("the last attempt failed: {error}"),
+        let reason = last_error.map_or_else(
+            || "no member responded to the keepalive in time".to_owned(),
+            |error| format!("the last keepalive failed: {error}"),
         );
         Err(Error::new(
             ErrorKind::DeadlineExceeded,
             Outcome::Unknown,
-            text,
+            reason,
         ))
     }
 }
 
-/// What a [`KeepAliveOnce`] did.
+/// Response to a [`KeepAliveOnce`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeepAliveOnceResponse {
-    /// Its id.
+    /// Id of the lease.
     pub lease: i64,
-    /// What it has left now.
+    /// Remaining time, counted from the renewal.
     pub ttl: Duration,
 }
 
 impl TryFrom<LeaseKeepAliveResponse> for KeepAliveOnceResponse {
     type Error = Error;
 
-    fn try_from(answer: LeaseKeepAliveResponse) -> Result<Self> {
-        match u64::try_from(answer.ttl) {
+    fn try_from(response: LeaseKeepAliveResponse) -> Result<Self> {
+        match u64::try_from(response.ttl) {
             Ok(seconds @ 1..) => Ok(Self {
-                lease: answer.id,
+                lease: response.id,
                 ttl: Duration::from_secs(seconds),
             }),
             _ => Err(Error::new(
                 ErrorKind::LeaseNotFound,
                 Outcome::Rejected,
-                "the server does not have it",
+                "the lease does not exist",
             )),
         }
     }

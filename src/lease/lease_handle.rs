@@ -1,4 +1,4 @@
-//! A lease in the hands of its owner.
+//! The handle of a granted lease.
 
 use std::{
     fmt,
@@ -13,10 +13,10 @@ use tokio_stream::StreamExt;
 use super::{
     LeaseEvent, LeaseEvents, LeaseLost, LeaseMessage,
     engine::{
-        Announce, Keep, Release,
-        actor::now,
-        cell::{LeaseCell, OnTheWay},
+        clock::now,
         deadline::Deadline,
+        keeper::{KeepLease, RegisterLease, ReleaseLease},
+        lease_cell::{LeaseCell, UndeliveredLease},
         service::LeaseService,
     },
 };
@@ -26,18 +26,18 @@ use crate::{
     runtime::delivery::{Unheard, deliver},
 };
 
-/// A lease that was granted.
+/// Handle of a granted lease.
 ///
-/// Kept alive if that was asked for, until this handle is dropped. Then it ends with its time, or at once with
-/// [`revoke_on_drop`](Self::revoke_on_drop).
+/// A lease granted with [`keep_alive`](super::Grant::keep_alive) is kept alive until this handle is dropped. Then it
+/// expires, or is revoked at once with [`revoke_on_drop`](Self::revoke_on_drop).
 #[must_use = "a lease is not kept alive once its handle is dropped"]
 pub struct Lease {
     client: LeaseService,
     cell: Arc<LeaseCell>,
-    /// Until it is kept.
+    /// `None` once the keeper has it.
     deadline: Option<Box<Deadline>>,
-    /// The keeper knows it, kept or not.
-    announced: bool,
+    /// Whether the keeper has received the lease, kept or not.
+    registered: bool,
     released: bool,
 }
 
@@ -47,22 +47,23 @@ impl Lease {
             client,
             cell,
             deadline: Some(Box::new(deadline)),
-            announced: false,
+            registered: false,
             released: false,
         }
     }
 
-    /// Its id, for [`Put::lease`](crate::kv::Put::lease) and for others that may keep it alive or revoke it.
+    /// Returns the id, for [`Put::lease`](crate::kv::Put::lease) and for other clients that keep the lease alive or
+    /// revoke it.
     pub fn id(&self) -> i64 {
         self.cell.id()
     }
 
-    /// Its time to live, as etcd granted it.
+    /// Returns the TTL as granted by etcd.
     pub fn ttl(&self) -> Duration {
         self.cell.ttl()
     }
 
-    /// How long the server has it for certain, unless someone revokes it. Counted on the monotonic clock.
+    /// Returns the time until the [`deadline`](Self::deadline), or zero if the lease is lost.
     pub fn remaining(&self) -> Duration {
         if self.cell.lost().is_some() {
             return Duration::ZERO;
@@ -70,47 +71,47 @@ impl Lease {
         self.deadline().saturating_duration_since(now())
     }
 
-    /// When that ends.
+    /// Returns the time until which the server has the lease unless it is revoked, on the monotonic clock.
     pub fn deadline(&self) -> Instant {
         self.cell.deadline()
     }
 
-    /// Keeps it alive from now on, until this handle is dropped.
+    /// Keeps the lease alive until this handle is dropped.
     pub fn keep_alive(&mut self) {
         if let Some(deadline) = self.deadline.take() {
-            self.announced = true;
-            self.client.keeper.do_send(Keep {
-                cell: OnTheWay::new(self.cell.clone()),
+            self.registered = true;
+            self.client.keeper.do_send(KeepLease {
+                lease: UndeliveredLease::new(self.cell.clone()),
                 deadline: *deadline,
             });
         }
     }
 
-    /// Revokes it when this handle is dropped or the client shut down.
+    /// Revokes the lease when this handle is dropped or the client is shut down.
     pub fn revoke_on_drop(mut self) -> Self {
         self.cell.set_revoke_on_drop();
-        self.announce();
+        self.register();
         self
     }
 
-    /// Makes it known to the keeper if it is not.
-    pub(super) fn announce(&mut self) {
-        if !std::mem::replace(&mut self.announced, true) {
+    /// Registers the lease with the keeper, which replaces an earlier lease with the same id.
+    pub(super) fn register(&mut self) {
+        if !std::mem::replace(&mut self.registered, true) {
             let cell = self.cell.clone();
-            self.client.keeper.do_send(Announce { cell });
+            self.client.keeper.do_send(RegisterLease { cell });
         }
     }
 
-    /// What happens to it from now on, if it is kept. Of a lost lease: that it is lost.
+    /// Returns the events of a kept lease from now on. A lost lease yields only [`LeaseEvent::Lost`].
     pub fn events(&self) -> LeaseEvents {
         self.cell.events()
     }
 
-    /// Sends what happens to it from now on to an actor, the next event when the last was handled. One that is far
-    /// behind misses the oldest; never the last.
+    /// Sends the events from now on to an actor, each after the previous one was handled. A slow actor misses the
+    /// oldest events, never the last.
     pub fn deliver_to(&self, recipient: Recipient<LeaseMessage>) {
         let lease = self.id();
-        let news = self
+        let messages = self
             .events()
             .map(move |event| LeaseMessage { lease, event });
         let event = self.cell.lost().map(LeaseEvent::Lost);
@@ -118,11 +119,11 @@ impl Lease {
         let unheard = Unheard::new(recipient.clone(), last);
         self.client.core.run(Box::new(move || {
             unheard.started();
-            actix_rt::spawn(deliver(news, recipient));
+            actix_rt::spawn(deliver(messages, recipient));
         }));
     }
 
-    /// Waits until a kept lease is lost, and tells why. A lease that is not kept never is.
+    /// Waits until a kept lease is lost and returns the reason. Never completes for a lease that is not kept.
     pub fn lost(&self) -> impl Future<Output = LeaseLost> + Send + 'static + use<> {
         let mut events = self.events();
         async move {
@@ -139,23 +140,23 @@ impl Lease {
         self.cell.lost().is_some()
     }
 
-    /// Asks the server how long it has left and, with `.with_keys()`, which keys are bound to it.
+    /// Creates a request for the remaining time on the server and, with `.with_keys()`, the keys bound to the lease.
     pub fn time_to_live(&self) -> TimeToLive<LeaseService> {
         time_to_live(self.id()).on(&self.client)
     }
 
-    /// The keys bound to it.
+    /// Returns the keys bound to the lease.
     pub async fn keys(&self) -> Result<Vec<Bytes>> {
         Ok(self.time_to_live().with_keys().await?.keys)
     }
 
-    /// Ends it; its keys are deleted. If that fails it is not kept any more and ends with its time.
+    /// Revokes the lease, which deletes its keys. If that fails, the lease is kept no longer and expires.
     pub async fn revoke(mut self) -> Result<()> {
         self.release(false);
         revoke(self.id()).on(&self.client).await.map(drop)
     }
 
-    /// Leaves it alone: it is neither kept any more nor revoked, and somebody else may keep it by its id.
+    /// Stops keeping the lease without revoking it and returns the id, by which another client can keep it alive.
     pub fn detach(mut self) -> i64 {
         self.release(false);
         self.id()
@@ -164,8 +165,8 @@ impl Lease {
     fn release(&mut self, revoke: bool) {
         self.released = true;
         self.cell.close();
-        if self.announced {
-            self.client.keeper.do_send(Release {
+        if self.registered {
+            self.client.keeper.do_send(ReleaseLease {
                 cell: self.cell.clone(),
                 revoke,
             });
@@ -176,11 +177,11 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if !self.released {
-            let may_be_there = matches!(
+            let may_exist = matches!(
                 self.cell.lost(),
                 None | Some(LeaseLost::NeverConfirmed | LeaseLost::PermissionDenied)
             );
-            let revoke = self.cell.revoke_on_drop() && may_be_there;
+            let revoke = self.cell.revoke_on_drop() && may_exist;
             self.release(revoke);
         }
     }

@@ -1,4 +1,5 @@
-//! Leases: kept alive as long as the cluster lets them, and told about honestly.
+//! Leases: keys put with a lease are deleted when it ends. A kept lease is renewed until its handle is dropped, and a
+//! lost lease reports its reason.
 //!
 //! ```no_run
 //! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
@@ -7,7 +8,7 @@
 //! let lease = etcd.lease(Duration::from_secs(5)).keep_alive().revoke_on_drop().await?;
 //! etcd.put("service/a", "10.0.0.1").lease(&lease).await?;
 //! let reason = lease.lost().await;
-//! println!("not registered any more: {reason:?}");
+//! println!("registration lost: {reason:?}");
 //! # Ok(())
 //! # }
 //! ```
@@ -21,10 +22,9 @@ mod queries;
 pub(crate) mod revoke;
 mod subscribe;
 
-pub use engine::deadline::LeaseLost;
-pub use events::{LeaseEvent, LeaseEvents, LeaseMessage};
+pub use events::{LeaseEvent, LeaseEvents, LeaseLost, LeaseMessage};
 pub use grant::{Grant, grant};
-pub(crate) use keep_alive_once::ONCE_PATIENCE;
+pub(crate) use keep_alive_once::ONCE_RESPONSE_TIMEOUT;
 pub use keep_alive_once::{KeepAliveOnce, KeepAliveOnceResponse, keep_alive_once};
 pub use lease_handle::Lease;
 pub use queries::{Leases, LeasesResponse, TimeToLive, TimeToLiveResponse, leases, time_to_live};

@@ -1,4 +1,4 @@
-//! Asking for leases: how long one has left, and which there are.
+//! Queries: the remaining time of a lease, and the list of leases.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{
     transport::grpc,
 };
 
-/// Asks how long a lease has left.
+/// Queries the remaining time of a lease.
 #[derive(Debug, Clone)]
 #[must_use = "a request is sent when it is awaited"]
 pub struct TimeToLive<C = ()> {
@@ -25,7 +25,7 @@ pub struct TimeToLive<C = ()> {
 
 request!(TimeToLive { wire } -> TimeToLiveResponse);
 
-/// A request that asks how long a lease has left.
+/// Creates a request for the remaining time of a lease.
 pub fn time_to_live(lease: impl Into<i64>) -> TimeToLive {
     TimeToLive {
         wire: LeaseTimeToLiveRequest {
@@ -38,7 +38,7 @@ pub fn time_to_live(lease: impl Into<i64>) -> TimeToLive {
 }
 
 impl<C> TimeToLive<C> {
-    /// The answer lists the keys bound to it.
+    /// Includes the keys bound to the lease in the response. Default: without keys.
     pub fn with_keys(mut self) -> Self {
         self.wire.keys = true;
         self
@@ -51,41 +51,42 @@ impl<C> TimeToLive<C> {
     ) -> Result<TimeToLiveResponse> {
         let rpc = rpc::LEASE_TIME_TO_LIVE;
         let body = grpc::encode(&self.wire)?;
-        let answer: LeaseTimeToLiveResponse = client.caller().unary(rpc, body, timeout).await?;
+        let response: LeaseTimeToLiveResponse = client.caller().unary(rpc, body, timeout).await?;
         Ok(TimeToLiveResponse {
             lease: self.wire.id,
-            ..answer.into()
+            ..response.into()
         })
     }
 
-    /// Which lease is asked for.
+    /// Returns the id of the lease.
     pub fn lease(&self) -> i64 {
         self.wire.id
     }
 }
 
-/// What is left of a lease.
+/// Response to a [`TimeToLive`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TimeToLiveResponse {
-    /// Its id.
+    /// Id of the lease.
     pub lease: i64,
-    /// How long it has left, in whole seconds; `None` if there is no such lease.
+    /// Remaining time in whole seconds. `None` if the lease does not exist.
     pub remaining: Option<Duration>,
-    /// Its time to live as granted.
+    /// TTL as granted.
     pub granted: Duration,
-    /// The keys bound to it, where they were asked for.
+    /// Keys bound to the lease, if requested by [`with_keys`](TimeToLive::with_keys).
     pub keys: Vec<Bytes>,
 }
 
 impl From<LeaseTimeToLiveResponse> for TimeToLiveResponse {
-    fn from(answer: LeaseTimeToLiveResponse) -> Self {
+    fn from(response: LeaseTimeToLiveResponse) -> Self {
         let seconds = |ttl: i64| Duration::from_secs(u64::try_from(ttl).unwrap_or(0));
         Self {
-            lease: answer.id,
-            remaining: (answer.ttl >= 0 && answer.granted_ttl > 0).then(|| seconds(answer.ttl)),
-            granted: seconds(answer.granted_ttl),
-            keys: answer.keys,
+            lease: response.id,
+            remaining: (response.ttl >= 0 && response.granted_ttl > 0)
+                .then(|| seconds(response.ttl)),
+            granted: seconds(response.granted_ttl),
+            keys: response.keys,
         }
     }
 }
@@ -100,7 +101,7 @@ pub struct Leases<C = ()> {
 
 request!(Leases {} -> LeasesResponse);
 
-/// A request that lists the leases of the cluster.
+/// Creates a request that lists the leases of the cluster.
 pub fn leases() -> Leases {
     Leases {
         timeout: None,
@@ -116,23 +117,23 @@ impl<C> Leases<C> {
     ) -> Result<LeasesResponse> {
         let rpc = rpc::LEASE_LEASES;
         let body = grpc::encode(&LeaseLeasesRequest {})?;
-        let answer: LeaseLeasesResponse = client.caller().unary(rpc, body, timeout).await?;
-        Ok(answer.into())
+        let response: LeaseLeasesResponse = client.caller().unary(rpc, body, timeout).await?;
+        Ok(response.into())
     }
 }
 
-/// The leases of the cluster.
+/// Response to a [`Leases`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeasesResponse {
-    /// Their ids.
+    /// Ids of the leases.
     pub leases: Vec<i64>,
 }
 
 impl From<LeaseLeasesResponse> for LeasesResponse {
-    fn from(answer: LeaseLeasesResponse) -> Self {
+    fn from(response: LeaseLeasesResponse) -> Self {
         Self {
-            leases: answer.leases.iter().map(|lease| lease.id).collect(),
+            leases: response.leases.iter().map(|lease| lease.id).collect(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Ending a lease by its id.
+//! Revokes a lease by its id.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{
     transport::grpc,
 };
 
-/// Ends a lease.
+/// Revokes a lease.
 #[derive(Debug, Clone)]
 #[must_use = "a request is sent when it is awaited"]
 pub struct Revoke<C = ()> {
@@ -21,8 +21,8 @@ pub struct Revoke<C = ()> {
 
 request!(Revoke { id } -> RevokeResponse);
 
-/// A request that ends a lease; its keys are deleted. Fails with
-/// [`ErrorKind::LeaseNotFound`](crate::ErrorKind::LeaseNotFound) if there is no such lease.
+/// Creates a request that revokes a lease and so deletes its keys. Fails with
+/// [`ErrorKind::LeaseNotFound`](crate::ErrorKind::LeaseNotFound) if the lease does not exist.
 pub fn revoke(lease: impl Into<i64>) -> Revoke {
     Revoke {
         id: lease.into(),
@@ -37,11 +37,11 @@ impl<C> Revoke<C> {
         client: &impl ClientHandle,
         timeout: Duration,
     ) -> Result<RevokeResponse> {
-        let answer = send(client.caller(), self.id, timeout).await?;
-        Ok(answer.into())
+        let response = send(client.caller(), self.id, timeout).await?;
+        Ok(response.into())
     }
 
-    /// Which lease is to end.
+    /// Returns the id of the lease.
     pub fn lease(&self) -> i64 {
         self.id
     }
@@ -56,18 +56,18 @@ pub(crate) async fn send(
     caller.unary(rpc::LEASE_REVOKE, body, timeout).await
 }
 
-/// What a [`Revoke`] did.
+/// Response to a [`Revoke`].
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct RevokeResponse {
-    /// The current revision, and who answered; none if an earlier attempt did it whose answer was lost.
+    /// Header of the response. `None` if an earlier attempt revoked the lease and its response was lost.
     pub header: Option<ResponseHeader>,
 }
 
 impl From<LeaseRevokeResponse> for RevokeResponse {
-    fn from(answer: LeaseRevokeResponse) -> Self {
+    fn from(response: LeaseRevokeResponse) -> Self {
         Self {
-            header: answer.header,
+            header: response.header,
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::{
     kv::{Compare, PutResponse},
     lease::{
         Lease, LeaseLost,
-        engine::{actor::now, deadline::later},
+        engine::clock::{later, now},
     },
     recipes::{tenure::TermCell, turns::Turns},
     request::IntoBytes,

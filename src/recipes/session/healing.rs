@@ -18,7 +18,7 @@ use crate::{
     kv::{Compare, OpResponse, get, put},
     lease::{
         Lease, LeaseEvent, LeaseEvents, LeaseLost,
-        engine::{actor::now, deadline::later},
+        engine::clock::{later, now},
     },
     runtime::supervisor::{crashes, supervise},
 };

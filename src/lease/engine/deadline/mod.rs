@@ -1,126 +1,118 @@
-//! The deadline of one lease: when to ask, when it is at risk, when it is lost.
+//! The deadline of one lease: when to send a keepalive, when the lease is at risk, when it is lost.
 //!
-//! The server counts a lease's time from when it handles a keepalive, which is after it was *sent*. So
-//! counted from the sending, the deadline is never later than the server's: before it the lease is
-//! there unless someone revoked it, after it nobody knows until the server says so. A leader change
-//! gives leases more time, hence a passed deadline is a reason to tell and to ask on, not to give up.
+//! The server restarts a lease's TTL when it handles a keepalive, which is after the client sent it. A deadline counted
+//! from the time of sending is therefore never later than the server's own: before it, the lease exists unless it was
+//! revoked; after it, only a response confirms it. A leader change extends leases, so a passed deadline is reported and
+//! keepalives continue.
 //!
-//! A keepalive without an answer is written off long before TCP or pings notice anything, and the next
-//! one goes by another member. One is in flight at a time: asking a cluster that is busy with an
-//! election again and again is what makes it lose leases.
+//! A keepalive without a response times out long before TCP or HTTP/2 pings detect a failure, and the next one goes to
+//! another member. At most one is in flight, because repeated keepalives slow down a cluster that is electing a leader.
+//!
+//! [`Deadline::next_step`] and [`Deadline::handle_response`] take every decision. The keeper calls them through
+//! [`routine`], the lease's actor directly.
+
+mod routine;
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;
 
 use std::time::{Duration, Instant};
 
-/// No answer is written off sooner: a round trip through a busy cluster takes its time.
-const LEAST_PATIENCE: Duration = Duration::from_millis(300);
-/// However long the lease, a member that does not answer is not waited for longer.
-const MOST_PATIENCE: Duration = Duration::from_secs(10);
-/// The first pause after a second failure in a row.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// The longest pause of a lease at risk: the cluster may be back any moment.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// The longest TTL etcd grants, in seconds.
+use super::clock::later;
+use crate::{lease::LeaseLost, runtime::backoff::Backoff};
+
+/// Shortest time to wait for a response. A round trip through a busy cluster can take this long.
+const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_millis(300);
+/// Longest time to wait for a response, for any TTL.
+const MAX_RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest delay before a lease at risk sends again. Short, because the cluster may recover at any time.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Delays after failed keepalives.
+const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), MAX_RETRY_DELAY).jitter(0.5);
+/// Longest TTL that etcd grants, in seconds.
 const MAX_TTL: u64 = 9_000_000_000;
 
-/// Why a lease is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum LeaseLost {
-    /// The server says it is gone, after its deadline.
-    Expired,
-    /// The server says it is gone, before its deadline: someone revoked it; or a leader that had stood still for longer
-    /// than the lease lives went on and took it for expired, which etcd does not always prevent.
-    Revoked,
-    /// No member said anything about it until the time to give up had come.
-    NeverConfirmed,
-    /// This user may not keep it alive.
-    PermissionDenied,
-    /// The client was shut down.
-    Shutdown,
-}
-
-impl LeaseLost {
-    /// Why the server does not have it: before its deadline only someone can have ended it.
-    pub(crate) fn gone(before_its_deadline: bool) -> Self {
-        if before_its_deadline {
-            Self::Revoked
-        } else {
-            Self::Expired
-        }
-    }
-}
-
-/// What to do now. After anything but [`Step::Wait`] and [`Step::Ended`], ask again.
+/// The next action of a lease. Call [`Deadline::next_step`] again after every step but `Wait`, `Lost` and `Ended`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Send a keepalive; `elsewhere`: by another member than the last one.
+    /// Send a keepalive, to another member than the last one if `elsewhere`.
     Send { elsewhere: bool },
-    /// Tell that the deadline has passed without an answer.
+    /// Report that the deadline has passed without a response.
     AtRisk { deadline: Instant },
-    /// Tell that it is lost. Nothing follows.
+    /// Report that the lease is lost. No step follows.
     Lost(LeaseLost),
-    /// Nothing to do before this moment.
+    /// Do nothing until this time.
     Wait { until: Instant },
-    /// The lease was told to be lost before.
+    /// Do nothing: the end of the lease was reported before.
     Ended,
 }
 
-/// What an answer leads to.
+/// The effect of a keepalive response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum ResponseEffect {
     Renewed { deadline: Instant },
     Lost(LeaseLost),
 }
 
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(test, derive(PartialEq))]
-enum Keepalive {
+enum KeepAliveState {
     Due { at: Instant },
     InFlight { sent_at: Instant },
 }
 
-/// The clock of one lease. Jitter is a random number in `0.0..1.0`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LeasePhase {
+    /// The deadline has not passed.
+    Held,
+    /// The deadline has passed, which was reported.
+    AtRisk,
+    /// The lease is lost, which was reported.
+    Ended,
+}
+
+/// State machine of one kept lease. Every `jitter` argument is a random number between 0 and 1.
 #[derive(Debug, Clone)]
 #[cfg_attr(test, derive(PartialEq))]
 pub(crate) struct Deadline {
     ttl: Duration,
-    /// The deadline itself.
+    /// Time until which the server has the lease.
     held_until: Instant,
-    /// `None`: twice the TTL.
+    /// Time after the deadline to continue keepalives. `None`: twice the TTL.
     give_up_after: Option<Duration>,
-    keepalive: Keepalive,
-    /// Keepalives without an answer, in a row.
-    unanswered: u32,
-    at_risk: bool,
-    /// When the last [`Step::Wait`] ends: who comes much later has slept.
-    expected: Instant,
-    /// Not given up before this, although the time has come.
-    spared_until: Option<Instant>,
-    ended: bool,
+    phase: LeasePhase,
+    keepalive: KeepAliveState,
+    /// Number of keepalives in a row that failed or timed out.
+    failures: u32,
+    /// End of the last [`Step::Wait`]. A check much later means that the process was suspended.
+    next_check: Instant,
+    /// Earliest time to give up, set after the process was suspended.
+    earliest_give_up: Option<Instant>,
 }
 
 impl Deadline {
-    /// A lease was granted, by a request sent at `asked_at`. The first keepalive comes early by up to
-    /// half of its time, so that leases granted together are not kept alive together.
-    pub(crate) fn granted(ttl: i64, asked_at: Instant, now: Instant, jitter: f64) -> Self {
+    /// Starts the deadline of a lease that was granted by a request sent at `sent_at`. The first keepalive is early
+    /// by up to half of its interval, so that leases granted together are not renewed together.
+    pub(crate) fn granted(ttl: i64, sent_at: Instant, now: Instant, jitter: f64) -> Self {
         let ttl = seconds(ttl);
         let first = ttl.div_f64(3.0).mul_f64(0.5 + 0.5 * unit(jitter));
         Self {
             ttl,
-            held_until: later(asked_at, ttl),
+            held_until: later(sent_at, ttl),
             give_up_after: None,
-            keepalive: Keepalive::Due {
-                at: later(asked_at, first),
+            phase: LeasePhase::Held,
+            keepalive: KeepAliveState::Due {
+                at: later(sent_at, first),
             },
-            unanswered: 0,
-            at_risk: false,
-            expected: now,
-            spared_until: None,
-            ended: false,
+            failures: 0,
+            next_check: now,
+            earliest_give_up: None,
         }
     }
 
-    /// How long past the deadline to ask on. Default: twice the TTL.
+    /// Sets how long keepalives continue after the deadline. Default: twice the TTL.
     pub(crate) fn give_up_after(mut self, after: Duration) -> Self {
         self.give_up_after = Some(after);
         self
@@ -130,7 +122,7 @@ impl Deadline {
         self.ttl
     }
 
-    /// Until then the server has the lease, unless someone revokes it.
+    /// Returns the time until which the server has the lease unless it is revoked.
     pub(crate) fn deadline(&self) -> Instant {
         self.held_until
     }
@@ -141,246 +133,189 @@ impl Deadline {
     }
 
     pub(crate) fn is_ended(&self) -> bool {
-        self.ended
+        self.phase == LeasePhase::Ended
     }
 
-    /// What to do at `now`.
-    pub(crate) fn tick(&mut self, now: Instant, jitter: f64) -> Step {
-        if self.ended {
+    /// Returns what to do at `now`.
+    pub(crate) fn next_step(&mut self, now: Instant, jitter: f64) -> Step {
+        if self.is_ended() {
             return Step::Ended;
         }
-        self.notice_sleep(now);
-        if now >= self.held_until && !self.at_risk {
-            self.at_risk = true;
+        self.detect_suspension(now);
+        if now >= self.held_until && self.phase == LeasePhase::Held {
+            self.phase = LeasePhase::AtRisk;
             return Step::AtRisk {
                 deadline: self.held_until,
             };
         }
-        if now >= self.gives_up_at() {
-            self.ended = true;
+        if now >= self.give_up_at() {
+            self.phase = LeasePhase::Ended;
             return Step::Lost(LeaseLost::NeverConfirmed);
         }
-        if let Keepalive::InFlight { sent_at } = self.keepalive
-            && now >= later(sent_at, self.patience())
+        if let KeepAliveState::InFlight { sent_at } = self.keepalive
+            && now >= later(sent_at, self.response_timeout())
         {
-            self.unanswered = self.unanswered.saturating_add(1);
-            let pause = if self.at_risk {
-                self.pause(jitter)
-            } else {
-                Duration::ZERO
+            self.failures = self.failures.saturating_add(1);
+            let delay = match self.phase {
+                LeasePhase::AtRisk => self.retry_delay(jitter),
+                LeasePhase::Held | LeasePhase::Ended => Duration::ZERO,
             };
-            self.keepalive = Keepalive::Due {
-                at: later(now, pause),
+            self.keepalive = KeepAliveState::Due {
+                at: later(now, delay),
             };
         }
         let next = match self.keepalive {
-            Keepalive::Due { at } if now >= at => {
-                self.keepalive = Keepalive::InFlight { sent_at: now };
+            KeepAliveState::Due { at } if now >= at => {
+                self.keepalive = KeepAliveState::InFlight { sent_at: now };
                 return Step::Send {
-                    elsewhere: self.unanswered > 0,
+                    elsewhere: self.failures > 0,
                 };
             }
-            Keepalive::Due { at } => at,
-            Keepalive::InFlight { sent_at } => later(sent_at, self.patience()),
+            KeepAliveState::Due { at } => at,
+            KeepAliveState::InFlight { sent_at } => later(sent_at, self.response_timeout()),
         };
         Step::Wait {
-            until: self.expect(next, now),
+            until: self.plan_check(next, now),
         }
     }
 
-    /// When it has to be looked at, if there is something to do about its keepalive then. What is overdue is due now.
-    fn expect(&mut self, next: Instant, now: Instant) -> Instant {
-        let last = if self.at_risk {
-            self.gives_up_at()
-        } else {
-            self.held_until
+    /// Sets and returns the time of the next check: `next`, or earlier if the deadline passes or the lease is given up
+    /// before. Never earlier than `now`.
+    fn plan_check(&mut self, next: Instant, now: Instant) -> Instant {
+        let last = match self.phase {
+            LeasePhase::AtRisk => self.give_up_at(),
+            LeasePhase::Held | LeasePhase::Ended => self.held_until,
         };
-        self.expected = next.min(last).max(now);
-        self.expected
+        self.next_check = next.min(last).max(now);
+        self.next_check
     }
 
-    /// A keepalive sent at `sent_at` was answered. Answers carry no number: where one stream owes
-    /// several, the oldest has to be taken.
-    pub(crate) fn acked(
+    /// Handles the response to the keepalive sent at `sent_at`. Responses carry no number: if a stream has several
+    /// keepalives of one lease in flight, `sent_at` is that of the oldest.
+    pub(crate) fn handle_response(
         &mut self,
         ttl: i64,
         sent_at: Instant,
         now: Instant,
         jitter: f64,
-    ) -> Option<Told> {
-        if self.ended {
+    ) -> Option<ResponseEffect> {
+        if self.is_ended() {
             return None;
         }
         if ttl <= 0 {
             let reason = LeaseLost::gone(now < self.held_until);
-            return self.end(reason).map(Told::Lost);
+            return self.end(reason).map(ResponseEffect::Lost);
         }
         let ttl = seconds(ttl);
         let deadline = later(sent_at, ttl);
         let awaited = match self.keepalive {
-            Keepalive::InFlight { sent_at: last } => sent_at >= last,
-            Keepalive::Due { .. } => deadline > self.held_until,
+            KeepAliveState::InFlight { sent_at: last } => sent_at >= last,
+            KeepAliveState::Due { .. } => deadline > self.held_until,
         };
         if !awaited && deadline <= self.held_until {
-            // Overtaken by the answer to a later one.
+            // The response to a later keepalive arrived first.
             return None;
         }
         if deadline <= now {
-            // It took longer than the lease lives: says nothing about now.
+            // The response took longer than the TTL: the lease may have expired since.
             if awaited {
-                self.keepalive = Keepalive::Due { at: now };
+                self.keepalive = KeepAliveState::Due { at: now };
             }
             return None;
         }
-        self.renew(ttl, deadline);
+        self.ttl = ttl;
+        self.held_until = self.held_until.max(deadline);
+        self.phase = LeasePhase::Held;
+        self.earliest_give_up = None;
         if awaited {
-            self.schedule(sent_at, jitter);
+            self.failures = 0;
+            let interval = ttl.div_f64(3.0).mul_f64(1.0 + 0.1 * unit(jitter));
+            self.keepalive = KeepAliveState::Due {
+                at: later(sent_at, interval),
+            };
         }
-        Some(Told::Renewed {
+        Some(ResponseEffect::Renewed {
             deadline: self.held_until,
         })
     }
 
-    /// Takes the keepalive that is due where all is well: there is nothing to tell, nobody slept, and its time to wait
-    /// for an answer ends before the deadline. Otherwise nothing happens, and [`tick`](Self::tick) tells what to do.
-    pub(crate) fn send_routinely(&mut self, now: Instant) -> bool {
-        let overdue_at = later(now, self.patience());
-        let well = self.is_calm(now)
-            && overdue_at <= self.held_until
-            && matches!(self.keepalive, Keepalive::Due { at } if now >= at);
-        if well {
-            self.keepalive = Keepalive::InFlight { sent_at: now };
-            self.expected = overdue_at;
-        }
-        well
-    }
-
-    /// Takes the answer to the keepalive in flight where all is well, and tells when the next one is due. Otherwise
-    /// nothing happens, and the answer is one for [`acked`](Self::acked).
-    pub(crate) fn renew_routinely(
-        &mut self,
-        ttl: i64,
-        sent_at: Instant,
-        now: Instant,
-        jitter: f64,
-    ) -> Option<Instant> {
-        let ttl = seconds(ttl);
-        let in_time = later(sent_at, ttl / 3) > now;
-        let well = self.is_calm(now) && in_time && self.in_flight_since() == Some(sent_at);
-        if !well {
-            return None;
-        }
-        self.renew(ttl, later(sent_at, ttl));
-        self.expected = self.schedule(sent_at, jitter).min(self.held_until);
-        Some(self.expected)
-    }
-
-    /// The keepalive that had to wait for a member goes out only now: its answer is waited for from now on, whatever was
-    /// thought of it meanwhile. Tells when to look at it again.
-    pub(crate) fn sent(&mut self, now: Instant) -> Instant {
-        self.notice_sleep(now);
-        self.keepalive = Keepalive::InFlight { sent_at: now };
-        self.expect(later(now, self.patience()), now)
-    }
-
-    /// When the keepalive in flight was sent.
-    pub(crate) fn in_flight_since(&self) -> Option<Instant> {
-        match self.keepalive {
-            Keepalive::InFlight { sent_at } => Some(sent_at),
-            Keepalive::Due { .. } => None,
-        }
-    }
-
-    /// When it has to be looked at again, whatever is heard until then.
-    pub(crate) fn expected(&self) -> Instant {
-        self.expected
-    }
-
-    fn is_calm(&self, now: Instant) -> bool {
-        let slept = now > later(self.expected, self.patience());
-        !self.ended && !self.at_risk && self.unanswered == 0 && !slept && now < self.held_until
-    }
-
-    fn renew(&mut self, ttl: Duration, deadline: Instant) {
-        self.ttl = ttl;
-        self.held_until = self.held_until.max(deadline);
-        self.at_risk = false;
-        self.spared_until = None;
-    }
-
-    /// The keepalive sent then was answered: the next one comes a third of the TTL after it.
-    fn schedule(&mut self, sent_at: Instant, jitter: f64) -> Instant {
-        self.unanswered = 0;
-        let interval = self.ttl.div_f64(3.0).mul_f64(1.0 + 0.1 * unit(jitter));
-        let at = later(sent_at, interval);
-        self.keepalive = Keepalive::Due { at };
-        at
-    }
-
-    /// The keepalive sent at `sent_at` will not be answered: its stream broke. The first time it goes out again at once.
-    /// One that was sent later is on another stream, and still waited for.
-    pub(crate) fn unsent(&mut self, sent_at: Instant, now: Instant, jitter: f64) {
+    /// Handles the failure of the stream that carried the keepalive sent at `sent_at`. The first failure retries at
+    /// once. A keepalive sent later is on another stream and stays in flight.
+    pub(crate) fn handle_failure(&mut self, sent_at: Instant, now: Instant, jitter: f64) {
         if self.in_flight_since().is_some_and(|since| since <= sent_at) {
-            self.unanswered = self.unanswered.saturating_add(1);
-            let first = self.unanswered == 1 && !self.at_risk;
-            let pause = if first {
+            self.failures = self.failures.saturating_add(1);
+            let delay = if self.failures == 1 && self.phase != LeasePhase::AtRisk {
                 Duration::ZERO
             } else {
-                self.pause(jitter)
+                self.retry_delay(jitter)
             };
-            self.keepalive = Keepalive::Due {
-                at: later(now, pause),
+            self.keepalive = KeepAliveState::Due {
+                at: later(now, delay),
             };
         }
     }
 
-    /// Ends it for a reason known elsewhere; `None` if it had ended before.
+    /// Restarts the response timeout of a keepalive that had to wait for a ready member and is sent at `now`. Returns
+    /// the time of the next check.
+    pub(crate) fn handle_delayed_send(&mut self, now: Instant) -> Instant {
+        self.detect_suspension(now);
+        self.keepalive = KeepAliveState::InFlight { sent_at: now };
+        self.plan_check(later(now, self.response_timeout()), now)
+    }
+
+    /// Ends the lease for a reason found elsewhere. Returns `None` if it had ended before.
     pub(crate) fn end(&mut self, reason: LeaseLost) -> Option<LeaseLost> {
-        (!std::mem::replace(&mut self.ended, true)).then_some(reason)
+        let before = std::mem::replace(&mut self.phase, LeasePhase::Ended);
+        (before != LeasePhase::Ended).then_some(reason)
     }
 
-    /// How long an answer is waited for.
-    pub(crate) fn patience(&self) -> Duration {
-        (self.ttl / 6).clamp(LEAST_PATIENCE, MOST_PATIENCE)
-    }
-
-    /// A process that was stopped past the deadline, or past the time to give up, has not asked yet. It
-    /// asks at once and waits for one answer, whatever was in flight before.
-    fn notice_sleep(&mut self, now: Instant) {
-        if now > later(self.expected, self.patience()) {
-            self.expected = now;
-            self.spared_until = Some(later(now, self.patience()));
-            self.keepalive = Keepalive::Due { at: now };
+    /// Returns when the keepalive in flight was sent.
+    pub(crate) fn in_flight_since(&self) -> Option<Instant> {
+        match self.keepalive {
+            KeepAliveState::InFlight { sent_at } => Some(sent_at),
+            KeepAliveState::Due { .. } => None,
         }
     }
 
-    fn gives_up_at(&self) -> Instant {
+    /// Returns the latest time of the next call of [`next_step`](Self::next_step).
+    pub(crate) fn next_check(&self) -> Instant {
+        self.next_check
+    }
+
+    pub(crate) fn response_timeout(&self) -> Duration {
+        (self.ttl / 6).clamp(MIN_RESPONSE_TIMEOUT, MAX_RESPONSE_TIMEOUT)
+    }
+
+    /// A process that was suspended past the deadline, or past the time to give up, sends one keepalive and waits for
+    /// its response before it gives up.
+    fn detect_suspension(&mut self, now: Instant) {
+        if now > later(self.next_check, self.response_timeout()) {
+            self.next_check = now;
+            self.earliest_give_up = Some(later(now, self.response_timeout()));
+            self.keepalive = KeepAliveState::Due { at: now };
+        }
+    }
+
+    fn give_up_at(&self) -> Instant {
         let after = self.give_up_after.unwrap_or(self.ttl * 2);
         let at = later(self.held_until, after);
-        self.spared_until.map_or(at, |spared| at.max(spared))
+        self.earliest_give_up
+            .map_or(at, |earliest| at.max(earliest))
     }
 
-    fn pause(&self, jitter: f64) -> Duration {
-        let longest = if self.at_risk {
-            LONGEST_PAUSE.min(self.ttl / 3)
-        } else {
-            self.patience()
+    fn retry_delay(&self, jitter: f64) -> Duration {
+        let max = match self.phase {
+            LeasePhase::AtRisk => MAX_RETRY_DELAY.min(self.ttl / 3),
+            LeasePhase::Held | LeasePhase::Ended => self.response_timeout(),
         };
-        let doubled = FIRST_PAUSE * 2_u32.pow(self.unanswered.saturating_sub(1).min(10));
-        doubled
-            .min(longest.max(LEAST_PATIENCE))
-            .mul_f64(0.5 + 0.5 * unit(jitter))
+        let backoff = RETRY_BACKOFF.max(max.max(MIN_RESPONSE_TIMEOUT));
+        // Only the lower half of the jitter: a delay is never longer than the backoff's own.
+        backoff.delay(self.failures.saturating_sub(1), unit(jitter) / 2.0)
     }
 }
 
 fn seconds(ttl: i64) -> Duration {
     Duration::from_secs(u64::try_from(ttl).unwrap_or(0).min(MAX_TTL))
-}
-
-/// A moment too far to be told is as good as one 30 years away.
-pub(crate) fn later(from: Instant, by: Duration) -> Instant {
-    from.checked_add(by)
-        .unwrap_or_else(|| from + Duration::from_secs(946_080_000))
 }
 
 fn unit(jitter: f64) -> f64 {
@@ -390,10 +325,3 @@ fn unit(jitter: f64) -> f64 {
         0.0
     }
 }
-
-#[cfg(test)]
-mod properties;
-#[cfg(test)]
-mod routine;
-#[cfg(test)]
-mod tests;

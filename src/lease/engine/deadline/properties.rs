@@ -1,38 +1,40 @@
+//! Simulated keepalives over a faulty network.
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use super::{Deadline, LeaseLost, Step, Told};
+use super::{Deadline, LeaseLost, ResponseEffect, Step};
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// What the network does to one keepalive.
+/// Fate of one keepalive on the network.
 #[derive(Debug, Clone, Copy)]
 enum Fate {
-    Answered { there: u64, back: u64 },
-    Swallowed,
+    Responded { there: u64, back: u64 },
+    Dropped,
     Broken { after: u64 },
 }
 
 fn fate() -> impl Strategy<Value = Fate> {
     prop_oneof![
-        3 => (0..200_u64, 0..200_u64).prop_map(|(there, back)| Fate::Answered { there, back }),
-        1 => (0..4000_u64, 0..9000_u64).prop_map(|(there, back)| Fate::Answered { there, back }),
-        3 => Just(Fate::Swallowed),
+        3 => (0..200_u64, 0..200_u64).prop_map(|(there, back)| Fate::Responded { there, back }),
+        1 => (0..4000_u64, 0..9000_u64).prop_map(|(there, back)| Fate::Responded { there, back }),
+        3 => Just(Fate::Dropped),
         2 => (0..500_u64).prop_map(|after| Fate::Broken { after }),
     ]
 }
 
-/// What happens in the test's world, by its time in ms.
+/// An event of the simulation. Times are in ms.
 #[derive(Debug, Clone, Copy)]
-enum Happens {
-    Wake,
-    Arrives { sent: u64, back: u64 },
-    Answer { sent: u64, ttl: i64 },
-    Breaks { sent: u64 },
+enum Event {
+    TimerFires,
+    RequestArrives { sent: u64, back: u64 },
+    ResponseArrives { sent: u64, ttl: i64 },
+    StreamBreaks { sent: u64 },
     Revoke,
 }
 
@@ -40,7 +42,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
     #[test]
-    fn lease_is_told_the_truth_whatever_the_network_does(
+    fn reports_match_server_state_on_faulty_network(
         ttl in 1..12_u64,
         fates in prop::collection::vec(fate(), 1..60),
         jitters in prop::collection::vec(0.0..1.0_f64, 1..20),
@@ -53,48 +55,48 @@ proptest! {
         let seconds = i64::try_from(ttl).expect("small");
         let mut lease = Deadline::granted(seconds, start, start, jitters[0]);
         let mut server_until = ttl * 1000;
-        let mut world: BTreeMap<(u64, usize), Happens> = BTreeMap::new();
+        let mut events: BTreeMap<(u64, usize), Event> = BTreeMap::new();
         let mut serial = 0;
-        // Only the last timer that was set counts.
+        // Earlier timers are ignored.
         let mut timer = (0, 0);
-        world.insert(timer, Happens::Wake);
+        events.insert(timer, Event::TimerFires);
         if let Some(time) = revoked {
-            world.insert((time, usize::MAX), Happens::Revoke);
+            events.insert((time, usize::MAX), Event::Revoke);
         }
         let (mut sends, mut in_flight) = (0, None::<u64>);
         let (mut at_risk, mut lost) = (false, None);
-        while let Some((key @ (now, _), happens)) = world.pop_first() {
+        while let Some((key @ (now, _), event)) = events.pop_first() {
             if now > 120_000 { break }
             let jitter = jitters[serial % jitters.len()];
-            // Time that an election gives to every lease.
+            // A new leader extends every lease.
             if leader_change.is_some_and(|time| time <= now && server_until > time) {
                 server_until = server_until.max(leader_change.unwrap_or(0) + ttl * 1000);
             }
-            let mut schedule = |time: u64, what| {
+            let mut schedule = |time: u64, event| {
                 serial += 1;
-                world.insert((time, serial), what);
+                events.insert((time, serial), event);
                 (time, serial)
             };
-            match happens {
-                Happens::Revoke => server_until = server_until.min(now),
-                Happens::Arrives { sent, back } => {
+            match event {
+                Event::Revoke => server_until = server_until.min(now),
+                Event::RequestArrives { sent, back } => {
                     let alive = server_until > now;
                     if alive {
                         server_until = now + ttl * 1000;
                     }
-                    schedule(now + back, Happens::Answer { sent, ttl: if alive { seconds } else { 0 } });
+                    schedule(now + back, Event::ResponseArrives { sent, ttl: if alive { seconds } else { 0 } });
                 }
-                Happens::Answer { sent, ttl: left } => {
+                Event::ResponseArrives { sent, ttl: left } => {
                     let deadline = lease.deadline();
-                    match lease.acked(left, at(sent), at(now), jitter) {
-                        Some(Told::Renewed { .. }) => {
-                            let killed = revoked.is_some_and(|time| time <= now);
-                            prop_assert!(server_until > now || killed, "renewed but gone");
+                    match lease.handle_response(left, at(sent), at(now), jitter) {
+                        Some(ResponseEffect::Renewed { .. }) => {
+                            let was_revoked = revoked.is_some_and(|time| time <= now);
+                            prop_assert!(server_until > now || was_revoked, "renewed but gone");
                             prop_assert!(lost.is_none());
                             at_risk = false;
                         }
-                        Some(Told::Lost(reason)) => {
-                            prop_assert!(server_until <= now, "lost but there");
+                        Some(ResponseEffect::Lost(reason)) => {
+                            prop_assert!(server_until <= now, "lost but not gone");
                             prop_assert!(lost.replace(reason).is_none());
                             match reason {
                                 LeaseLost::Expired => prop_assert!(at(now) >= deadline),
@@ -105,31 +107,31 @@ proptest! {
                         None => {}
                     }
                     if in_flight == Some(sent) { in_flight = None }
-                    timer = schedule(now, Happens::Wake);
+                    timer = schedule(now, Event::TimerFires);
                 }
-                Happens::Breaks { sent } => {
+                Event::StreamBreaks { sent } => {
                     if in_flight == Some(sent) { in_flight = None }
-                    lease.unsent(at(sent), at(now), jitter);
-                    timer = schedule(now, Happens::Wake);
+                    lease.handle_failure(at(sent), at(now), jitter);
+                    timer = schedule(now, Event::TimerFires);
                 }
-                Happens::Wake if key != timer => {}
-                Happens::Wake => for turn in 0.. {
+                Event::TimerFires if key != timer => {}
+                Event::TimerFires => for turn in 0.. {
                     prop_assert!(turn < 6, "endless");
-                    match lease.tick(at(now), jitter) {
+                    match lease.next_step(at(now), jitter) {
                         Step::Send { .. } => {
                             prop_assert!(lost.is_none(), "kept alive after it was lost");
-                            let patience = u64::try_from(lease.patience().as_millis()).expect("small");
-                            let free = in_flight.is_none_or(|sent| now >= sent + patience);
+                            let timeout = u64::try_from(lease.response_timeout().as_millis()).expect("small");
+                            let free = in_flight.is_none_or(|sent| now >= sent + timeout);
                             prop_assert!(free, "two in flight");
                             in_flight = Some(now);
                             match fates[sends % fates.len()] {
-                                Fate::Answered { there, back } => {
-                                    schedule(now + there, Happens::Arrives { sent: now, back });
+                                Fate::Responded { there, back } => {
+                                    schedule(now + there, Event::RequestArrives { sent: now, back });
                                 }
                                 Fate::Broken { after } => {
-                                    schedule(now + after, Happens::Breaks { sent: now });
+                                    schedule(now + after, Event::StreamBreaks { sent: now });
                                 }
-                                Fate::Swallowed => {}
+                                Fate::Dropped => {}
                             }
                             sends += 1;
                         }
@@ -144,9 +146,9 @@ proptest! {
                         }
                         Step::Wait { until } => {
                             prop_assert!(until > at(now));
-                            prop_assert_eq!(at_risk, at(now) >= lease.deadline(), "risk not told in time");
+                            prop_assert_eq!(at_risk, at(now) >= lease.deadline(), "risk not reported in time");
                             let wait = u64::try_from((until - at(now)).as_nanos().div_ceil(1_000_000)).expect("small");
-                            timer = schedule(now + wait + lateness[sends % lateness.len()], Happens::Wake);
+                            timer = schedule(now + wait + lateness[sends % lateness.len()], Event::TimerFires);
                             break;
                         }
                         Step::Ended => {
@@ -160,7 +162,7 @@ proptest! {
     }
 
     #[test]
-    fn answered_lease_is_asked_no_more_than_three_times_a_ttl(
+    fn healthy_lease_sends_three_keepalives_per_ttl(
         ttl in 1..30_i64,
         trips in prop::collection::vec(0..150_u64, 1..20),
         jitters in prop::collection::vec(0.0..1.0_f64, 1..20),
@@ -170,14 +172,14 @@ proptest! {
         let (mut now, mut sends) = (start, Vec::<Instant>::new());
         while sends.len() < 50 {
             let turn = sends.len();
-            match lease.tick(now, jitters[turn % jitters.len()]) {
+            match lease.next_step(now, jitters[turn % jitters.len()]) {
                 Step::Send { elsewhere } => {
                     prop_assert!(!elsewhere);
                     sends.push(now);
                     let sent = now;
                     now += ms(trips[turn % trips.len()]);
-                    let told = lease.acked(ttl, sent, now, jitters[turn % jitters.len()]);
-                    let renewed = matches!(told, Some(Told::Renewed { .. }));
+                    let effect = lease.handle_response(ttl, sent, now, jitters[turn % jitters.len()]);
+                    let renewed = matches!(effect, Some(ResponseEffect::Renewed { .. }));
                     prop_assert!(renewed);
                 }
                 Step::Wait { until } => now = until,

@@ -1,23 +1,23 @@
-mod waiting;
+mod delayed_keepalives;
 
 use std::time::{Duration, Instant};
 
-use super::{Deadline, LeaseLost, Step, Told};
+use super::{Deadline, LeaseLost, ResponseEffect, Step};
 
 pub(super) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// A lease of 6 s whose keepalives are due at 2 s, 4 s, … and written off after 1 s.
+/// A lease of 6 s whose keepalives are due at 2 s, 4 s, … and time out after 1 s.
 pub(super) fn six_seconds(start: Instant) -> Deadline {
     Deadline::granted(6, start, start, 1.0)
 }
 
-/// Ticks until there is nothing to do, and gives what was done and until when to wait.
+/// Takes every step that is due. Returns the steps and the end of the wait.
 pub(super) fn run(lease: &mut Deadline, now: Instant) -> (Vec<Step>, Option<Instant>) {
     let mut steps = Vec::new();
     loop {
-        match lease.tick(now, 0.0) {
+        match lease.next_step(now, 0.0) {
             Step::Wait { until } => return (steps, Some(until)),
             Step::Ended => return (steps, None),
             step => steps.push(step),
@@ -27,7 +27,7 @@ pub(super) fn run(lease: &mut Deadline, now: Instant) -> (Vec<Step>, Option<Inst
 }
 
 #[test]
-fn keepalive_is_sent_after_a_third_of_the_ttl_and_counted_from_its_sending() {
+fn keepalive_is_sent_after_a_third_of_ttl() {
     let start = Instant::now();
     let mut lease = six_seconds(start);
     assert_eq!(run(&mut lease, start), (vec![], Some(start + ms(2000))));
@@ -36,10 +36,10 @@ fn keepalive_is_sent_after_a_third_of_the_ttl_and_counted_from_its_sending() {
         run(&mut lease, sent),
         (vec![Step::Send { elsewhere: false }], Some(sent + ms(1000)))
     );
-    let told = lease.acked(6, sent, sent + ms(900), 0.0);
+    let effect = lease.handle_response(6, sent, sent + ms(900), 0.0);
     assert_eq!(
-        told,
-        Some(Told::Renewed {
+        effect,
+        Some(ResponseEffect::Renewed {
             deadline: sent + ms(6000)
         })
     );
@@ -51,9 +51,9 @@ fn keepalive_is_sent_after_a_third_of_the_ttl_and_counted_from_its_sending() {
 }
 
 #[test]
-fn leases_granted_together_are_not_kept_alive_together() {
+fn first_keepalives_are_spread() {
     let start = Instant::now();
-    let first = |jitter| match Deadline::granted(6, start, start, jitter).tick(start, 0.0) {
+    let first = |jitter| match Deadline::granted(6, start, start, jitter).next_step(start, 0.0) {
         Step::Wait { until } => until - start,
         other => panic!("{other:?}"),
     };
@@ -61,7 +61,7 @@ fn leases_granted_together_are_not_kept_alive_together() {
 }
 
 #[test]
-fn keepalive_without_an_answer_goes_by_another_member_at_once() {
+fn timed_out_keepalive_goes_elsewhere_at_once() {
     let start = Instant::now();
     let mut lease = six_seconds(start);
     run(&mut lease, start);
@@ -75,38 +75,38 @@ fn keepalive_without_an_answer_goes_by_another_member_at_once() {
         run(&mut lease, again),
         (vec![Step::Send { elsewhere: true }], Some(start + ms(4000)))
     );
-    let told = lease.acked(6, again, again + ms(1), 0.0);
+    let effect = lease.handle_response(6, again, again + ms(1), 0.0);
     assert_eq!(
-        told,
-        Some(Told::Renewed {
+        effect,
+        Some(ResponseEffect::Renewed {
             deadline: again + ms(6000)
         })
     );
 }
 
 #[test]
-fn late_answer_of_a_written_off_keepalive_still_counts() {
+fn late_response_to_timed_out_keepalive_renews() {
     let start = Instant::now();
     let mut lease = six_seconds(start);
     for at in [0, 2000, 3000] {
         run(&mut lease, start + ms(at));
     }
-    let told = lease.acked(6, start + ms(2000), start + ms(3500), 0.0);
+    let effect = lease.handle_response(6, start + ms(2000), start + ms(3500), 0.0);
     assert_eq!(
-        told,
-        Some(Told::Renewed {
+        effect,
+        Some(ResponseEffect::Renewed {
             deadline: start + ms(8000)
         })
     );
     assert_eq!(
         run(&mut lease, start + ms(3500)).1,
         Some(start + ms(4000)),
-        "the other is awaited"
+        "the second keepalive is in flight"
     );
 }
 
 #[test]
-fn answer_that_was_overtaken_changes_nothing() {
+fn overtaken_response_changes_nothing() {
     let start = Instant::now();
     let mut lease = six_seconds(start);
     for at in [0, 2000, 3000] {
@@ -114,11 +114,11 @@ fn answer_that_was_overtaken_changes_nothing() {
     }
     assert!(
         lease
-            .acked(6, start + ms(3000), start + ms(3010), 0.0)
+            .handle_response(6, start + ms(3000), start + ms(3010), 0.0)
             .is_some()
     );
     assert_eq!(
-        lease.acked(6, start + ms(2000), start + ms(3020), 0.0),
+        lease.handle_response(6, start + ms(2000), start + ms(3020), 0.0),
         None
     );
     assert_eq!(lease.deadline(), start + ms(9000));
@@ -128,65 +128,68 @@ fn answer_that_was_overtaken_changes_nothing() {
     );
     run(&mut lease, start + ms(5000));
     assert_eq!(
-        lease.acked(6, start + ms(2000), start + ms(5010), 0.0),
+        lease.handle_response(6, start + ms(2000), start + ms(5010), 0.0),
         None
     );
     assert_eq!(
         run(&mut lease, start + ms(5010)),
         (vec![], Some(start + ms(6000))),
-        "still awaited"
+        "still in flight"
     );
 }
 
 #[test]
-fn shorter_ttl_does_not_take_back_a_deadline() {
+fn shorter_ttl_does_not_shorten_deadline() {
     let start = Instant::now();
     let mut lease = six_seconds(start);
     run(&mut lease, start);
     run(&mut lease, start + ms(2000));
     assert!(
         lease
-            .acked(2, start + ms(2000), start + ms(2010), 0.0)
+            .handle_response(2, start + ms(2000), start + ms(2010), 0.0)
             .is_some()
     );
     assert_eq!(lease.deadline(), start + ms(6000));
 }
 
 #[test]
-fn answer_older_than_the_ttl_renews_nothing() {
+fn response_older_than_ttl_renews_nothing() {
     let start = Instant::now();
     let mut lease = six_seconds(start);
     run(&mut lease, start);
     run(&mut lease, start + ms(2000));
     assert_eq!(
-        lease.acked(6, start + ms(2000), start + ms(8000), 0.0),
+        lease.handle_response(6, start + ms(2000), start + ms(8000), 0.0),
         None
     );
     assert_eq!(lease.deadline(), start + ms(6000));
 }
 
 #[test]
-fn short_leases_wait_at_least_300_ms() {
+fn response_timeout_has_minimum_and_maximum() {
     let start = Instant::now();
-    assert_eq!(Deadline::granted(1, start, start, 0.0).patience(), ms(300));
     assert_eq!(
-        Deadline::granted(36_000, start, start, 0.0).patience(),
+        Deadline::granted(1, start, start, 0.0).response_timeout(),
+        ms(300)
+    );
+    assert_eq!(
+        Deadline::granted(36_000, start, start, 0.0).response_timeout(),
         ms(10_000)
     );
 }
 
 #[test]
-fn broken_stream_sends_again_at_once_and_then_pauses() {
+fn first_failure_retries_at_once_then_backs_off() {
     let start = Instant::now();
     let mut lease = six_seconds(start);
     run(&mut lease, start);
     let now = start + ms(2000);
     run(&mut lease, now);
-    lease.unsent(now, now, 0.0);
+    lease.handle_failure(now, now, 0.0);
     assert_eq!(run(&mut lease, now).0, [Step::Send { elsewhere: true }]);
-    lease.unsent(now, now, 0.0);
+    lease.handle_failure(now, now, 0.0);
     assert_eq!(run(&mut lease, now), (vec![], Some(now + ms(50))));
-    lease.unsent(now, now, 0.0);
+    lease.handle_failure(now, now, 0.0);
     assert_eq!(
         run(&mut lease, now),
         (vec![], Some(now + ms(50))),
@@ -195,13 +198,13 @@ fn broken_stream_sends_again_at_once_and_then_pauses() {
 }
 
 #[test]
-fn keepalive_in_flight_is_still_awaited_when_the_stream_of_an_older_one_breaks() {
+fn failure_of_older_keepalive_is_ignored() {
     let start = Instant::now();
     let mut lease = six_seconds(start);
     for at in [0, 2000, 3000] {
         run(&mut lease, start + ms(at));
     }
-    lease.unsent(start + ms(2000), start + ms(3001), 0.0);
+    lease.handle_failure(start + ms(2000), start + ms(3001), 0.0);
     assert_eq!(
         run(&mut lease, start + ms(3001)),
         (vec![], Some(start + ms(4000)))
@@ -209,29 +212,32 @@ fn keepalive_in_flight_is_still_awaited_when_the_stream_of_an_older_one_breaks()
 }
 
 #[test]
-fn gone_before_the_deadline_is_revoked_and_after_it_expired() {
+fn lease_gone_before_deadline_was_revoked() {
     let start = Instant::now();
     for (at, reason) in [(5999, LeaseLost::Revoked), (6000, LeaseLost::Expired)] {
         let mut lease = six_seconds(start);
         run(&mut lease, start);
-        let told = lease.acked(0, start + ms(2000), start + ms(at), 0.0);
-        assert_eq!(told, Some(Told::Lost(reason)));
-        assert_eq!(lease.tick(start + ms(at), 0.0), Step::Ended);
-        assert_eq!(lease.acked(6, start + ms(2000), start + ms(at), 0.0), None);
+        let effect = lease.handle_response(0, start + ms(2000), start + ms(at), 0.0);
+        assert_eq!(effect, Some(ResponseEffect::Lost(reason)));
+        assert_eq!(lease.next_step(start + ms(at), 0.0), Step::Ended);
+        assert_eq!(
+            lease.handle_response(6, start + ms(2000), start + ms(at), 0.0),
+            None
+        );
     }
 }
 
 #[test]
-fn deadline_without_an_answer_is_told_once_and_asked_on_until_given_up() {
+fn at_risk_is_reported_once_until_give_up() {
     let start = Instant::now();
     let mut lease = six_seconds(start);
-    let (mut now, mut told, mut asked) = (start, Vec::new(), 0);
+    let (mut now, mut reports, mut sends_at_risk) = (start, Vec::new(), 0);
     loop {
         let (steps, until) = run(&mut lease, now);
         for step in steps {
             match step {
-                Step::Send { .. } => asked += u32::from(now >= start + ms(6000)),
-                step => told.push((now - start, step)),
+                Step::Send { .. } => sends_at_risk += u32::from(now >= start + ms(6000)),
+                step => reports.push((now - start, step)),
             }
         }
         let Some(until) = until else { break };
@@ -242,17 +248,17 @@ fn deadline_without_an_answer_is_told_once_and_asked_on_until_given_up() {
         deadline: start + ms(6000),
     };
     let lost = Step::Lost(LeaseLost::NeverConfirmed);
-    assert_eq!(told, [(ms(6000), at_risk), (ms(18_000), lost)]);
-    assert!((6..=12).contains(&asked), "{asked} in 12 s");
+    assert_eq!(reports, [(ms(6000), at_risk), (ms(18_000), lost)]);
+    assert!((6..=12).contains(&sends_at_risk), "{sends_at_risk} in 12 s");
 }
 
 #[test]
-fn deadline_is_told_on_time_while_an_answer_is_awaited() {
+fn at_risk_is_reported_on_time_while_in_flight() {
     let start = Instant::now();
     let mut lease = six_seconds(start);
     run(&mut lease, start);
     run(&mut lease, start + ms(2000));
-    lease.unsent(start + ms(2000), start + ms(2300), 0.0);
+    lease.handle_failure(start + ms(2000), start + ms(2300), 0.0);
     for at in [2300, 3300, 4300] {
         run(&mut lease, start + ms(at));
     }
@@ -267,7 +273,7 @@ fn deadline_is_told_on_time_while_an_answer_is_awaited() {
 }
 
 #[test]
-fn lease_at_risk_that_the_cluster_kept_is_renewed() {
+fn lease_at_risk_is_renewed_by_response() {
     let start = Instant::now();
     let mut lease = six_seconds(start);
     for at in [0, 2000, 3000, 4000, 5000, 6000] {
@@ -275,10 +281,10 @@ fn lease_at_risk_that_the_cluster_kept_is_renewed() {
     }
     let (steps, _) = run(&mut lease, start + ms(6200));
     assert_eq!(steps, [Step::Send { elsewhere: true }]);
-    let told = lease.acked(6, start + ms(6200), start + ms(6210), 0.0);
+    let effect = lease.handle_response(6, start + ms(6200), start + ms(6210), 0.0);
     assert_eq!(
-        told,
-        Some(Told::Renewed {
+        effect,
+        Some(ResponseEffect::Renewed {
             deadline: start + ms(12_200)
         })
     );
@@ -289,7 +295,7 @@ fn lease_at_risk_that_the_cluster_kept_is_renewed() {
 }
 
 #[test]
-fn who_slept_past_the_end_asks_before_giving_up() {
+fn suspended_process_sends_before_giving_up() {
     let start = Instant::now();
     let mut lease = six_seconds(start);
     run(&mut lease, start);
@@ -304,10 +310,10 @@ fn who_slept_past_the_end_asks_before_giving_up() {
             Some(awake + ms(1000))
         )
     );
-    let mut answered = lease.clone();
+    let mut expired = lease.clone();
     assert_eq!(
-        answered.acked(0, awake, awake + ms(5), 0.0),
-        Some(Told::Lost(LeaseLost::Expired))
+        expired.handle_response(0, awake, awake + ms(5), 0.0),
+        Some(ResponseEffect::Lost(LeaseLost::Expired))
     );
     assert_eq!(
         run(&mut lease, awake + ms(1000)).0,
@@ -316,7 +322,7 @@ fn who_slept_past_the_end_asks_before_giving_up() {
 }
 
 #[test]
-fn give_up_after_nothing_gives_up_at_the_deadline() {
+fn zero_give_up_after_gives_up_at_deadline() {
     let start = Instant::now();
     let mut lease = six_seconds(start).give_up_after(Duration::ZERO);
     for at in [0, 2000, 3000, 4000, 5000] {
@@ -327,14 +333,17 @@ fn give_up_after_nothing_gives_up_at_the_deadline() {
 }
 
 #[test]
-fn huge_times_do_not_overflow() {
+fn huge_durations_do_not_overflow() {
     let start = Instant::now();
     let mut lease = Deadline::granted(i64::MAX, start, start, 0.5).give_up_after(Duration::MAX);
-    assert!(matches!(lease.tick(start, f64::NAN), Step::Wait { .. }));
+    assert!(matches!(
+        lease.next_step(start, f64::NAN),
+        Step::Wait { .. }
+    ));
 }
 
 #[test]
-fn it_ends_once() {
+fn lease_ends_once() {
     let start = Instant::now();
     let mut lease = six_seconds(start);
     assert_eq!(

@@ -1,45 +1,45 @@
-//! Which member a keepalive goes by. Pure.
+//! Selects the member that receives a keepalive.
 //!
-//! The leader, where it is known: it renews by itself, while a follower asks the leader over a connection of its own,
-//! one lease after the other. A member whose stream was silent or broke is left alone for a moment: it may be fine
-//! and only wait for a leader that is not, or be about to be taken out of the ready ones.
+//! The leader is preferred: it renews a lease by itself, while a follower forwards each keepalive to the leader, one
+//! after the other. A member whose stream failed or was silent is avoided for a moment: it may wait for a failed
+//! leader, or be about to leave the ready set.
 
 use std::time::{Duration, Instant};
 
 use crate::connection::{EndpointId, Sighting};
 
-/// How long a member is left alone.
+/// How long a member is avoided after a failure.
 pub(crate) const PENALTY: Duration = Duration::from_secs(2);
 
-/// A member that can be asked.
+/// A ready member.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Candidate {
+pub(crate) struct RouteCandidate {
     pub(crate) id: EndpointId,
     pub(crate) leads: bool,
-    /// Left alone until then.
+    /// Time until which the member is avoided.
     pub(crate) penalty: Option<Instant>,
 }
 
-/// The best member for a lease, as its place in the list. `avoid`: who was asked last and did not answer.
+/// Returns the index of the best candidate for a lease. `avoid` is the member that did not respond last time.
 pub(crate) fn choose(
-    candidates: &[Candidate],
+    candidates: &[RouteCandidate],
     lease: i64,
     avoid: Option<EndpointId>,
     now: Instant,
 ) -> Option<usize> {
-    // Where nobody is better than the others, leases are spread.
+    // Equal candidates share the leases.
     let count = candidates.len();
     let first = usize::try_from(lease.unsigned_abs() % count.max(1) as u64).unwrap_or(0);
     (0..count)
         .map(|step| (first + step) % count)
-        .min_by_key(|place| {
-            let candidate = &candidates[*place];
+        .min_by_key(|index| {
+            let candidate = &candidates[*index];
             let penalty = candidate.penalty.filter(|until| *until > now);
             (Some(candidate.id) == avoid, penalty, !candidate.leads)
         })
 }
 
-/// Who leads, by the newest of what the members said.
+/// Returns the leader's member id, by the newest observation of the members.
 pub(crate) fn leader(sightings: impl IntoIterator<Item = Sighting>) -> Option<u64> {
     sightings
         .into_iter()
@@ -52,9 +52,9 @@ pub(crate) fn leader(sightings: impl IntoIterator<Item = Sighting>) -> Option<u6
 mod tests {
     use super::*;
 
-    fn candidates() -> Vec<Candidate> {
+    fn candidates() -> Vec<RouteCandidate> {
         (0..3)
-            .map(|id| Candidate {
+            .map(|id| RouteCandidate {
                 id: EndpointId(id),
                 leads: id == 1,
                 penalty: None,
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn the_leader_is_asked_whatever_the_lease() {
+    fn leader_receives_every_lease() {
         let now = Instant::now();
         for lease in [1, 2, 3, i64::MAX, i64::MIN] {
             assert_eq!(choose(&candidates(), lease, None, now), Some(1));
@@ -71,28 +71,32 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_leader_is_not_asked_again() {
+    fn silent_leader_is_avoided() {
         let now = Instant::now();
         let mut members = candidates();
         assert_ne!(choose(&members, 7, Some(EndpointId(1)), now), Some(1));
         members[1].penalty = Some(now + PENALTY);
         assert_ne!(choose(&members, 7, None, now), Some(1));
-        assert_eq!(choose(&members, 7, None, now + PENALTY), Some(1), "over");
+        assert_eq!(
+            choose(&members, 7, None, now + PENALTY),
+            Some(1),
+            "penalty is over"
+        );
     }
 
     #[test]
-    fn who_was_silent_longest_ago_is_asked_when_all_were() {
+    fn oldest_penalty_wins_when_all_are_penalized() {
         let now = Instant::now();
         let mut members = candidates();
-        for (place, wait) in [30, 10, 20].into_iter().enumerate() {
-            members[place].penalty = Some(now + Duration::from_millis(wait));
+        for (index, wait) in [30, 10, 20].into_iter().enumerate() {
+            members[index].penalty = Some(now + Duration::from_millis(wait));
         }
         assert_eq!(choose(&members, 7, None, now), Some(1));
         assert_eq!(choose(&members, 7, Some(EndpointId(1)), now), Some(2));
     }
 
     #[test]
-    fn the_only_member_is_asked_again_and_none_is_not() {
+    fn only_member_is_chosen_again() {
         let now = Instant::now();
         let members = &candidates()[..1];
         assert_eq!(choose(members, 7, Some(EndpointId(0)), now), Some(0));
@@ -100,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_are_spread_where_no_leader_is_known() {
+    fn leases_are_spread_without_known_leader() {
         let now = Instant::now();
         let mut members = candidates();
         members[1].leads = false;

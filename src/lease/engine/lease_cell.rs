@@ -1,4 +1,4 @@
-//! What a lease's actor and its handle share: the deadline, who listens, and how it ended.
+//! State of one lease that its actor and its handle share across threads.
 
 use std::{
     sync::{
@@ -13,19 +13,20 @@ use crate::lease::{
     events::{EventQueue, LeaseEvent, LeaseEvents},
 };
 
-/// One lease, as seen from any thread.
+/// Deadline, subscribers and end of one lease.
 pub(crate) struct LeaseCell {
     id: i64,
     origin: Instant,
-    /// Milliseconds after the origin.
+    /// Milliseconds after `origin`.
     deadline: AtomicU64,
+    /// In seconds.
     ttl: AtomicU64,
     revoke_on_drop: AtomicBool,
-    audience: Mutex<Audience>,
+    subscribers: Mutex<LeaseSubscribers>,
 }
 
 #[derive(Default)]
-struct Audience {
+struct LeaseSubscribers {
     queues: Vec<Arc<EventQueue>>,
     lost: Option<LeaseLost>,
     closed: bool,
@@ -33,16 +34,15 @@ struct Audience {
 
 impl LeaseCell {
     pub(crate) fn new(id: i64, ttl: Duration, deadline: Instant) -> Self {
-        let origin = Instant::now();
         let cell = Self {
             id,
-            origin,
+            origin: Instant::now(),
             deadline: AtomicU64::new(0),
             ttl: AtomicU64::new(0),
             revoke_on_drop: AtomicBool::new(false),
-            audience: Mutex::default(),
+            subscribers: Mutex::default(),
         };
-        cell.note(ttl, deadline);
+        cell.set_deadline(ttl, deadline);
         cell
     }
 
@@ -66,49 +66,60 @@ impl LeaseCell {
         self.revoke_on_drop.load(Ordering::SeqCst)
     }
 
-    /// The server has it until then.
-    pub(crate) fn note(&self, ttl: Duration, deadline: Instant) {
+    fn set_deadline(&self, ttl: Duration, deadline: Instant) {
         let millis = deadline.saturating_duration_since(self.origin).as_millis();
         self.ttl.store(ttl.as_secs(), Ordering::Relaxed);
         self.deadline
             .store(u64::try_from(millis).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Tells everybody who listens.
-    pub(crate) fn tell(&self, event: LeaseEvent) {
-        let mut audience = self.lock();
-        if audience.lost.is_some() || audience.closed {
+    /// Stores the new deadline and reports it.
+    pub(crate) fn report_renewed(&self, ttl: Duration, deadline: Instant) {
+        self.set_deadline(ttl, deadline);
+        self.report(LeaseEvent::Renewed { deadline });
+    }
+
+    pub(crate) fn report_lost(&self, reason: LeaseLost) {
+        self.report(LeaseEvent::Lost(reason));
+    }
+
+    /// Sends an event to every subscriber. Does nothing after the lease was lost or closed.
+    pub(crate) fn report(&self, event: LeaseEvent) {
+        let mut subscribers = self.lock();
+        if subscribers.lost.is_some() || subscribers.closed {
             return;
         }
         if let LeaseEvent::Lost(reason) = event {
-            audience.lost = Some(reason);
+            subscribers.lost = Some(reason);
         }
-        // Only this list has it: its reader is gone.
-        audience.queues.retain(|queue| Arc::strong_count(queue) > 1);
-        for queue in &audience.queues {
+        // A queue without another owner has lost its reader.
+        subscribers
+            .queues
+            .retain(|queue| Arc::strong_count(queue) > 1);
+        for queue in &subscribers.queues {
             queue.push(event);
         }
     }
 
-    /// Nothing will be told any more.
+    /// Ends every subscription.
     pub(crate) fn close(&self) {
-        let mut audience = self.lock();
-        audience.closed = true;
-        for queue in audience.queues.drain(..) {
+        let mut subscribers = self.lock();
+        subscribers.closed = true;
+        for queue in subscribers.queues.drain(..) {
             queue.close();
         }
     }
 
-    /// What is told from now on; of a lost lease, that it is lost.
+    /// Subscribes to the events from now on. A lost lease yields only its end.
     pub(crate) fn events(&self) -> LeaseEvents {
         let queue = Arc::new(EventQueue::default());
-        let mut audience = self.lock();
-        if let Some(reason) = audience.lost {
+        let mut subscribers = self.lock();
+        if let Some(reason) = subscribers.lost {
             queue.push(LeaseEvent::Lost(reason));
-        } else if audience.closed {
+        } else if subscribers.closed {
             queue.close();
         } else {
-            audience.queues.push(queue.clone());
+            subscribers.queues.push(queue.clone());
         }
         LeaseEvents::new(queue)
     }
@@ -117,29 +128,32 @@ impl LeaseCell {
         self.lock().lost
     }
 
-    fn lock(&self) -> MutexGuard<'_, Audience> {
-        self.audience.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, LeaseSubscribers> {
+        self.subscribers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A lease on its way to the keeper. If it does not arrive, the client is shut down, and the lease lost.
-pub(crate) struct OnTheWay(Option<Arc<LeaseCell>>);
+/// A lease in a message to the keeper. If the keeper never receives it, the client was shut down, and dropping the
+/// message reports the lease as lost.
+pub(crate) struct UndeliveredLease(Option<Arc<LeaseCell>>);
 
-impl OnTheWay {
+impl UndeliveredLease {
     pub(crate) fn new(cell: Arc<LeaseCell>) -> Self {
         Self(Some(cell))
     }
 
-    /// It has arrived.
-    pub(crate) fn take(&mut self) -> Option<Arc<LeaseCell>> {
+    /// Takes the lease out of its message.
+    pub(crate) fn receive(&mut self) -> Option<Arc<LeaseCell>> {
         self.0.take()
     }
 }
 
-impl Drop for OnTheWay {
+impl Drop for UndeliveredLease {
     fn drop(&mut self) {
         if let Some(cell) = self.0.take() {
-            cell.tell(LeaseEvent::Lost(LeaseLost::Shutdown));
+            cell.report_lost(LeaseLost::Shutdown);
         }
     }
 }

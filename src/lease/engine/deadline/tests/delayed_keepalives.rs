@@ -1,35 +1,38 @@
-//! Keepalives that had to wait for a member before they were sent.
+//! Keepalives that waited for a ready member before they were sent.
 
 use std::time::Instant;
 
-use super::{Step, Told, ms, run, six_seconds};
+use super::{ResponseEffect, Step, ms, run, six_seconds};
 
 #[test]
-fn keepalive_that_had_to_wait_for_a_member_is_awaited_from_its_sending() {
+fn response_timeout_starts_at_delayed_send() {
     let start = Instant::now();
     let mut lease = six_seconds(start);
     run(&mut lease, start);
     run(&mut lease, start + ms(2000));
-    assert_eq!(lease.sent(start + ms(2900)), start + ms(3900));
+    assert_eq!(
+        lease.handle_delayed_send(start + ms(2900)),
+        start + ms(3900)
+    );
     assert_eq!(
         run(&mut lease, start + ms(3000)),
         (vec![], Some(start + ms(3900)))
     );
-    let told = lease.acked(6, start + ms(2900), start + ms(3100), 0.0);
+    let effect = lease.handle_response(6, start + ms(2900), start + ms(3100), 0.0);
     let deadline = start + ms(8900);
-    assert_eq!(told, Some(Told::Renewed { deadline }));
+    assert_eq!(effect, Some(ResponseEffect::Renewed { deadline }));
 }
 
 #[test]
-fn keepalive_sent_in_a_pause_is_the_one_in_flight() {
+fn delayed_send_replaces_pending_retry() {
     let start = Instant::now();
     let mut lease = six_seconds(start);
     for at in [0, 2000, 3000, 4000, 5000] {
         run(&mut lease, start + ms(at));
     }
     let (_, until) = run(&mut lease, start + ms(6000));
-    assert_eq!(until, Some(start + ms(6200)), "at risk, and pausing");
-    lease.sent(start + ms(6100));
+    assert_eq!(until, Some(start + ms(6200)), "at risk, in backoff");
+    lease.handle_delayed_send(start + ms(6100));
     assert_eq!(
         run(&mut lease, start + ms(6200)),
         (vec![], Some(start + ms(7100))),
@@ -38,13 +41,16 @@ fn keepalive_sent_in_a_pause_is_the_one_in_flight() {
 }
 
 #[test]
-fn deadline_is_told_on_time_while_a_keepalive_waits_for_a_member() {
+fn at_risk_is_reported_on_time_after_delayed_send() {
     let start = Instant::now();
     let mut lease = six_seconds(start);
     for at in [0, 2000, 3000, 4000, 5000] {
         run(&mut lease, start + ms(at));
     }
-    assert_eq!(lease.sent(start + ms(5900)), start + ms(6000));
+    assert_eq!(
+        lease.handle_delayed_send(start + ms(5900)),
+        start + ms(6000)
+    );
     let at_risk = Step::AtRisk {
         deadline: start + ms(6000),
     };
@@ -55,13 +61,13 @@ fn deadline_is_told_on_time_while_a_keepalive_waits_for_a_member() {
 }
 
 #[test]
-fn who_slept_while_a_keepalive_waited_for_a_member_waits_for_its_answer() {
+fn delayed_send_after_suspension_waits_for_response() {
     let start = Instant::now();
     let mut lease = six_seconds(start);
     run(&mut lease, start);
     run(&mut lease, start + ms(2000));
     let awake = start + ms(60_000);
-    lease.sent(awake);
+    lease.handle_delayed_send(awake);
     let at_risk = Step::AtRisk {
         deadline: start + ms(6000),
     };
