@@ -18,10 +18,9 @@ use super::{
     lease_slab::LeaseSlot,
 };
 use crate::{
-    connection::token::Token,
-    connection::{Connection, EndpointId, Health, Standing},
+    connection::{Connection, EndpointId, Health, Standing, token::Token},
     error::Error,
-    proto::{LeaseKeepAliveRequest, LeaseKeepAliveResponse},
+    proto::{LeaseKeepAliveRequest, LeaseKeepAliveResponse, rpc},
     runtime::abort_on_drop::AbortOnDrop,
     transport::channel::{Metadata, StreamReceiver, StreamSender},
 };
@@ -69,7 +68,9 @@ impl KeepAliveStream {
             token: token.value.clone(),
             timeout: None,
         };
-        let (sender, receiver) = connection.channel.stream(rpc::LEASE_KEEP_ALIVE.path, &metadata)?;
+        let (sender, receiver) = connection
+            .channel
+            .stream(rpc::LEASE_KEEP_ALIVE.path, &metadata)?;
         let health = connection.watch_health();
         Ok(Self {
             number,
