@@ -1,13 +1,16 @@
 //! Passwords, keys and tokens are in no line that is logged, at any level, by any crate.
 
-use std::{env, process::Command};
+use std::env;
 
 use actix::Actor;
 use actix_etcd::{Client, Etcd, users};
 use testbed::{Reply, ScriptedServer};
 use tracing_subscriber::{filter::LevelFilter, fmt::format::FmtSpan};
 
-use crate::support::auth_cluster::{AUTHENTICATE, PUT, token, token_refused, written};
+use crate::support::{
+    auth_cluster::{AUTHENTICATE, PUT, token, token_refused, written},
+    process_isolation::{ChildTest, child_test},
+};
 
 const CHILD: &str = "ACTIX_ETCD_SECRETS_CHILD";
 
@@ -21,7 +24,7 @@ struct Left {
 
 /// Tells a story in a process of its own, as what is logged is a matter of the whole process; there, `None`. The story
 /// is given what the process was given.
-fn logged<F>(test: &str, given: &str, story: impl FnOnce(String) -> F) -> Option<Left>
+fn logged<F>(test: ChildTest, given: &str, story: impl FnOnce(String) -> F) -> Option<Left>
 where
     F: Future<Output = String>,
 {
@@ -36,19 +39,12 @@ where
         println!("{}", actix_rt::System::new().block_on(story(given)));
         return None;
     }
-    let child = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "--nocapture", &format!("auth::secrets::{test}")])
-        .env(CHILD, given)
-        .output()
-        .unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    let left = Left {
-        log: text(child.stderr),
-        said: text(child.stdout),
-    };
-    let passed = child.status.success() && left.said.contains("1 passed");
-    assert!(passed, "{}", left.said);
-    Some(left)
+    let child = test.env(CHILD, given).run();
+    assert!(child.passed, "{}", child.stdout);
+    Some(Left {
+        log: child.stderr,
+        said: child.stdout,
+    })
 }
 
 #[cfg(feature = "tls")]
@@ -79,8 +75,7 @@ fn assert_silent(text: &str, secrets: &[&str]) {
 
 #[test]
 fn logging_in_and_renewing_a_token_shows_neither_password_nor_token() {
-    let test = "logging_in_and_renewing_a_token_shows_neither_password_nor_token";
-    let left = logged(test, "", |_| async {
+    let left = logged(child_test!(), "", |_| async {
         let server = ScriptedServer::start().await;
         server.on(AUTHENTICATE, |call| token(&format!("sesame-{}", call.nth)));
         server.on(PUT, |call| match call.metadata["token"].as_bytes() {
@@ -135,8 +130,7 @@ async fn a_password_in_an_endpoint_is_refused_and_shown_nowhere() {
 
 #[test]
 fn administration_shows_no_password_not_even_as_a_message_to_the_actor() {
-    let test = "administration_shows_no_password_not_even_as_a_message_to_the_actor";
-    let left = logged(test, "", |_| async {
+    let left = logged(child_test!(), "", |_| async {
         let server = ScriptedServer::start().await;
         let etcd = Client::connect([server.endpoint()]).await.unwrap();
         let actor = Etcd::new(etcd.clone()).start();
@@ -165,6 +159,8 @@ mod keys {
 
     use actix_etcd::{Client, TlsOptions};
     use testbed::{Authority, Cluster, Tls};
+
+    use crate::support::process_isolation::child_test;
 
     /// Tries what is in a folder: keys that fit and keys that do not.
     async fn tried(folder: PathBuf) -> String {
@@ -215,8 +211,7 @@ mod keys {
                 fs::write(cluster.folder().join(name), text).unwrap();
             }
         }
-        let test = "keys::a_failure_of_tls_shows_no_key";
-        let left = super::logged(test, &folder, |folder| tried(folder.into()));
+        let left = super::logged(child_test!(), &folder, |folder| tried(folder.into()));
         let Some(left) = left else { return };
         left.assert_logged(&["rustls::", "h2::", "client certificate"]);
         for certificate in [&own, &foreign] {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use actix_etcd::{Client, ConnectivityState};
 use testbed::{Cluster, Fault};
 
-use crate::support::{skipped::not_checked, wait::until};
+use crate::support::{skipped_check::report_skipped, wait::until};
 
 /// One use of a client, the same from everywhere.
 async fn use_it(endpoints: Vec<String>, on_arbiter: bool) {
@@ -91,7 +91,7 @@ async fn unix_sockets_and_bare_addresses_are_reached() {
 #[tokio::test]
 async fn ipv6_is_reached() {
     let Ok(listener) = tokio::net::TcpListener::bind("[::1]:0").await else {
-        return not_checked("IPv6: this machine has no loopback for it");
+        return report_skipped("IPv6: this machine has no loopback for it");
     };
     let cluster = Cluster::start(1).await;
     let target = cluster.direct_endpoints()[0].replace("http://", "");

@@ -21,7 +21,7 @@ use tracing_subscriber::{
 };
 
 use crate::support::{
-    process_isolation::is_alone,
+    process_isolation::in_own_process,
     scripted_put::{PUT, done},
 };
 
@@ -91,7 +91,7 @@ async fn here(server: &ScriptedServer) -> Client {
 
 #[test]
 fn every_change_of_state_is_traced_with_its_endpoint_and_the_reason() {
-    if !is_alone("client::logs::every_change_of_state_is_traced_with_its_endpoint_and_the_reason") {
+    if !in_own_process!() {
         return;
     }
     let mut told = Vec::new();
@@ -123,8 +123,7 @@ fn every_change_of_state_is_traced_with_its_endpoint_and_the_reason() {
 
 #[test]
 fn every_retry_is_traced_with_its_request_the_endpoint_and_the_reason() {
-    if !is_alone("client::logs::every_retry_is_traced_with_its_request_the_endpoint_and_the_reason")
-    {
+    if !in_own_process!() {
         return;
     }
     let mut endpoint = String::new();

@@ -5,7 +5,11 @@ use std::{fs, time::Duration};
 use actix_etcd::{Client, ErrorKind, testing::live_actors};
 use testbed::{Reply, ScriptedServer};
 
-use crate::support::{process_isolation::is_alone, wait::until};
+use crate::support::{
+    process_isolation::in_own_process,
+    process_threads::{client_thread_count, thread_names},
+    wait::until,
+};
 
 /// The established sockets of this process to that port.
 fn sockets_to(port: u16) -> usize {
@@ -19,22 +23,9 @@ fn sockets_to(port: u16) -> usize {
         .count()
 }
 
-/// The names of this process's threads. The kernel lists one for a moment after it was joined.
-fn threads() -> Vec<String> {
-    let tasks = fs::read_dir("/proc/self/task").unwrap();
-    let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
-    names.map(|name| name.trim().to_owned()).collect()
-}
-
-/// Those named after the client.
-pub fn client_threads() -> usize {
-    let threads = threads();
-    threads.iter().filter(|name| *name == "actix-etcd").count()
-}
-
 #[test]
 fn a_hundred_clients_leave_no_actor_no_socket_and_no_thread() {
-    if !is_alone("client::shutdown::a_hundred_clients_leave_no_actor_no_socket_and_no_thread") {
+    if !in_own_process!() {
         return;
     }
     // The server's threads are there before the first client and stay after the last.
@@ -49,7 +40,7 @@ fn a_hundred_clients_leave_no_actor_no_socket_and_no_thread() {
             ..Default::default()
         })
     });
-    let before = threads();
+    let before = thread_names();
     let port = server.address().port();
     let system = actix_rt::System::new();
     system.block_on(async {
@@ -72,7 +63,7 @@ fn a_hundred_clients_leave_no_actor_no_socket_and_no_thread() {
             } else {
                 drop(etcd);
             }
-            until("its thread ends", || client_threads() == 0).await;
+            until("its thread ends", || client_thread_count() == 0).await;
         }
         until("all actors end", || live_actors() == 0).await;
         until("all sockets are closed", || sockets_to(port) == 0).await;
@@ -80,7 +71,7 @@ fn a_hundred_clients_leave_no_actor_no_socket_and_no_thread() {
     // Names are looked up on threads that wait for more work: those of the system end with it, those of a client must
     // have ended with the client.
     drop(system);
-    let ended = || threads().len() <= before.len();
+    let ended = || thread_names().len() <= before.len();
     let all_ended = until("every thread ends", ended);
     around.block_on(all_ended);
     println!("{} threads before and after", before.len());

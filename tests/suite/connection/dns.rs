@@ -11,7 +11,7 @@ use actix_etcd::Client;
 use testbed::ScriptedServer;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::{skipped::not_checked, wait::until};
+use crate::support::{process_isolation::child_test, skipped_check::report_skipped, wait::until};
 
 const NAME: &str = "member.test";
 /// Where the process inside finds its table of names.
@@ -37,10 +37,9 @@ impl Table {
         table
     }
 
-    fn inside(&self, program: &Path, args: &[&str]) -> Command {
+    fn launcher(&self) -> Command {
         let mut command = Command::new("unshare");
-        command.args(INSIDE).arg("sh").arg(program).args(args);
-        command.env(TABLE, &self.0);
+        command.args(INSIDE).arg("sh").env(TABLE, &self.0);
         command
     }
 }
@@ -63,14 +62,12 @@ fn a_name_that_leads_elsewhere_now_is_followed_at_the_next_dial() {
         return runtime.block_on(follow(Path::new(&table)));
     }
     let table = Table::new();
-    let possible = table.inside(Path::new("true"), &[]).output();
+    let possible = table.launcher().arg("true").output();
     if !possible.is_ok_and(|tried| tried.status.success()) {
-        return not_checked("a name that leads elsewhere: no namespaces for users here");
+        return report_skipped("a name that leads elsewhere: no namespaces for users here");
     }
-    let test = "connection::dns::a_name_that_leads_elsewhere_now_is_followed_at_the_next_dial";
-    let program = std::env::current_exe().unwrap();
-    let inside = table.inside(&program, &["--exact", test, "--nocapture"]);
-    assert!({ inside }.status().unwrap().success());
+    let child = child_test!().launched_by(table.launcher()).run();
+    child.assert_passed();
 }
 
 /// Carries what comes to this address to a server.

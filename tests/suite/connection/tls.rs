@@ -10,7 +10,10 @@ use actix_etcd::{Client, ConnectivityState::Ready, Error, ErrorKind, Outcome, Tl
 use serde_json::json;
 use testbed::{Authority, Certificate, Cluster, ScriptedServer, Tls, encode};
 
-use crate::support::wait::{until, until_async};
+use crate::support::{
+    process_isolation::{ChildTest, child_test},
+    wait::{until, until_async},
+};
 
 async fn cluster(tls: Tls) -> Cluster {
     Cluster::builder().tls(tls).start().await
@@ -124,22 +127,19 @@ const BETTER_ROOTS: &str = "ACTIX_ETCD_TLS_ROOTS";
 const ROOTS: &str = "SSL_CERT_FILE";
 
 /// What a system trusts is a matter of the whole process, so each has one of its own.
-fn alone(test: &str, cluster: &Cluster, roots: &Authority, better: &Authority) -> (bool, String) {
-    let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "--nocapture",
-            &format!("connection::tls::{test}"),
-        ])
+fn alone(
+    test: ChildTest,
+    cluster: &Cluster,
+    roots: &Authority,
+    better: &Authority,
+) -> (bool, String) {
+    let child = test
         .env(CHILD, &cluster.endpoints()[0])
         .env(ROOTS, file(cluster, "system.pem", roots.pem()))
         .env(BETTER_ROOTS, file(cluster, "better.pem", better.pem()))
         .env_remove("SSL_CERT_DIR")
-        .output()
-        .unwrap();
-    let said = [child.stdout, child.stderr].concat();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    (child.status.success() && said.contains("1 passed"), said)
+        .run();
+    (child.passed, child.stdout + &child.stderr)
 }
 
 #[tokio::test]
@@ -151,10 +151,9 @@ async fn https_without_options_trusts_whom_the_system_trusts() {
     }
     let (authority, stranger) = (Authority::new(), Authority::new());
     let cluster = cluster(Tls::server(&authority)).await;
-    let test = "https_without_options_trusts_whom_the_system_trusts";
-    let (connected, said) = alone(test, &cluster, &authority, &authority);
+    let (connected, said) = alone(child_test!(), &cluster, &authority, &authority);
     assert!(connected, "{said}");
-    let (connected, said) = alone(test, &cluster, &stranger, &stranger);
+    let (connected, said) = alone(child_test!(), &cluster, &stranger, &stranger);
     assert!(!connected && said.contains("unknown authority"), "{said}");
 }
 
@@ -173,8 +172,7 @@ async fn the_systems_authorities_are_read_again_when_they_change() {
     }
     let (authority, stranger) = (Authority::new(), Authority::new());
     let cluster = cluster(Tls::server(&authority)).await;
-    let test = "the_systems_authorities_are_read_again_when_they_change";
-    let (connected, said) = alone(test, &cluster, &stranger, &authority);
+    let (connected, said) = alone(child_test!(), &cluster, &stranger, &authority);
     assert!(connected, "{said}");
 }
 

@@ -18,7 +18,7 @@ use testbed::{Cluster, Reply, ScriptedServer};
 
 use crate::support::{
     etcdctl::{etcdctl, etcdutl},
-    skipped::not_checked,
+    skipped_check::report_skipped,
 };
 
 const SNAPSHOT: &str = "/etcdserverpb.Maintenance/Snapshot";
@@ -116,7 +116,7 @@ async fn a_cluster_is_restored_from_a_snapshot() {
     // Other releases of the server do not start from what this one of the tool makes.
     match etcdctl(&["version"]) {
         Some(version) if version.contains("version: 3.4.") => {}
-        Some(version) => return not_checked(&format!("etcdctl is not 3.4: {version}")),
+        Some(version) => return report_skipped(&format!("etcdctl is not 3.4: {version}")),
         None => return,
     }
     let release = Cluster::builder().version("3.4");

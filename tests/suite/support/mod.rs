@@ -1,4 +1,4 @@
-//! Helpers shared by the tests: servers, recorders, waiting.
+//! Helpers that several topics share: scripted servers, recorders, child processes, waiting.
 
 pub mod auth_cluster;
 pub mod cluster_availability;
@@ -7,12 +7,14 @@ pub mod exclusion_counter;
 pub mod lease_record;
 pub mod lease_server;
 pub mod machine_delay;
+pub mod message_recorder;
 pub mod node_links;
 pub mod process_isolation;
+pub mod process_threads;
 pub mod quiet_window;
 pub mod scripted_put;
 pub mod singleton_process;
-pub mod skipped;
+pub mod skipped_check;
 pub mod store_server;
 pub mod traffic;
 pub mod wait;
