@@ -1,4 +1,4 @@
-//! Passwords, keys and tokens are in no line that is logged, at any level, by any crate.
+//! Passwords, keys and tokens appear in no log line, at any level, of any crate.
 
 use std::{env, process::Command};
 
@@ -7,7 +7,10 @@ use actix_etcd::{Client, Etcd, users};
 use testbed::{Reply, ScriptedServer};
 use tracing_subscriber::{filter::LevelFilter, fmt::format::FmtSpan};
 
-use crate::support::auth_cluster::{AUTHENTICATE, PUT, token, token_refused, written};
+use crate::support::{
+    auth_cluster::{AUTHENTICATE, invalid_token_reply, login_reply},
+    scripted_put::{PUT, put_reply},
+};
 
 const CHILD: &str = "ACTIX_ETCD_SECRETS_CHILD";
 
@@ -57,20 +60,20 @@ fn is_child() -> bool {
 }
 
 impl Left {
-    fn assert_silent(&self, secrets: &[&str]) {
-        assert_silent(&self.log, secrets);
-        assert_silent(&self.said, secrets);
+    fn assert_hidden(&self, secrets: &[&str]) {
+        assert_hidden(&self.log, secrets);
+        assert_hidden(&self.said, secrets);
     }
 
-    /// Otherwise it would be no wonder that there is no secret in it.
+    /// Asserts that the log was captured: an empty log would contain no secret either.
     fn assert_logged(&self, parts: &[&str]) {
         for part in parts {
-            assert!(self.log.contains(part), "{part} was not captured");
+            assert!(self.log.contains(part), "{part} was not logged");
         }
     }
 }
 
-fn assert_silent(text: &str, secrets: &[&str]) {
+fn assert_hidden(text: &str, secrets: &[&str]) {
     for secret in secrets {
         let line = text.lines().find(|line| line.contains(secret));
         assert_eq!(line, None);
@@ -78,23 +81,25 @@ fn assert_silent(text: &str, secrets: &[&str]) {
 }
 
 #[test]
-fn logging_in_and_renewing_a_token_shows_neither_password_nor_token() {
-    let test = "logging_in_and_renewing_a_token_shows_neither_password_nor_token";
+fn login_and_renewal_show_no_secret() {
+    let test = "login_and_renewal_show_no_secret";
     let left = logged(test, "", |_| async {
         let server = ScriptedServer::start().await;
-        server.on(AUTHENTICATE, |call| token(&format!("sesame-{}", call.nth)));
+        server.on(AUTHENTICATE, |call| {
+            login_reply(&format!("sesame-{}", call.nth))
+        });
         server.on(PUT, |call| match call.metadata["token"].as_bytes() {
-            b"sesame-0" => token_refused(),
-            _ => written(),
+            b"sesame-0" => invalid_token_reply(),
+            _ => put_reply(),
         });
         let builder = Client::builder([server.endpoint()]).auth("ann", "swordfish");
         let shown = format!("{builder:?}");
         let etcd = builder.connect().await.unwrap();
         etcd.put("k", "v").await.unwrap();
         assert_eq!(server.count(AUTHENTICATE), 2);
-        // What cannot be sent is not shown either.
-        server.on(AUTHENTICATE, |_| token("sesame\n"));
-        server.on(PUT, |_| token_refused());
+        // A token that cannot be sent as metadata is not shown either.
+        server.on(AUTHENTICATE, |_| login_reply("sesame\n"));
+        server.on(PUT, |_| invalid_token_reply());
         let refused = etcd.put("k", "v").await.unwrap_err();
         server.on(AUTHENTICATE, |_| {
             Reply::status(
@@ -102,26 +107,30 @@ fn logging_in_and_renewing_a_token_shows_neither_password_nor_token() {
                 "etcdserver: authentication failed, invalid user ID or password",
             )
         });
-        let wrong = etcd.put("k", "v").await.unwrap_err();
-        let shown = format!("{shown} {etcd:?} {refused} {refused:?} {wrong} {wrong:?}");
+        let wrong_password = etcd.put("k", "v").await.unwrap_err();
+        let shown =
+            format!("{shown} {etcd:?} {refused} {refused:?} {wrong_password} {wrong_password:?}");
         etcd.shutdown().await;
         shown
     });
     let Some(left) = left else { return };
     left.assert_logged(&["logging in", "cannot log in", "h2::", "cannot be sent"]);
-    left.assert_silent(&["swordfish", "sesame"]);
+    left.assert_hidden(&["swordfish", "sesame"]);
 }
 
 #[tokio::test]
-async fn a_password_in_an_endpoint_is_refused_and_shown_nowhere() {
+async fn password_in_endpoint_is_refused_and_hidden() {
     let server = ScriptedServer::start().await;
-    let mistaken = server.endpoint().replace("//", "//ann:swordfish@");
-    let builder = Client::builder([&mistaken]);
+    let endpoint_with_password = server.endpoint().replace("//", "//ann:swordfish@");
+    let builder = Client::builder([&endpoint_with_password]);
     let shown = format!("{builder:?}");
     let refused = builder.connect_lazy().await.unwrap_err();
     let etcd = Client::connect([server.endpoint()]).await.unwrap();
-    let changed = etcd.set_endpoints([&mistaken]).await.unwrap_err();
-    let status = etcd.maintenance().status().at(&mistaken);
+    let changed = etcd
+        .set_endpoints([&endpoint_with_password])
+        .await
+        .unwrap_err();
+    let status = etcd.maintenance().status().at(&endpoint_with_password);
     let shown = format!("{shown} {refused:?} {changed} {status:?} {status:#?}");
     let added = etcd.cluster().add(["ann:swordfish@10.0.0.4:2380"]).await;
     let shown = format!(
@@ -129,13 +138,13 @@ async fn a_password_in_an_endpoint_is_refused_and_shown_nowhere() {
         status.await.unwrap_err(),
         added.unwrap_err()
     );
-    assert_silent(&shown, &["swordfish"]);
+    assert_hidden(&shown, &["swordfish"]);
     assert!(shown.contains("<hidden>@"), "{shown}");
 }
 
 #[test]
-fn administration_shows_no_password_not_even_as_a_message_to_the_actor() {
-    let test = "administration_shows_no_password_not_even_as_a_message_to_the_actor";
+fn user_administration_shows_no_password() {
+    let test = "user_administration_shows_no_password";
     let left = logged(test, "", |_| async {
         let server = ScriptedServer::start().await;
         let etcd = Client::connect([server.endpoint()]).await.unwrap();
@@ -156,7 +165,7 @@ fn administration_shows_no_password_not_even_as_a_message_to_the_actor() {
     });
     let Some(left) = left else { return };
     left.assert_logged(&["UserAdd", "UserChangePassword"]);
-    left.assert_silent(&["swordfish"]);
+    left.assert_hidden(&["swordfish"]);
 }
 
 #[cfg(feature = "tls")]
@@ -166,8 +175,8 @@ mod keys {
     use actix_etcd::{Client, TlsOptions};
     use testbed::{Authority, Cluster, Tls};
 
-    /// Tries what is in a folder: keys that fit and keys that do not.
-    async fn tried(folder: PathBuf) -> String {
+    /// Connects with the matching and the wrong keys of a folder. Returns all texts that were shown.
+    async fn connect_with_keys(folder: PathBuf) -> String {
         let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
         let builder = |certificate: &str, key: &str| {
             let options = TlsOptions::new()
@@ -195,9 +204,9 @@ mod keys {
     }
 
     #[test]
-    fn a_failure_of_tls_shows_no_key() {
-        let (authority, stranger) = (Authority::new(), Authority::new());
-        let (own, foreign) = (authority.client("ann"), stranger.client("ann"));
+    fn tls_failure_shows_no_key() {
+        let (authority, other_authority) = (Authority::new(), Authority::new());
+        let (own, foreign) = (authority.client("ann"), other_authority.client("ann"));
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let builder = Cluster::builder().tls(Tls::mutual(&authority));
         let cluster = (!super::is_child()).then(|| runtime.block_on(builder.start()));
@@ -215,15 +224,15 @@ mod keys {
                 fs::write(cluster.folder().join(name), text).unwrap();
             }
         }
-        let test = "keys::a_failure_of_tls_shows_no_key";
-        let left = super::logged(test, &folder, |folder| tried(folder.into()));
+        let test = "keys::tls_failure_shows_no_key";
+        let left = super::logged(test, &folder, |folder| connect_with_keys(folder.into()));
         let Some(left) = left else { return };
         left.assert_logged(&["rustls::", "h2::", "client certificate"]);
         for certificate in [&own, &foreign] {
             let lines = certificate.key.lines();
             let lines: Vec<&str> = lines.filter(|line| !line.contains('-')).collect();
             assert!(lines.len() > 1);
-            left.assert_silent(&lines);
+            left.assert_hidden(&lines);
         }
     }
 }

@@ -275,7 +275,7 @@ fn every_rpc_has_a_test_on_real_etcd() {
         assert!(table[*rpc].contains(&file), "{rpc}: {file}");
         let tests = read(&file);
         assert!(is_made(&tests, call), "{file}: {call}");
-        let real = ["Cluster::start", "Cluster::builder", "secured("];
+        let real = ["Cluster::start", "Cluster::builder", "start_with_auth("];
         assert!(real.iter().any(|start| tests.contains(start)), "{file}");
     }
 }
