@@ -1,4 +1,4 @@
-//! A name is looked up at every dial.
+//! Host names are resolved again at every connection attempt.
 
 use std::{
     fs,
@@ -14,10 +14,10 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::support::{skipped::not_checked, wait::until};
 
 const NAME: &str = "member.test";
-/// Where the process inside finds its table of names.
+/// Environment variable of the child process: the path of its hosts file.
 const TABLE: &str = "TABLE_OF_NAMES";
-/// Runs a command in namespaces of its own, where the table of names is a file of ours. No right is needed for that
-/// where the system lets users make namespaces.
+/// Arguments of `unshare` that run a command in new namespaces, with our file mounted as `/etc/hosts`. No privileges
+/// are needed where the system allows user namespaces.
 const INSIDE: [&str; 6] = [
     "--user",
     "--map-root-user",
@@ -33,7 +33,7 @@ impl Table {
     fn new() -> Self {
         let name = format!("actix-etcd-names-{}", std::process::id());
         let table = Self(std::env::temp_dir().join(name));
-        lead_to(&table.0, "127.0.0.1");
+        set_address(&table.0, "127.0.0.1");
         table
     }
 
@@ -51,30 +51,30 @@ impl Drop for Table {
     }
 }
 
-/// Writes into the file that is there: a new one would not be seen inside.
-fn lead_to(table: &Path, address: &str) {
+/// Overwrites the file in place: a new file would not be visible through the bind mount.
+fn set_address(table: &Path, address: &str) {
     fs::write(table, format!("{address} {NAME}\n")).unwrap();
 }
 
 #[test]
-fn a_name_that_leads_elsewhere_now_is_followed_at_the_next_dial() {
+fn changed_address_is_used_on_reconnect() {
     if let Some(table) = std::env::var_os(TABLE) {
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        return runtime.block_on(follow(Path::new(&table)));
+        return runtime.block_on(check_reconnect(Path::new(&table)));
     }
     let table = Table::new();
     let possible = table.inside(Path::new("true"), &[]).output();
     if !possible.is_ok_and(|tried| tried.status.success()) {
         return not_checked("a name that leads elsewhere: no namespaces for users here");
     }
-    let test = "connection::dns::a_name_that_leads_elsewhere_now_is_followed_at_the_next_dial";
+    let test = "connection::dns::changed_address_is_used_on_reconnect";
     let program = std::env::current_exe().unwrap();
     let inside = table.inside(&program, &["--exact", test, "--nocapture"]);
     assert!({ inside }.status().unwrap().success());
 }
 
-/// Carries what comes to this address to a server.
-fn carry(listener: Listener, server: &ScriptedServer) {
+/// Forwards all connections of the listener to a server.
+fn forward(listener: Listener, server: &ScriptedServer) {
     let target = server.address();
     listener.set_nonblocking(true).unwrap();
     let listener = TcpListener::from_std(listener).unwrap();
@@ -89,32 +89,32 @@ fn carry(listener: Listener, server: &ScriptedServer) {
     });
 }
 
-/// The same port on two addresses of loopback.
-fn one_port_on_two_addresses() -> (u16, Listener, Listener) {
+/// Binds the same port on two loopback addresses.
+fn bind_two_addresses() -> (u16, Listener, Listener) {
     loop {
-        let here = Listener::bind("127.0.0.1:0").unwrap();
-        let port = here.local_addr().unwrap().port();
-        if let Ok(there) = Listener::bind(("127.0.0.2", port)) {
-            return (port, here, there);
+        let first = Listener::bind("127.0.0.1:0").unwrap();
+        let port = first.local_addr().unwrap().port();
+        if let Ok(second) = Listener::bind(("127.0.0.2", port)) {
+            return (port, first, second);
         }
     }
 }
 
-async fn follow(table: &Path) {
+async fn check_reconnect(table: &Path) {
     let (old, new) = (ScriptedServer::start().await, ScriptedServer::start().await);
-    let (port, here, there) = one_port_on_two_addresses();
-    carry(here, &old);
-    carry(there, &new);
+    let (port, first, second) = bind_two_addresses();
+    forward(first, &old);
+    forward(second, &new);
     let etcd = Client::connect([format!("http://{NAME}:{port}")])
         .await
         .unwrap();
     assert_eq!((old.accepted(), new.accepted()), (1, 0));
-    lead_to(table, "127.0.0.2");
+    set_address(table, "127.0.0.2");
     old.close_connections();
-    until("the name is followed", || new.connections() == 1).await;
+    until("the new address is connected", || new.connections() == 1).await;
     etcd.wait_ready(std::time::Duration::from_secs(20))
         .await
         .unwrap();
-    // The old address still answers: it was left because of the name alone.
+    // The old address still accepts connections: the client left it only because of the name.
     assert_eq!(old.accepted(), 1);
 }
