@@ -122,7 +122,7 @@ async fn each_expired_simple_token_costs_one_login() {
     let mut written = 0;
     for round in 1..=10 {
         let deleted_before = deleted_tokens(&cluster, "ann");
-        // A connection with watches is probed every three seconds, which extends the token: it expires between two probes.
+        // Watches cause a probe every three seconds, which uses the token: it expires between two probes.
         until_async("the token is deleted", async || {
             // Each check reads the whole log, which is long.
             sleep(Duration::from_millis(50)).await;

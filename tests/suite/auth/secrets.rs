@@ -14,44 +14,48 @@ use crate::support::{
 
 const CHILD: &str = "ACTIX_ETCD_SECRETS_CHILD";
 
-/// All that a story left behind.
-struct Left {
-    /// What was logged on any thread by any crate, spans and their fields among it.
+/// Everything that a child process printed.
+struct CapturedOutput {
+    /// Log lines of all threads and crates, including spans and their fields.
     log: String,
-    /// What the story gave: things as they show themselves.
-    said: String,
+    /// Texts returned by the scenario: debug and display output.
+    shown: String,
 }
 
-/// Tells a story in a process of its own, as what is logged is a matter of the whole process; there, `None`. The story
-/// is given what the process was given.
-fn logged<F>(test: &str, given: &str, story: impl FnOnce(String) -> F) -> Option<Left>
+/// Runs `scenario` with `argument` in a child process, because a process has only one logger. Returns `None` in the
+/// child process.
+fn run_in_child<F>(
+    test: &str,
+    argument: &str,
+    scenario: impl FnOnce(String) -> F,
+) -> Option<CapturedOutput>
 where
     F: Future<Output = String>,
 {
-    if let Ok(given) = env::var(CHILD) {
-        // Records of the crate `log` come in, too.
+    if let Ok(argument) = env::var(CHILD) {
+        // Captures records of the `log` crate as well.
         tracing_subscriber::fmt()
             .with_max_level(LevelFilter::TRACE)
             .with_span_events(FmtSpan::FULL)
             .with_ansi(false)
             .with_writer(std::io::stderr)
             .init();
-        println!("{}", actix_rt::System::new().block_on(story(given)));
+        println!("{}", actix_rt::System::new().block_on(scenario(argument)));
         return None;
     }
     let child = Command::new(env::current_exe().unwrap())
         .args(["--exact", "--nocapture", &format!("auth::secrets::{test}")])
-        .env(CHILD, given)
+        .env(CHILD, argument)
         .output()
         .unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    let left = Left {
+    let output = CapturedOutput {
         log: text(child.stderr),
-        said: text(child.stdout),
+        shown: text(child.stdout),
     };
-    let passed = child.status.success() && left.said.contains("1 passed");
-    assert!(passed, "{}", left.said);
-    Some(left)
+    let passed = child.status.success() && output.shown.contains("1 passed");
+    assert!(passed, "{}", output.shown);
+    Some(output)
 }
 
 #[cfg(feature = "tls")]
@@ -59,10 +63,10 @@ fn is_child() -> bool {
     env::var_os(CHILD).is_some()
 }
 
-impl Left {
+impl CapturedOutput {
     fn assert_hidden(&self, secrets: &[&str]) {
         assert_hidden(&self.log, secrets);
-        assert_hidden(&self.said, secrets);
+        assert_hidden(&self.shown, secrets);
     }
 
     /// Asserts that the log was captured: an empty log would contain no secret either.
@@ -83,7 +87,7 @@ fn assert_hidden(text: &str, secrets: &[&str]) {
 #[test]
 fn login_and_renewal_show_no_secret() {
     let test = "login_and_renewal_show_no_secret";
-    let left = logged(test, "", |_| async {
+    let output = run_in_child(test, "", |_| async {
         let server = ScriptedServer::start().await;
         server.on(AUTHENTICATE, |call| {
             login_reply(&format!("sesame-{}", call.nth))
@@ -113,9 +117,9 @@ fn login_and_renewal_show_no_secret() {
         etcd.shutdown().await;
         shown
     });
-    let Some(left) = left else { return };
-    left.assert_logged(&["logging in", "cannot log in", "h2::", "cannot be sent"]);
-    left.assert_hidden(&["swordfish", "sesame"]);
+    let Some(output) = output else { return };
+    output.assert_logged(&["logging in", "cannot log in", "h2::", "cannot be sent"]);
+    output.assert_hidden(&["swordfish", "sesame"]);
 }
 
 #[tokio::test]
@@ -145,7 +149,7 @@ async fn password_in_endpoint_is_refused_and_hidden() {
 #[test]
 fn user_administration_shows_no_password() {
     let test = "user_administration_shows_no_password";
-    let left = logged(test, "", |_| async {
+    let output = run_in_child(test, "", |_| async {
         let server = ScriptedServer::start().await;
         let etcd = Client::connect([server.endpoint()]).await.unwrap();
         let actor = Etcd::new(etcd.clone()).start();
@@ -163,9 +167,9 @@ fn user_administration_shows_no_password() {
         etcd.shutdown().await;
         shown.join(" ")
     });
-    let Some(left) = left else { return };
-    left.assert_logged(&["UserAdd", "UserChangePassword"]);
-    left.assert_hidden(&["swordfish"]);
+    let Some(output) = output else { return };
+    output.assert_logged(&["UserAdd", "UserChangePassword"]);
+    output.assert_hidden(&["swordfish"]);
 }
 
 #[cfg(feature = "tls")]
@@ -225,14 +229,14 @@ mod keys {
             }
         }
         let test = "keys::tls_failure_shows_no_key";
-        let left = super::logged(test, &folder, |folder| connect_with_keys(folder.into()));
-        let Some(left) = left else { return };
-        left.assert_logged(&["rustls::", "h2::", "client certificate"]);
+        let output = super::run_in_child(test, &folder, |folder| connect_with_keys(folder.into()));
+        let Some(output) = output else { return };
+        output.assert_logged(&["rustls::", "h2::", "client certificate"]);
         for certificate in [&own, &foreign] {
             let lines = certificate.key.lines();
             let lines: Vec<&str> = lines.filter(|line| !line.contains('-')).collect();
             assert!(lines.len() > 1);
-            left.assert_hidden(&lines);
+            output.assert_hidden(&lines);
         }
     }
 }

@@ -91,7 +91,7 @@ async fn unix_sockets_and_bare_addresses_connect() {
 #[tokio::test]
 async fn ipv6_address_connects() {
     let Ok(listener) = tokio::net::TcpListener::bind("[::1]:0").await else {
-        return not_checked("IPv6: this machine has no loopback for it");
+        return not_checked("IPv6: this machine has no IPv6 loopback address");
     };
     let cluster = Cluster::start(1).await;
     let target = cluster.direct_endpoints()[0].replace("http://", "");

@@ -75,7 +75,7 @@ fn closed_clients_leave_nothing_running() {
             } else {
                 drop(etcd);
             }
-            until("its thread ends", || client_threads() == 0).await;
+            until("the thread of the client ends", || client_threads() == 0).await;
         }
         until("all actors end", || live_actors() == 0).await;
         until("all sockets are closed", || sockets_to(port) == 0).await;

@@ -13,63 +13,63 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::{skipped::not_checked, wait::until};
 
-const NAME: &str = "member.test";
+const HOST_NAME: &str = "member.test";
 /// Environment variable of the child process: the path of its hosts file.
-const TABLE: &str = "TABLE_OF_NAMES";
+const HOSTS_FILE: &str = "ACTIX_ETCD_HOSTS_FILE";
 /// Arguments of `unshare` that run a command in new namespaces, with our file mounted as `/etc/hosts`. No privileges
 /// are needed where the system allows user namespaces.
-const INSIDE: [&str; 6] = [
+const UNSHARE_ARGS: [&str; 6] = [
     "--user",
     "--map-root-user",
     "--mount",
     "sh",
     "-c",
-    r#"mount --bind "$TABLE_OF_NAMES" /etc/hosts && exec "$@""#,
+    r#"mount --bind "$ACTIX_ETCD_HOSTS_FILE" /etc/hosts && exec "$@""#,
 ];
 
-struct Table(PathBuf);
+struct HostsFile(PathBuf);
 
-impl Table {
+impl HostsFile {
     fn new() -> Self {
-        let name = format!("actix-etcd-names-{}", std::process::id());
-        let table = Self(std::env::temp_dir().join(name));
-        set_address(&table.0, "127.0.0.1");
-        table
+        let name = format!("actix-etcd-hosts-{}", std::process::id());
+        let hosts_file = Self(std::env::temp_dir().join(name));
+        set_address(&hosts_file.0, "127.0.0.1");
+        hosts_file
     }
 
     fn inside(&self, program: &Path, args: &[&str]) -> Command {
         let mut command = Command::new("unshare");
-        command.args(INSIDE).arg("sh").arg(program).args(args);
-        command.env(TABLE, &self.0);
+        command.args(UNSHARE_ARGS).arg("sh").arg(program).args(args);
+        command.env(HOSTS_FILE, &self.0);
         command
     }
 }
 
-impl Drop for Table {
+impl Drop for HostsFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
 }
 
 /// Overwrites the file in place: a new file would not be visible through the bind mount.
-fn set_address(table: &Path, address: &str) {
-    fs::write(table, format!("{address} {NAME}\n")).unwrap();
+fn set_address(hosts_file: &Path, address: &str) {
+    fs::write(hosts_file, format!("{address} {HOST_NAME}\n")).unwrap();
 }
 
 #[test]
 fn changed_address_is_used_on_reconnect() {
-    if let Some(table) = std::env::var_os(TABLE) {
+    if let Some(hosts_file) = std::env::var_os(HOSTS_FILE) {
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        return runtime.block_on(check_reconnect(Path::new(&table)));
+        return runtime.block_on(check_reconnect(Path::new(&hosts_file)));
     }
-    let table = Table::new();
-    let possible = table.inside(Path::new("true"), &[]).output();
+    let hosts_file = HostsFile::new();
+    let possible = hosts_file.inside(Path::new("true"), &[]).output();
     if !possible.is_ok_and(|tried| tried.status.success()) {
-        return not_checked("a name that leads elsewhere: no namespaces for users here");
+        return not_checked("change of an address: this machine allows no user namespaces");
     }
     let test = "connection::dns::changed_address_is_used_on_reconnect";
     let program = std::env::current_exe().unwrap();
-    let inside = table.inside(&program, &["--exact", test, "--nocapture"]);
+    let inside = hosts_file.inside(&program, &["--exact", test, "--nocapture"]);
     assert!({ inside }.status().unwrap().success());
 }
 
@@ -100,16 +100,16 @@ fn bind_two_addresses() -> (u16, Listener, Listener) {
     }
 }
 
-async fn check_reconnect(table: &Path) {
+async fn check_reconnect(hosts_file: &Path) {
     let (old, new) = (ScriptedServer::start().await, ScriptedServer::start().await);
     let (port, first, second) = bind_two_addresses();
     forward(first, &old);
     forward(second, &new);
-    let etcd = Client::connect([format!("http://{NAME}:{port}")])
+    let etcd = Client::connect([format!("http://{HOST_NAME}:{port}")])
         .await
         .unwrap();
     assert_eq!((old.accepted(), new.accepted()), (1, 0));
-    set_address(table, "127.0.0.2");
+    set_address(hosts_file, "127.0.0.2");
     old.close_connections();
     until("the new address is connected", || new.connections() == 1).await;
     etcd.wait_ready(std::time::Duration::from_secs(20))

@@ -119,32 +119,41 @@ async fn certificate_common_name_is_user() {
     etcd.put("a/k", "w").await.unwrap();
 }
 
-const CHILD: &str = "ACTIX_ETCD_TLS_ENDPOINT";
-const BETTER_ROOTS: &str = "ACTIX_ETCD_TLS_ROOTS";
-const ROOTS: &str = "SSL_CERT_FILE";
+const CHILD_ENDPOINT: &str = "ACTIX_ETCD_TLS_ENDPOINT";
+const NEW_ROOTS: &str = "ACTIX_ETCD_TLS_NEW_ROOTS";
+const SYSTEM_ROOTS: &str = "SSL_CERT_FILE";
 
-/// What a system trusts is a matter of the whole process, so each has one of its own.
-fn alone(test: &str, cluster: &Cluster, roots: &Authority, better: &Authority) -> (bool, String) {
+/// Runs a test in a child process, because the system roots apply to a whole process. Returns whether the test passed,
+/// and its output.
+fn run_in_child(
+    test: &str,
+    cluster: &Cluster,
+    roots: &Authority,
+    new_roots: &Authority,
+) -> (bool, String) {
     let child = std::process::Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
             "--nocapture",
             &format!("connection::tls::{test}"),
         ])
-        .env(CHILD, &cluster.endpoints()[0])
-        .env(ROOTS, file(cluster, "system.pem", roots.pem()))
-        .env(BETTER_ROOTS, file(cluster, "better.pem", better.pem()))
+        .env(CHILD_ENDPOINT, &cluster.endpoints()[0])
+        .env(SYSTEM_ROOTS, file(cluster, "system.pem", roots.pem()))
+        .env(NEW_ROOTS, file(cluster, "new.pem", new_roots.pem()))
         .env_remove("SSL_CERT_DIR")
         .output()
         .unwrap();
-    let said = [child.stdout, child.stderr].concat();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    (child.status.success() && said.contains("1 passed"), said)
+    let output = [child.stdout, child.stderr].concat();
+    let output = String::from_utf8_lossy(&output).into_owned();
+    (
+        child.status.success() && output.contains("1 passed"),
+        output,
+    )
 }
 
 #[tokio::test]
 async fn https_without_options_trusts_system_roots() {
-    if let Ok(endpoint) = std::env::var(CHILD) {
+    if let Ok(endpoint) = std::env::var(CHILD_ENDPOINT) {
         let etcd = Client::connect([endpoint]).await.unwrap();
         etcd.put("k", "v").await.unwrap();
         return;
@@ -152,20 +161,23 @@ async fn https_without_options_trusts_system_roots() {
     let (authority, other_authority) = (Authority::new(), Authority::new());
     let cluster = cluster(Tls::server(&authority)).await;
     let test = "https_without_options_trusts_system_roots";
-    let (connected, said) = alone(test, &cluster, &authority, &authority);
-    assert!(connected, "{said}");
-    let (connected, said) = alone(test, &cluster, &other_authority, &other_authority);
-    assert!(!connected && said.contains("unknown authority"), "{said}");
+    let (connected, output) = run_in_child(test, &cluster, &authority, &authority);
+    assert!(connected, "{output}");
+    let (connected, output) = run_in_child(test, &cluster, &other_authority, &other_authority);
+    assert!(
+        !connected && output.contains("unknown authority"),
+        "{output}"
+    );
 }
 
 #[tokio::test]
 async fn changed_system_roots_are_reloaded() {
-    if let Ok(endpoint) = std::env::var(CHILD) {
+    if let Ok(endpoint) = std::env::var(CHILD_ENDPOINT) {
         let etcd = Client::builder([endpoint]).connect_lazy().await.unwrap();
         until("the first attempt fails", || last_error(&etcd).is_some()).await;
         fs::copy(
-            std::env::var_os(BETTER_ROOTS).unwrap(),
-            std::env::var_os(ROOTS).unwrap(),
+            std::env::var_os(NEW_ROOTS).unwrap(),
+            std::env::var_os(SYSTEM_ROOTS).unwrap(),
         )
         .unwrap();
         etcd.put("k", "v").await.unwrap();
@@ -174,8 +186,8 @@ async fn changed_system_roots_are_reloaded() {
     let (authority, other_authority) = (Authority::new(), Authority::new());
     let cluster = cluster(Tls::server(&authority)).await;
     let test = "changed_system_roots_are_reloaded";
-    let (connected, said) = alone(test, &cluster, &other_authority, &authority);
-    assert!(connected, "{said}");
+    let (connected, output) = run_in_child(test, &cluster, &other_authority, &authority);
+    assert!(connected, "{output}");
 }
 
 #[tokio::test]

@@ -53,7 +53,7 @@ async fn possibly_processed_request_is_sent_once() {
         ("reset", |_| Reply::reset_connection()),
         ("stream reset", |_| Reply::reset(Reason::INTERNAL_ERROR)),
         ("cancelled", |_| Reply::reset(Reason::CANCEL)),
-        ("answered, then refused", |_| {
+        ("headers, then refused", |_| {
             Reply::headers_then_reset(Reason::REFUSED_STREAM)
         }),
         ("in progress at goaway", |_| {
@@ -189,15 +189,15 @@ async fn unsent_requests_use_next_connection() {
 async fn queued_requests_are_sent_again() -> bool {
     let server = ScriptedServer::start().await;
     server.on(PUT, |_| put_reply());
-    let behind = TcpBehind::port(server.address().port());
+    let proxy = TcpBehind::port(server.address().port());
     let policy = NotSentCounter::default();
-    let etcd = Client::builder([format!("http://{}", behind.address())])
+    let etcd = Client::builder([format!("http://{}", proxy.address())])
         .request_timeout(Duration::from_secs(20))
         .retry(policy.clone())
         .connect()
         .await
         .unwrap();
-    behind.link().set(Fault::Freeze);
+    proxy.link().set(Fault::Freeze);
     let put = |key: String, size| tokio::spawn(etcd.put(key, vec![0; size]).into_future());
     let large: Vec<_> = (0..40)
         .map(|n| put(format!("large/{n}"), 1 << 20))
@@ -205,7 +205,7 @@ async fn queued_requests_are_sent_again() -> bool {
     // The socket buffers are full when the send queue stops growing: later requests stay in the client.
     let (last_unsent, unchanged) = (Cell::new(0), Cell::new(0));
     until("the socket buffers are full", || {
-        let unsent = unsent_bytes(behind.address().port());
+        let unsent = unsent_bytes(proxy.address().port());
         unchanged.set(if unsent == last_unsent.replace(unsent) {
             unchanged.get() + 1
         } else {
@@ -219,7 +219,7 @@ async fn queued_requests_are_sent_again() -> bool {
         etcd.connectivity()[0].state != ConnectivityState::Ready
     })
     .await;
-    behind.link().heal();
+    proxy.link().heal();
     let mut succeeded = Vec::new();
     for (n, call) in small.into_iter().enumerate() {
         match call.await.unwrap() {
