@@ -285,7 +285,7 @@ fn every_rpc_is_tested_on_real_etcd() {
         );
         let tests = read(&file);
         assert!(makes_call(&tests, call), "{file} does not call {call}");
-        let starts_etcd = ["Cluster::start", "Cluster::builder", "secured("];
+        let starts_etcd = ["Cluster::start", "Cluster::builder", "start_with_auth("];
         assert!(
             starts_etcd.iter().any(|start| tests.contains(start)),
             "{file} does not start etcd"

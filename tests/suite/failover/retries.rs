@@ -16,7 +16,7 @@ use testbed::{Call, Reason, Reply, ScriptedServer};
 
 use crate::support::{
     quiet_window::ready,
-    scripted_put::{PUT, RANGE, done, told},
+    scripted_put::{PUT, RANGE, put_reply, put_with_script},
     wait::until,
 };
 
@@ -27,11 +27,11 @@ async fn a_write_refused_for_a_passing_reason_is_sent_again() {
         "etcdserver: too many requests",
         "raft proposal dropped",
     ] {
-        let (result, sent) = told(move |call| {
+        let (result, sent) = put_with_script(move |call| {
             if call.nth < 2 {
                 Reply::status(14, text)
             } else {
-                done()
+                put_reply()
             }
         })
         .await;
@@ -46,7 +46,7 @@ async fn a_learner_sends_the_write_to_another_member() {
     learner.on(PUT, |_| {
         Reply::status(9, "etcdserver: rpc not supported for learner")
     });
-    voter.on(PUT, |_| done());
+    voter.on(PUT, |_| put_reply());
     let client = Client::connect([learner.endpoint(), voter.endpoint()])
         .await
         .unwrap();
@@ -66,7 +66,7 @@ async fn a_write_that_timed_out_on_the_server_is_never_sent_again() {
         "context deadline exceeded",
         "something new",
     ] {
-        let (result, sent) = told(move |_| Reply::status(14, text)).await;
+        let (result, sent) = put_with_script(move |_| Reply::status(14, text)).await;
         assert_eq!(
             (result.unwrap_err().outcome(), sent.len()),
             (Outcome::Unknown, 1),
@@ -115,18 +115,18 @@ async fn a_read_is_sent_again_for_all_of_these() {
 
 #[tokio::test]
 async fn a_server_that_asks_for_patience_gets_it() {
-    let (result, sent) = told(|call| match call.nth {
+    let (result, sent) = put_with_script(|call| match call.nth {
         0 => {
             Reply::status(14, "etcdserver: no leader").with_trailer("grpc-retry-pushback-ms", "300")
         }
-        _ => done(),
+        _ => put_reply(),
     })
     .await;
     result.unwrap();
     assert_eq!(sent.len(), 2);
     let patience = sent[1].at - sent[0].at;
     assert!(patience >= Duration::from_millis(300), "{patience:?}");
-    let (result, sent) = told(|_| {
+    let (result, sent) = put_with_script(|_| {
         Reply::status(14, "etcdserver: no leader").with_trailer("grpc-retry-pushback-ms", "-1")
     })
     .await;

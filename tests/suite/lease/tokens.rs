@@ -6,7 +6,7 @@ use actix_etcd::{Client, proto};
 use testbed::{Cluster, Reply, Tokens};
 
 use crate::support::{
-    auth_cluster::logins,
+    auth_cluster::login_count,
     lease_record::Recorder,
     lease_server::{Lessor, TTL},
     wait::{until, until_async},
@@ -26,11 +26,11 @@ async fn a_kept_lease_outlives_its_tokens_while_its_streams_break() {
         .unwrap();
     let recorder = Recorder::start(&lease, None);
     for _ in 0..4 {
-        let before = logins(&cluster).await;
+        let before = login_count(&cluster).await;
         // Whoever uses a token finds out that it has ended.
         until_async("a new token", async || {
             etcd.get("k").await.unwrap();
-            logins(&cluster).await > before
+            login_count(&cluster).await > before
         })
         .await;
         for member in cluster.members() {
