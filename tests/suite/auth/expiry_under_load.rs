@@ -12,12 +12,10 @@ use actix_etcd::{Client, Credentials, Watch};
 use testbed::{Cluster, Tokens};
 use tokio::time::{Instant, sleep};
 
-use crate::{
-    support::{
-        auth_cluster::{all_succeed, logins, puts, secured, user, with_tokens},
-        wait::until_async,
-    },
-    watch::operations::next,
+use crate::support::{
+    auth_cluster::{all_succeed, logins, puts, secured, user, with_tokens},
+    wait::until_async,
+    watch_items::next_change,
 };
 
 async fn eight_watches(etcd: &Client) -> Vec<Watch> {
@@ -33,7 +31,7 @@ async fn assert_all_seen(watches: Vec<Watch>, written: usize) {
     for mut watch in watches {
         let mut seen = 0;
         while seen < written {
-            seen += next(&mut watch).await.1.len();
+            seen += next_change(&mut watch).await.1.len();
         }
         assert_eq!(seen, written);
     }
@@ -78,7 +76,7 @@ async fn writers_and_watches_see_nothing_of_ten_expiries() {
         assert!(Instant::now() < patience, "tokens are not replaced");
         // New watches come onto streams whose token has ended meanwhile.
         let mut newcomer = etcd.watch("k/").prefix().await.unwrap();
-        next(&mut newcomer).await;
+        next_change(&mut newcomer).await;
     }
     enough.store(true, Ordering::SeqCst);
     let mut written = 0;
@@ -126,7 +124,7 @@ async fn a_simple_token_that_was_forgotten_ten_times_costs_ten_logins_and_no_cal
         // This one comes onto streams whose token has ended.
         let mut newcomer = etcd.watch("k/").prefix().await.unwrap();
         etcd.put("k/last", "v").await.unwrap();
-        next(&mut newcomer).await;
+        next_change(&mut newcomer).await;
         written += 65;
         assert!(forgotten(&cluster, "ann") >= round);
     }

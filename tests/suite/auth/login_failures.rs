@@ -13,12 +13,10 @@ use serde_json::json;
 use testbed::{Reply, ScriptedServer, Tokens, encode};
 use tokio::time::sleep;
 
-use crate::{
-    support::{
-        auth_cluster::{AUTHENTICATE, PUT, token, token_refused, with_tokens, written},
-        wait::{hold, until},
-    },
-    watch::operations::next,
+use crate::support::{
+    auth_cluster::{AUTHENTICATE, PUT, token, token_refused, with_tokens, written},
+    wait::{hold, until},
+    watch_items::next_change,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -192,5 +190,5 @@ async fn a_watch_waits_for_credentials_that_cannot_be_had_for_a_while() {
     sealed.store(false, Ordering::SeqCst);
     let put = json!({"key": encode("k"), "value": encode("v")});
     cluster.ask_any("/v3/kv/put", put).await;
-    assert_eq!(next(&mut watch).await.1, ["k"]);
+    assert_eq!(next_change(&mut watch).await.1, ["k"]);
 }

@@ -13,15 +13,13 @@ use testbed::{Cluster, Reply, ScriptedServer, Tokens, encode};
 use tokio::time::{Instant, sleep};
 use tokio_stream::StreamExt;
 
-use crate::{
-    support::{
-        auth_cluster::{
-            AUTHENTICATE, PUT, all_succeed, ann, handled, logins, no_user, puts, root, secured,
-            token, with_tokens, written,
-        },
-        wait::{hold, until, until_async},
+use crate::support::{
+    auth_cluster::{
+        AUTHENTICATE, PUT, all_succeed, ann, handled, logins, no_user, puts, root, secured, token,
+        with_tokens, written,
     },
-    watch::operations::{item, next},
+    wait::{hold, until, until_async},
+    watch_items::{next_change, next_item},
 };
 
 /// Requests that were refused for their token.
@@ -87,8 +85,8 @@ async fn a_token_that_tells_its_end_is_never_refused() {
             etcd.put("k/0", "v").await.is_ok()
         })
         .await;
-        next(&mut newcomer).await;
-        while !matches!(item(&mut watch).await, WatchItem::Events(_)) {}
+        next_change(&mut newcomer).await;
+        while !matches!(next_item(&mut watch).await, WatchItem::Events(_)) {}
         while !matches!(renewed.next().await, Some(LeaseEvent::Renewed { .. })) {}
     }
     enough.store(true, Ordering::SeqCst);

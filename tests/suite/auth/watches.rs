@@ -6,12 +6,10 @@ use actix_etcd::{Client, WatchEnd, roles::Permission};
 use serde_json::json;
 use testbed::{Cluster, Tokens, encode};
 
-use crate::{
-    support::{
-        auth_cluster::{root, secured, user, with_tokens},
-        wait::hold,
-    },
-    watch::operations::{last_item, next},
+use crate::support::{
+    auth_cluster::{root, secured, user, with_tokens},
+    wait::hold,
+    watch_items::{next_change, read_to_end},
 };
 
 #[tokio::test]
@@ -27,7 +25,7 @@ async fn a_watch_that_was_cut_off_after_its_token_ended_goes_on() {
         cluster.member(0).client_link().reset_now();
         let put = json!({"key": encode("k"), "value": encode(value)});
         cluster.ask_any("/v3/kv/put", put).await;
-        assert_eq!(next(&mut watch).await.1, ["k"]);
+        assert_eq!(next_change(&mut watch).await.1, ["k"]);
     }
 }
 
@@ -41,7 +39,7 @@ async fn a_lazy_client_logs_in_for_its_first_watch() {
         .unwrap();
     let mut watch = etcd.watch("k").await.unwrap();
     etcd.put("k", "v").await.unwrap();
-    assert_eq!(next(&mut watch).await.1, ["k"]);
+    assert_eq!(next_change(&mut watch).await.1, ["k"]);
 }
 
 #[tokio::test]
@@ -77,8 +75,8 @@ async fn who_loses_a_permission_loses_that_watch_and_no_other() {
     root.roles().revoke("r", permission).await.unwrap();
     // etcd asks for the right when a watch is created, so it shows when both come anew.
     cluster.member(0).client_link().reset_now();
-    let end = last_item(&mut lost).await;
+    let end = read_to_end(&mut lost).await;
     assert!(matches!(end, WatchEnd::PermissionDenied(_)), "{end}");
     root.put("b/k", "v").await.unwrap();
-    assert_eq!(next(&mut kept).await.1, ["b/k"]);
+    assert_eq!(next_change(&mut kept).await.1, ["b/k"]);
 }

@@ -5,7 +5,7 @@ use testbed::Cluster;
 
 use crate::support::{
     quiet_window::without_election,
-    traffic::{Readers, Writers, check_applied_at_most_once, failures},
+    traffic::{Readers, Writers, check_applied_at_most_once, error_counts},
 };
 
 /// Crashes every kind of actor again and again under load, and tells what went wrong.
@@ -27,7 +27,7 @@ async fn crash_under_load(cluster: &Cluster) -> Vec<String> {
     let writes = writers.finish().await;
     let unread = readers.finish().await;
     failed.extend(unread.iter().map(ToString::to_string));
-    failed.extend(failures(&writes).into_keys());
+    failed.extend(error_counts(&writes).into_keys());
     check_applied_at_most_once(cluster, &prefix, &writes).await;
     failed
 }

@@ -9,13 +9,16 @@ use actix_etcd::{
 use testbed::{Cluster, Fault, Member};
 
 use crate::support::{
-    quiet_window::{in_calm, ready},
+    quiet_window::{in_quiet_window, ready_members},
     wait::until,
 };
 
 async fn all_ready(builder: ClientBuilder, members: usize) -> Client {
     let client = builder.connect().await.unwrap();
-    until("all members are ready", || ready(&client) == members).await;
+    until("all members are ready", || {
+        ready_members(&client) == members
+    })
+    .await;
     client
 }
 
@@ -38,7 +41,7 @@ async fn spread_of(cluster: &Cluster, client: &Client, callers: usize, calls: us
 
 /// The same of a window in which nothing else happened, and in which no call was made twice.
 async fn spread(cluster: &Cluster, client: &Client, members: usize, calls: usize) -> Vec<u64> {
-    in_calm(cluster, client, members, async || {
+    in_quiet_window(cluster, client, members, async || {
         let spread = spread_of(cluster, client, 1, calls).await;
         (spread.iter().sum::<u64>() == calls as u64).then_some(spread)
     })
@@ -80,7 +83,7 @@ async fn round_robin_is_exactly_even() {
     );
 
     cluster.member(1).client_link().set(Fault::Refuse);
-    until("a member is out", || ready(&client) == 2).await;
+    until("a member is out", || ready_members(&client) == 2).await;
     assert_eq!(spread(&cluster, &client, 2, 100).await, [50, 0, 50]);
     cluster.member(1).client_link().heal();
     assert_eq!(spread(&cluster, &client, 3, 30).await, [10, 10, 10]);
@@ -90,7 +93,7 @@ async fn round_robin_is_exactly_even() {
 async fn round_robin_is_exactly_even_for_callers_at_once() {
     let cluster = Cluster::start(3).await;
     let client = all_ready(Client::builder(cluster.endpoints()), 3).await;
-    let spread = in_calm(&cluster, &client, 3, async || {
+    let spread = in_quiet_window(&cluster, &client, 3, async || {
         let spread = spread_of(&cluster, &client, 20, 31).await;
         (spread.iter().sum::<u64>() == 20 * 31).then_some(spread)
     })
@@ -110,7 +113,7 @@ async fn the_spread_is_even_at_the_proxies() {
         let links = members.iter().map(Member::client_link);
         links.map(testbed::Link::streams_opened).collect()
     };
-    let seen = in_calm(&cluster, &client, 3, async || {
+    let seen = in_quiet_window(&cluster, &client, 3, async || {
         let before = (at_proxies(), started(&cluster, REQUESTS).await);
         let reads = spread_of(&cluster, &client, 1, 300).await;
         let requests = less(&started(&cluster, REQUESTS).await, &before.1);
@@ -211,7 +214,7 @@ async fn a_pinned_warm_client_keeps_the_others_ready() {
         .position(|calls| *calls == 60)
         .expect("all calls go to one member");
     cluster.member(pinned).client_link().set(Fault::Refuse);
-    until("the pinned one is out", || ready(&client) == 2).await;
+    until("the pinned one is out", || ready_members(&client) == 2).await;
     let calls = spread(&cluster, &client, 2, 60).await;
     assert!(calls.contains(&60) && calls[pinned] == 0, "{calls:?}");
 }
@@ -227,7 +230,7 @@ async fn power_of_two_leaves_a_slow_member_alone() {
     // Far slower than the others ever are, and still too quick to be taken for silent.
     let slow = Fault::Delay(Duration::from_millis(90));
     cluster.member(2).client_link().set(slow);
-    let calls = in_calm(&cluster, &client, 3, async || {
+    let calls = in_quiet_window(&cluster, &client, 3, async || {
         Some(spread_of(&cluster, &client, 16, 20).await)
     })
     .await;
@@ -250,10 +253,10 @@ async fn leader_first_follows_the_leader() {
         let calls = spread_of(&cluster, &client, 1, 40).await;
         (leads(&client, leader) && calls.iter().sum::<u64>() == 40).then_some((leader, calls))
     };
-    let (leader, calls) = in_calm(&cluster, &client, 3, follow).await;
+    let (leader, calls) = in_quiet_window(&cluster, &client, 3, follow).await;
     assert_eq!(calls[leader], 40, "{calls:?}");
     cluster.move_leader((leader + 1) % 3).await;
-    let (next, calls) = in_calm(&cluster, &client, 3, follow).await;
+    let (next, calls) = in_quiet_window(&cluster, &client, 3, follow).await;
     assert_ne!(next, leader);
     assert_eq!(calls[next], 40, "{calls:?}");
 }

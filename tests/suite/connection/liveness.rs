@@ -13,7 +13,7 @@ use serde_json::json;
 use testbed::{Cluster, Direction, Fault, Reply, STATUS, ScriptedServer, StatusResponse, number};
 
 use crate::support::{
-    quiet_window::ready,
+    quiet_window::ready_members,
     scripted_put::{PUT, done},
     traffic::{Readers, Writers, check_applied_at_most_once},
     wait::{until, until_async},
@@ -91,7 +91,7 @@ async fn a_member_cut_off_is_left_before_it_knows_and_taken_back_when_it_moves()
     let cut_off = (cluster.leader().await + 1) % 3;
     let writers = Writers::start(&etcd, 4, "cut-off/");
     let readers = Readers::start(&etcd, 2, "read");
-    writers.until_written(20).await;
+    writers.wait_for_writes(20).await;
     cluster.isolate(cut_off);
     let seen = || etcd.connectivity().remove(cut_off);
     until("it is left", || seen().state != ConnectivityState::Ready).await;
@@ -100,7 +100,7 @@ async fn a_member_cut_off_is_left_before_it_knows_and_taken_back_when_it_moves()
     let status = cluster.api(cut_off, "/v3/maintenance/status", json!({}));
     let leader: u64 = number(&status.await.unwrap()["leader"]);
     assert_ne!(leader, 0, "it does not know yet");
-    writers.until_written(100).await;
+    writers.wait_for_writes(100).await;
     cluster.heal();
     until("it is taken back", || {
         seen().state == ConnectivityState::Ready
@@ -149,11 +149,11 @@ async fn a_member_that_wakes_up_gets_no_requests_before_it_has_what_it_missed() 
     let etcd = Client::connect([sleeper.endpoint(), awake.endpoint()])
         .await
         .unwrap();
-    until("both are ready", || ready(&etcd) == 2).await;
+    until("both are ready", || ready_members(&etcd) == 2).await;
     slept.store(0, Ordering::Relaxed);
     until_async("it is left", async || {
         let _ = etcd.put("k", "v").await;
-        ready(&etcd) == 1
+        ready_members(&etcd) == 1
     })
     .await;
     // It has more than the other had when it fell asleep, and less than the other has now.
@@ -181,7 +181,7 @@ async fn a_member_that_wakes_up_gets_no_requests_before_it_has_what_it_missed() 
         "it was trusted for a new connection"
     );
     slept.store(200, Ordering::Relaxed);
-    until("it is taken back", || ready(&etcd) == 2).await;
+    until("it is taken back", || ready_members(&etcd) == 2).await;
 }
 
 #[tokio::test]
@@ -207,7 +207,7 @@ async fn a_member_that_reports_not_serving_gets_no_requests() {
         .await
         .unwrap();
     let state = |index: usize| etcd.connectivity()[index].state;
-    until("both are ready", || ready(&etcd) == 2).await;
+    until("both are ready", || ready_members(&etcd) == 2).await;
     serve.send_replace(2);
     until("it is avoided", || state(0) != ConnectivityState::Ready).await;
     let before = tired.count(PUT);
@@ -216,5 +216,5 @@ async fn a_member_that_reports_not_serving_gets_no_requests() {
     }
     assert_eq!(tired.count(PUT), before);
     serve.send_replace(1);
-    until("it is back", || ready(&etcd) == 2).await;
+    until("it is back", || ready_members(&etcd) == 2).await;
 }

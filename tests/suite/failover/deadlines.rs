@@ -26,7 +26,7 @@ fn range() -> Reply {
 }
 
 #[tokio::test]
-async fn what_takes_long_everywhere_is_not_begun_again_and_again() {
+async fn slow_read_is_sent_at_most_three_times() {
     let servers = [ScriptedServer::start().await, ScriptedServer::start().await];
     let slowly = Duration::from_secs(5);
     for server in &servers {
@@ -40,7 +40,7 @@ async fn what_takes_long_everywhere_is_not_begun_again_and_again() {
 }
 
 #[tokio::test]
-async fn who_names_a_member_waits_for_it() {
+async fn named_member_call_waits_for_slow_response() {
     let server = ScriptedServer::start().await;
     server.on(HASH, |_| {
         let answer = proto::HashKvResponse {
@@ -56,7 +56,7 @@ async fn who_names_a_member_waits_for_it() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_arriving_is_waited_for() {
+async fn partially_received_response_is_awaited() {
     let (slow, other) = (ScriptedServer::start().await, ScriptedServer::start().await);
     for server in [&slow, &other] {
         server.on(RANGE, |_| {
@@ -88,7 +88,7 @@ async fn an_answer_that_is_arriving_is_waited_for() {
 }
 
 #[tokio::test]
-async fn an_answer_without_a_status_is_told_at_once() {
+async fn response_without_status_fails_at_once() {
     let server = ScriptedServer::start().await;
     server.on(PUT, |_| {
         Reply::streaming(async |mut sender, _| {
@@ -110,7 +110,7 @@ async fn an_answer_without_a_status_is_told_at_once() {
 }
 
 #[tokio::test]
-async fn time_outs_of_nothing_and_of_forever_are_what_they_say() {
+async fn zero_and_maximum_timeouts_are_honoured() {
     let server = ScriptedServer::start().await;
     server.on(RANGE, |_| range());
     let etcd = Client::builder([server.endpoint()])
@@ -132,7 +132,7 @@ async fn time_outs_of_nothing_and_of_forever_are_what_they_say() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_may_have_done_something_is_not_forgotten() {
+async fn shutdown_reports_unknown_outcome_of_earlier_attempt() {
     let server = ScriptedServer::start().await;
     server.on(GRANT, |_| Reply::reset_connection());
     let etcd = Client::connect([server.endpoint()]).await.unwrap();
@@ -152,7 +152,7 @@ async fn an_attempt_that_may_have_done_something_is_not_forgotten() {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_lock_waits_on_when_the_leader_changes() {
+async fn server_lock_wait_survives_leader_change() {
     let cluster = Cluster::start(3).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let ttl = Duration::from_secs(60);
@@ -188,7 +188,7 @@ impl RetryPolicy for Classes {
 }
 
 #[tokio::test]
-async fn what_a_late_repetition_would_spoil_counts_as_a_change() {
+async fn unlock_and_proclaim_are_classified_as_mutations() {
     let server = ScriptedServer::start().await;
     let classes = Classes::default();
     let etcd = Client::builder([server.endpoint()])

@@ -15,13 +15,13 @@ use actix_etcd::{
 use testbed::{Call, Reason, Reply, ScriptedServer};
 
 use crate::support::{
-    quiet_window::ready,
+    quiet_window::ready_members,
     scripted_put::{PUT, RANGE, done, told},
     wait::until,
 };
 
 #[tokio::test]
-async fn a_write_refused_for_a_passing_reason_is_sent_again() {
+async fn transiently_rejected_write_is_retried() {
     for text in [
         "etcdserver: no leader",
         "etcdserver: too many requests",
@@ -41,7 +41,7 @@ async fn a_write_refused_for_a_passing_reason_is_sent_again() {
 }
 
 #[tokio::test]
-async fn a_learner_sends_the_write_to_another_member() {
+async fn write_refused_by_learner_moves_to_voter() {
     let (learner, voter) = (ScriptedServer::start().await, ScriptedServer::start().await);
     learner.on(PUT, |_| {
         Reply::status(9, "etcdserver: rpc not supported for learner")
@@ -57,7 +57,7 @@ async fn a_learner_sends_the_write_to_another_member() {
 }
 
 #[tokio::test]
-async fn a_write_that_timed_out_on_the_server_is_never_sent_again() {
+async fn write_with_unknown_outcome_is_not_retried() {
     for text in [
         "etcdserver: request timed out",
         "etcdserver: request timed out, possibly due to previous leader failure",
@@ -76,7 +76,7 @@ async fn a_write_that_timed_out_on_the_server_is_never_sent_again() {
 }
 
 #[tokio::test]
-async fn a_read_is_sent_again_for_all_of_these() {
+async fn read_is_retried_after_every_transient_failure() {
     let scripts: [fn(Call) -> Reply; 7] = [
         |_| Reply::close_connection(),
         |_| Reply::reset(Reason::INTERNAL_ERROR),
@@ -107,14 +107,14 @@ async fn a_read_is_sent_again_for_all_of_these() {
             .connect()
             .await
             .unwrap();
-        until("both are there", || ready(&client) == 2).await;
+        until("both are there", || ready_members(&client) == 2).await;
         client.get("k").await.unwrap();
         assert_eq!(asked.load(Ordering::Relaxed), 3);
     }
 }
 
 #[tokio::test]
-async fn a_server_that_asks_for_patience_gets_it() {
+async fn server_pushback_delays_or_stops_retries() {
     let (result, sent) = told(|call| match call.nth {
         0 => {
             Reply::status(14, "etcdserver: no leader").with_trailer("grpc-retry-pushback-ms", "300")
@@ -137,7 +137,7 @@ async fn a_server_that_asks_for_patience_gets_it() {
 }
 
 #[tokio::test]
-async fn a_policy_can_forbid_retries_but_not_allow_a_write_twice() {
+async fn policy_can_forbid_but_not_force_retries() {
     let server = ScriptedServer::start().await;
     server.on(PUT, |_| Reply::status(14, "etcdserver: no leader"));
     let never = Client::builder([server.endpoint()])

@@ -88,19 +88,19 @@ async fn storm(answer: fn() -> Reply) -> usize {
 }
 
 #[tokio::test]
-async fn a_thousand_calls_against_members_that_refuse_stay_within_the_budget_at_any_second() {
+async fn rejected_calls_stay_within_retry_budget() {
     let most = storm(|| Reply::status(14, "etcdserver: request timed out")).await;
     assert!(most > 50, "it does use its budget: {most} within a second");
 }
 
 #[tokio::test]
-async fn a_thousand_calls_against_members_that_hang_up_stay_within_the_budget_at_any_second() {
+async fn calls_on_closed_connections_respect_retry_budget() {
     let most = storm(Reply::close_connection).await;
     assert!(most > 0, "it does try again");
 }
 
 #[tokio::test]
-async fn a_thousand_calls_against_a_dead_cluster_dial_little() {
+async fn calls_to_dead_cluster_open_few_connections() {
     let cluster = testbed::Cluster::start(3).await;
     let etcd = Client::builder(cluster.endpoints())
         .request_timeout(3 * SECOND)

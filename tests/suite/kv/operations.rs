@@ -27,7 +27,7 @@ fn keys(found: &GetResponse) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn every_option_of_get_reaches_the_server() {
+async fn get_sends_every_option() {
     let (_cluster, etcd) = single().await;
     // Keys, values and revisions are sorted differently, so that no order can pass for another.
     let mut revisions = Vec::new();
@@ -148,7 +148,7 @@ async fn every_option_of_get_reaches_the_server() {
 }
 
 #[tokio::test]
-async fn every_option_of_put_and_delete_reaches_the_server() {
+async fn put_and_delete_send_every_option() {
     let (cluster, etcd) = single().await;
     cluster
         .api(0, "/v3/lease/grant", json!({"ID": 77, "TTL": 600}))
@@ -184,7 +184,7 @@ async fn every_option_of_put_and_delete_reaches_the_server() {
 }
 
 #[tokio::test]
-async fn transactions_compare_every_target_with_every_operator() {
+async fn txn_compares_every_target_with_every_operator() {
     let (cluster, etcd) = single().await;
     cluster
         .api(0, "/v3/lease/grant", json!({"ID": 7, "TTL": 600}))
@@ -223,7 +223,7 @@ async fn transactions_compare_every_target_with_every_operator() {
 }
 
 #[tokio::test]
-async fn transactions_nest_and_answer_in_order() {
+async fn nested_txn_returns_responses_in_order() {
     let (_cluster, etcd) = single().await;
     etcd.put("b", "old").await.unwrap();
     let done = etcd
@@ -271,7 +271,7 @@ async fn transactions_nest_and_answer_in_order() {
 }
 
 #[tokio::test]
-async fn a_compacted_revision_is_told_as_such() {
+async fn read_of_compacted_revision_fails() {
     let (_cluster, etcd) = single().await;
     let first = etcd.put("k", "1").await.unwrap().header.revision;
     let second = etcd.put("k", "2").await.unwrap().header.revision;
@@ -285,7 +285,7 @@ async fn a_compacted_revision_is_told_as_such() {
 }
 
 #[tokio::test]
-async fn pages_show_one_revision_whatever_is_written_meanwhile() {
+async fn pages_show_one_revision_during_writes() {
     let (_cluster, etcd) = single().await;
     for n in 0..95 {
         etcd.put(format!("page/{n:03}"), "old").await.unwrap();
@@ -322,7 +322,7 @@ async fn pages_show_one_revision_whatever_is_written_meanwhile() {
 }
 
 #[tokio::test]
-async fn a_range_of_more_than_four_megabytes_is_read_in_one_go() {
+async fn range_over_four_megabytes_is_returned_whole() {
     let (cluster, etcd) = single().await;
     let large = vec![b'x'; 1 << 20];
     for n in 0..9 {
@@ -348,7 +348,7 @@ async fn a_range_of_more_than_four_megabytes_is_read_in_one_go() {
 }
 
 #[tokio::test]
-async fn keys_and_values_are_any_bytes() {
+async fn keys_and_values_accept_any_bytes() {
     let (_cluster, etcd) = single().await;
     let all: Vec<u8> = (0..=255).collect();
     etcd.put(&all, &all).await.unwrap();

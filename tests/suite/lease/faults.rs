@@ -10,9 +10,9 @@ use testbed::{
 use tokio_stream::StreamExt;
 
 use crate::support::{
-    lease_record::Recorder,
-    lease_server::Lessor,
-    machine_delay::Lateness,
+    lease_recorder::LeaseRecorder,
+    lease_server::LeaseServer,
+    machine_delay::MachineDelay,
     wait::{hold, until},
 };
 
@@ -54,7 +54,7 @@ where
 {
     let (cluster, etcd, lease) = kept_lease().await;
     etcd.put("mine", "alive").lease(&lease).await.unwrap();
-    let recorder = Recorder::start(&lease, Some(&cluster));
+    let recorder = LeaseRecorder::start(&lease, Some(&cluster));
     for member in cluster.members() {
         begin(&cluster, &member).await;
         hold(FAULT).await;
@@ -70,8 +70,8 @@ where
 /// Runs a lease through a fault of the link to the member that keeps it: only a missing answer can tell.
 async fn moves_on_from(fault: Fault) {
     let (cluster, _etcd, lease) = kept_lease().await;
-    let recorder = Recorder::start(&lease, Some(&cluster));
-    let lateness = Lateness::watch();
+    let recorder = LeaseRecorder::start(&lease, Some(&cluster));
+    let machine_delay = MachineDelay::measure();
     for _ in 0..ROUNDS {
         let leader = cluster.member(cluster.leader().await);
         leader.client_link().set(fault);
@@ -81,13 +81,13 @@ async fn moves_on_from(fault: Fault) {
         hold(TTL).await;
     }
     let gap = longest_gap(&recorder.check_alive().await);
-    let late = lateness.worst();
+    let late = machine_delay.worst();
     println!("longest gap {gap:?}, machine late {late:?}");
     assert!(gap < LONGEST_GAP + 3 * late, "{gap:?}, late {late:?}");
 }
 
 #[tokio::test]
-async fn a_lease_lives_through_killed_members() {
+async fn lease_survives_killed_members() {
     live_through(
         async |_, member| member.kill(),
         async |_, member| member.start().await,
@@ -99,7 +99,7 @@ async fn a_lease_lives_through_killed_members() {
 /// it learns that others lead (seen with 3.7.2: the lease is gone in the moment it steps down). No client can help
 /// that, so a leader does not wake.
 #[tokio::test]
-async fn a_lease_lives_through_frozen_members() {
+async fn lease_survives_frozen_members() {
     let leads = Cell::new(false);
     live_through(
         async |cluster, member| {
@@ -119,7 +119,7 @@ async fn a_lease_lives_through_frozen_members() {
 }
 
 #[tokio::test]
-async fn a_lease_lives_through_members_cut_off_from_their_peers() {
+async fn lease_survives_isolated_members() {
     live_through(
         async |cluster, member| cluster.isolate(member.index()),
         async |cluster, _| cluster.heal(),
@@ -128,17 +128,17 @@ async fn a_lease_lives_through_members_cut_off_from_their_peers() {
 }
 
 #[tokio::test]
-async fn a_lease_moves_on_from_frozen_links() {
+async fn lease_moves_off_frozen_links() {
     moves_on_from(Fault::Freeze).await;
 }
 
 #[tokio::test]
-async fn a_lease_moves_on_from_links_that_carry_no_answers() {
+async fn lease_moves_off_half_open_links() {
     moves_on_from(Fault::HalfOpen(Direction::ToClient)).await;
 }
 
 #[tokio::test]
-async fn a_lease_lives_through_resets_and_refusals() {
+async fn lease_survives_connection_resets() {
     live_through(
         async |_, member| member.client_link().set(Fault::Reset),
         async |_, member| member.client_link().heal(),
@@ -147,9 +147,9 @@ async fn a_lease_lives_through_resets_and_refusals() {
 }
 
 #[tokio::test]
-async fn a_lease_lives_through_leader_changes_in_a_loop() {
+async fn lease_survives_repeated_leader_changes() {
     let (cluster, _etcd, lease) = kept_lease().await;
-    let recorder = Recorder::start(&lease, Some(&cluster));
+    let recorder = LeaseRecorder::start(&lease, Some(&cluster));
     let chaos = Chaos::from_env("leader changes")
         .at_least(Duration::from_secs(30))
         .pauses(Duration::from_millis(50), Duration::from_millis(500));
@@ -160,11 +160,11 @@ async fn a_lease_lives_through_leader_changes_in_a_loop() {
 }
 
 #[tokio::test]
-async fn leases_live_through_chaos() {
+async fn lease_survives_random_faults() {
     let cluster = Cluster::start(3).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let lease = etcd.lease(2 * TTL).keep_alive().await.unwrap();
-    let recorder = Recorder::start(&lease, Some(&cluster));
+    let recorder = LeaseRecorder::start(&lease, Some(&cluster));
     let chaos = Chaos::from_env("leases");
     chaos.run(&cluster, &ChaosKind::ALL).await;
     recorder.check_alive().await;
@@ -172,14 +172,14 @@ async fn leases_live_through_chaos() {
 }
 
 #[tokio::test]
-async fn crashes_of_every_actor_involved_cost_no_lease() {
+async fn leases_survive_crashes_of_every_actor() {
     let cluster = Cluster::start(3).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let mut leases = Vec::new();
     for _ in 0..50 {
         leases.push(etcd.lease(2 * TTL).keep_alive().await.unwrap());
     }
-    let recorder = Recorder::start(&leases[0], Some(&cluster));
+    let recorder = LeaseRecorder::start(&leases[0], Some(&cluster));
     let writers: Vec<_> = (0..8).map(|_| tokio::spawn(write(etcd.clone()))).collect();
     let endpoints = cluster.endpoints();
     // For longer than a lease lives. A supervisor pauses longer after each crash in a row: few for each actor, and every
@@ -216,9 +216,11 @@ async fn crashes_of_every_actor_involved_cost_no_lease() {
 }
 
 #[tokio::test]
-async fn keepalives_in_the_hands_of_a_keeper_that_crashes_are_sent_all_the_same() {
-    let lessor = Lessor::start().await;
-    let etcd = Client::connect([lessor.server.endpoint()]).await.unwrap();
+async fn crashed_keeper_still_sends_due_keepalives() {
+    let lease_server = LeaseServer::start().await;
+    let etcd = Client::connect([lease_server.server.endpoint()])
+        .await
+        .unwrap();
     let mut leases = Vec::new();
     for _ in 0..20 {
         leases.push(etcd.lease(TTL).keep_alive().await.unwrap());
@@ -226,11 +228,14 @@ async fn keepalives_in_the_hands_of_a_keeper_that_crashes_are_sent_all_the_same(
     for _ in 0..3 {
         let before: Vec<_> = leases
             .iter()
-            .map(|lease| lessor.count(lease.id()))
+            .map(|lease| lease_server.keepalive_count(lease.id()))
             .collect();
         testing::crash_lease_keeper_when_due(&etcd);
         for (lease, before) in leases.iter().zip(before) {
-            until("it is kept on", || lessor.count(lease.id()) > before + 1).await;
+            until("it is kept on", || {
+                lease_server.keepalive_count(lease.id()) > before + 1
+            })
+            .await;
         }
     }
     for lease in &leases {

@@ -12,8 +12,8 @@ use tokio::time::timeout;
 use tokio_stream::StreamExt;
 
 use crate::support::{
-    lease_record::Recorder,
-    machine_delay::Lateness,
+    lease_recorder::LeaseRecorder,
+    machine_delay::MachineDelay,
     wait::{hold, until, until_async},
 };
 
@@ -35,7 +35,7 @@ async fn gone(etcd: &Client, lease: i64) {
 }
 
 #[tokio::test]
-async fn a_lease_is_granted_asked_for_listed_renewed_and_revoked() {
+async fn lease_supports_every_operation_until_revoked() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let lease = etcd.lease(Duration::from_millis(9_500)).await.unwrap();
     assert!(lease.id() > 0);
@@ -65,7 +65,7 @@ async fn a_lease_is_granted_asked_for_listed_renewed_and_revoked() {
 }
 
 #[tokio::test]
-async fn an_id_of_the_user_is_taken_once() {
+async fn chosen_lease_id_is_granted_once() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let lease = etcd.lease(10 * SECOND).id(4711).await.unwrap();
     assert_eq!(lease.id(), 4711);
@@ -82,10 +82,10 @@ async fn an_id_of_the_user_is_taken_once() {
 }
 
 #[tokio::test]
-async fn a_kept_lease_outlives_its_ttl_and_a_dropped_one_does_not() {
+async fn kept_lease_outlives_ttl_until_dropped() {
     let (cluster, etcd) = cluster_and_client(1).await;
     let lease = etcd.lease(4 * SECOND).keep_alive().await.unwrap();
-    let recorder = Recorder::start(&lease, Some(&cluster));
+    let recorder = LeaseRecorder::start(&lease, Some(&cluster));
     let mut events = lease.events();
     for _ in 0..8 {
         let event = events.next().await;
@@ -104,7 +104,7 @@ async fn a_kept_lease_outlives_its_ttl_and_a_dropped_one_does_not() {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_not_kept_ends_with_its_time() {
+async fn unkept_lease_expires_after_ttl() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let lease = etcd.lease(2 * SECOND).await.unwrap();
     gone(&etcd, lease.id()).await;
@@ -112,7 +112,7 @@ async fn a_lease_that_is_not_kept_ends_with_its_time() {
 }
 
 #[tokio::test]
-async fn keeping_can_begin_later() {
+async fn keep_alive_can_start_after_grant() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let mut lease = etcd.lease(6 * SECOND).await.unwrap();
     hold(SECOND).await;
@@ -129,7 +129,7 @@ async fn keeping_can_begin_later() {
 }
 
 #[tokio::test]
-async fn revoke_on_drop_revokes_at_once_and_detach_leaves_alone() {
+async fn revoke_on_drop_revokes_unless_detached() {
     let (cluster, etcd) = cluster_and_client(1).await;
     let doomed = |ttl| etcd.lease(ttl).revoke_on_drop();
     let kept = doomed(60 * SECOND).keep_alive().await.unwrap();
@@ -150,7 +150,7 @@ async fn revoke_on_drop_revokes_at_once_and_detach_leaves_alone() {
 }
 
 #[tokio::test]
-async fn the_last_handle_of_a_client_still_revokes() {
+async fn dropped_lease_revokes_after_client_is_dropped() {
     let (cluster, etcd) = cluster_and_client(1).await;
     let other = Client::connect(cluster.endpoints()).await.unwrap();
     let lease = etcd
@@ -167,7 +167,7 @@ async fn the_last_handle_of_a_client_still_revokes() {
 }
 
 #[tokio::test]
-async fn a_lease_whose_id_was_granted_again_is_lost_and_does_not_end_the_new_one() {
+async fn stale_lease_does_not_revoke_regranted_id() {
     let (cluster, etcd) = cluster_and_client(1).await;
     let other = Client::connect(cluster.endpoints()).await.unwrap();
     let mut new = Vec::new();
@@ -192,11 +192,11 @@ async fn a_lease_whose_id_was_granted_again_is_lost_and_does_not_end_the_new_one
 }
 
 #[tokio::test]
-async fn a_lease_revoked_by_someone_is_told_as_such() {
+async fn revoked_lease_reports_revocation() {
     let (cluster, etcd) = cluster_and_client(1).await;
     let lease = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
-    let recorder = Recorder::start(&lease, Some(&cluster));
-    recorder.revoking();
+    let recorder = LeaseRecorder::start(&lease, Some(&cluster));
+    recorder.set_revoked();
     etcd.revoke(&lease).await.unwrap();
     assert_eq!(lease.lost().await, LostReason::Revoked);
     assert_eq!(lease.remaining(), Duration::ZERO);
@@ -208,7 +208,7 @@ async fn a_lease_revoked_by_someone_is_told_as_such() {
 }
 
 #[tokio::test]
-async fn a_lease_that_expired_is_told_so_only_after_its_deadline() {
+async fn lease_reports_expiry_only_after_deadline() {
     let (cluster, etcd) = cluster_and_client(3).await;
     let lease = etcd
         .lease(2 * SECOND)
@@ -216,7 +216,7 @@ async fn a_lease_that_expired_is_told_so_only_after_its_deadline() {
         .give_up_after(60 * SECOND)
         .await
         .unwrap();
-    let recorder = Recorder::start(&lease, Some(&cluster));
+    let recorder = LeaseRecorder::start(&lease, Some(&cluster));
     for member in cluster.members() {
         member.client_link().set(testbed::Fault::Freeze);
     }
@@ -239,12 +239,12 @@ async fn a_lease_that_expired_is_told_so_only_after_its_deadline() {
 }
 
 #[tokio::test]
-async fn an_outage_of_all_members_is_lived_through_if_etcd_kept_the_lease() {
+async fn lease_survives_full_outage_if_etcd_kept_it() {
     let (cluster, etcd) = cluster_and_client(3).await;
     let grant = etcd.lease(6 * SECOND).keep_alive();
     // Members may take their time to start again.
     let lease = grant.give_up_after(AT_MOST).await.unwrap();
-    let recorder = Recorder::start(&lease, Some(&cluster));
+    let recorder = LeaseRecorder::start(&lease, Some(&cluster));
     for member in cluster.members() {
         member.kill();
     }
@@ -271,7 +271,7 @@ async fn an_outage_of_all_members_is_lived_through_if_etcd_kept_the_lease() {
 }
 
 #[tokio::test]
-async fn a_lease_nobody_confirms_is_given_up_when_it_was_said() {
+async fn unconfirmed_lease_is_lost_after_give_up_time() {
     let (cluster, etcd) = cluster_and_client(1).await;
     let lease = etcd
         .lease(2 * SECOND)
@@ -280,7 +280,7 @@ async fn a_lease_nobody_confirms_is_given_up_when_it_was_said() {
         .await
         .unwrap();
     let mut events = lease.events();
-    let lateness = Lateness::watch();
+    let machine_delay = MachineDelay::measure();
     cluster.member(0).freeze();
     // One that was on its way may still have renewed it.
     let mut deadline = lease.deadline();
@@ -295,16 +295,16 @@ async fn a_lease_nobody_confirms_is_given_up_when_it_was_said() {
     });
     assert_eq!(lost.await, Ok(LostReason::NeverConfirmed));
     let after = Instant::now().saturating_duration_since(deadline);
-    let late = lateness.worst();
+    let late = machine_delay.worst();
     assert!(after >= SECOND, "{after:?}");
     assert!(after < 2 * SECOND + 3 * late, "{after:?}, late {late:?}");
 }
 
 #[tokio::test]
-async fn an_application_that_blocks_its_thread_keeps_its_lease() {
+async fn blocked_application_thread_keeps_its_lease() {
     let (cluster, etcd) = cluster_and_client(1).await;
     let lease = etcd.lease(4 * SECOND).keep_alive().await.unwrap();
-    let recorder = Recorder::start(&lease, None);
+    let recorder = LeaseRecorder::start(&lease, None);
     std::thread::sleep(9 * SECOND);
     assert!(lease.remaining() > Duration::ZERO);
     assert!(lease.time_to_live().await.unwrap().remaining.is_some());
@@ -313,7 +313,7 @@ async fn an_application_that_blocks_its_thread_keeps_its_lease() {
 }
 
 #[tokio::test]
-async fn a_thousand_leases_share_one_stream_a_connection() {
+async fn thousand_leases_share_one_stream_per_connection() {
     let (cluster, etcd) = cluster_and_client(3).await;
     until("every member is connected", || {
         let mut members = etcd.connectivity().into_iter();
@@ -365,7 +365,7 @@ impl Handler<LeaseNews> for Listener {
 }
 
 #[actix::test]
-async fn an_actor_is_sent_the_same() {
+async fn actor_receives_lease_events() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let (heard, mut hears) = tokio::sync::mpsc::unbounded_channel();
     let listener = Listener(heard).start();

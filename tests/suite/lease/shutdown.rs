@@ -15,7 +15,7 @@ use testbed::{Cluster, Reply};
 use tokio::{sync::Notify, task::JoinHandle, time::timeout};
 
 use crate::support::{
-    lease_server::{GRANT, Lessor, REVOKE, granted, held},
+    lease_server::{GRANT, LeaseServer, REVOKE, grant_response, respond_when_notified},
     wait::until,
 };
 
@@ -24,15 +24,15 @@ const TTL: Duration = Duration::from_secs(60);
 const AT_MOST: Duration = Duration::from_secs(30);
 
 /// A client that is being shut down: it waits for a lease to be revoked until that is let go.
-async fn ending(lessor: &Lessor, etcd: &Client) -> (JoinHandle<()>, Arc<Notify>) {
+async fn ending(lease_server: &LeaseServer, etcd: &Client) -> (JoinHandle<()>, Arc<Notify>) {
     let grant = etcd.lease(TTL).keep_alive().revoke_on_drop();
     let doomed = grant.await.unwrap();
     let (id, go) = (doomed.id(), Arc::new(Notify::new()));
     let held_up = go.clone();
-    lessor.server.on(REVOKE, move |call| {
+    lease_server.server.on(REVOKE, move |call| {
         let answer = LeaseRevokeResponse::default();
         if LeaseRevokeRequest::decode(call.body).unwrap().id == id {
-            held(answer, &held_up)
+            respond_when_notified(answer, &held_up)
         } else {
             Reply::message(&answer)
         }
@@ -42,7 +42,10 @@ async fn ending(lessor: &Lessor, etcd: &Client) -> (JoinHandle<()>, Arc<Notify>)
         client.shutdown().await;
         drop(doomed);
     });
-    until("it is being shut down", || lessor.server.count(REVOKE) == 1).await;
+    until("it is being shut down", || {
+        lease_server.server.count(REVOKE) == 1
+    })
+    .await;
     (ending, go)
 }
 
@@ -53,14 +56,8 @@ async fn cluster_and_clients() -> (Cluster, Client, Client) {
     (cluster, etcd, other)
 }
 
-async fn server_and_client() -> (Lessor, Client) {
-    let lessor = Lessor::start().await;
-    let etcd = Client::connect([lessor.server.endpoint()]).await.unwrap();
-    (lessor, etcd)
-}
-
 #[tokio::test]
-async fn shutdown_revokes_what_was_asked_to_be_and_tells_all() {
+async fn shutdown_revokes_leases_marked_revoke_on_drop() {
     let (_cluster, etcd, other) = cluster_and_clients().await;
     let mut doomed = Vec::new();
     for _ in 0..100 {
@@ -74,7 +71,7 @@ async fn shutdown_revokes_what_was_asked_to_be_and_tells_all() {
 }
 
 #[tokio::test]
-async fn shutdown_revokes_what_is_not_kept_but_was_asked_to_be_revoked() {
+async fn shutdown_revokes_unkept_leases_marked_revoke_on_drop() {
     let (_cluster, etcd, other) = cluster_and_clients().await;
     let _asked_for_at_first = etcd.lease(TTL).revoke_on_drop().await.unwrap();
     let later = etcd.lease(TTL).await.unwrap();
@@ -86,7 +83,7 @@ async fn shutdown_revokes_what_is_not_kept_but_was_asked_to_be_revoked() {
 }
 
 #[tokio::test]
-async fn shutdown_is_bounded_when_nobody_answers() {
+async fn shutdown_is_bounded_without_responses() {
     let (cluster, etcd, _) = cluster_and_clients().await;
     let _lease = etcd.lease(TTL).keep_alive().revoke_on_drop().await.unwrap();
     cluster.member(0).freeze();
@@ -100,46 +97,46 @@ async fn shutdown_is_bounded_when_nobody_answers() {
 }
 
 #[tokio::test]
-async fn no_lease_is_granted_by_a_client_that_is_being_shut_down() {
-    let (lessor, etcd) = server_and_client().await;
-    let (ending, go) = ending(&lessor, &etcd).await;
-    let granted = lessor.server.count(GRANT);
+async fn closing_client_grants_no_lease() {
+    let (lease_server, etcd) = LeaseServer::start_with_client().await;
+    let (ending, go) = ending(&lease_server, &etcd).await;
+    let granted = lease_server.server.count(GRANT);
     let error = etcd.lease(TTL).keep_alive().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Shutdown);
-    assert_eq!(lessor.server.count(GRANT), granted);
+    assert_eq!(lease_server.server.count(GRANT), granted);
     go.notify_one();
     timeout(AT_MOST, ending).await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn a_lease_granted_while_the_client_is_shut_down_is_taken_back() {
-    let (lessor, etcd) = server_and_client().await;
+async fn lease_granted_during_shutdown_is_revoked() {
+    let (lease_server, etcd) = LeaseServer::start_with_client().await;
     let arrives = Arc::new(Notify::new());
     let held_up = arrives.clone();
-    lessor.server.on(GRANT, move |call| {
-        let answer = granted(&call);
+    lease_server.server.on(GRANT, move |call| {
+        let answer = grant_response(&call);
         if answer.id == 4711 {
-            held(answer, &held_up)
+            respond_when_notified(answer, &held_up)
         } else {
             Reply::message(&answer)
         }
     });
     let grant = etcd.lease(TTL).id(4711).keep_alive().timeout(AT_MOST);
     let grant = tokio::spawn(grant.into_future());
-    until("it is asked for", || lessor.server.count(GRANT) == 1).await;
-    let (ending, go) = ending(&lessor, &etcd).await;
+    until("it is asked for", || lease_server.server.count(GRANT) == 1).await;
+    let (ending, go) = ending(&lease_server, &etcd).await;
     arrives.notify_one();
     let error = grant.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Shutdown);
     assert_eq!(error.outcome(), Outcome::Rejected, "{error:?}");
-    assert!(lessor.revoked().contains(&4711));
+    assert!(lease_server.revoked().contains(&4711));
     go.notify_one();
     timeout(AT_MOST, ending).await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn a_lease_to_be_kept_by_a_client_that_was_shut_down_is_lost() {
-    let (_lessor, etcd) = server_and_client().await;
+async fn keep_alive_after_shutdown_loses_lease() {
+    let (_lessor, etcd) = LeaseServer::start_with_client().await;
     let mut lease = etcd.lease(TTL).await.unwrap();
     etcd.shutdown().await;
     lease.keep_alive();
@@ -148,9 +145,9 @@ async fn a_lease_to_be_kept_by_a_client_that_was_shut_down_is_lost() {
 }
 
 #[tokio::test]
-async fn a_second_shutdown_does_not_disturb_the_first() {
-    let (lessor, etcd) = server_and_client().await;
-    lessor.server.on(REVOKE, |_| {
+async fn second_shutdown_does_not_interrupt_first() {
+    let (lease_server, etcd) = LeaseServer::start_with_client().await;
+    lease_server.server.on(REVOKE, |_| {
         Reply::message(&LeaseRevokeResponse::default()).after(Duration::from_millis(50))
     });
     let mut doomed = Vec::new();
@@ -161,5 +158,5 @@ async fn a_second_shutdown_does_not_disturb_the_first() {
     }
     let again = etcd.clone();
     tokio::join!(etcd.shutdown(), again.shutdown());
-    assert_eq!(lessor.server.count(REVOKE), 200);
+    assert_eq!(lease_server.server.count(REVOKE), 200);
 }

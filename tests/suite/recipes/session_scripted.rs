@@ -20,7 +20,7 @@ use tokio::{sync::Notify, time::timeout};
 use tokio_stream::{Stream, StreamExt};
 
 use crate::support::{
-    lease_server::{Answer, GRANT, Lessor, granted, held},
+    lease_server::{GRANT, KeepaliveResponse, LeaseServer, grant_response, respond_when_notified},
     wait::until,
 };
 
@@ -31,7 +31,7 @@ const TTL: Duration = Duration::from_secs(600);
 const AT_MOST: Duration = Duration::from_secs(30);
 
 /// A server that takes puts, a client, and a session that heals.
-async fn session(keys: &[&'static str]) -> (Lessor, Client, Session) {
+async fn session(keys: &[&'static str]) -> (LeaseServer, Client, Session) {
     let request_timeout = Duration::from_secs(5);
     session_with(request_timeout, keys).await
 }
@@ -39,8 +39,8 @@ async fn session(keys: &[&'static str]) -> (Lessor, Client, Session) {
 async fn session_with(
     request_timeout: Duration,
     keys: &[&'static str],
-) -> (Lessor, Client, Session) {
-    let lessor = Lessor::start().await;
+) -> (LeaseServer, Client, Session) {
+    let lessor = LeaseServer::start().await;
     lessor.server.on("/etcdserverpb.KV/Put", |_| {
         Reply::message(&PutResponse {
             header: Some(header()),
@@ -101,14 +101,14 @@ fn key_of(call: &testbed::Call) -> Vec<u8> {
 }
 
 /// Ends the session's lease on the server, and lets the client find out.
-async fn lose(lessor: &Lessor, etcd: &Client, session: &Session) {
+async fn lose(lessor: &LeaseServer, etcd: &Client, session: &Session) {
     let lease = session.lease().unwrap();
-    lessor.answer(lease, Answer::Ttl(0));
+    lessor.set_response(lease, KeepaliveResponse::Ttl(0));
     let _ = etcd.keep_alive_once(lease).await;
 }
 
 /// Ends the session's lease, and lets no attempt to heal it succeed.
-async fn lose_for_ever(lessor: &Lessor, etcd: &Client, session: &Session) {
+async fn lose_for_ever(lessor: &LeaseServer, etcd: &Client, session: &Session) {
     lessor.server.on(GRANT, |_| Reply::status(2, "not now"));
     let before = lessor.server.count(GRANT);
     lose(lessor, etcd, session).await;
@@ -223,9 +223,9 @@ async fn a_session_dropped_while_its_new_lease_is_granted_leaves_none() {
     let (new, held_up) = (Arc::new(Mutex::new(0)), arrives.clone());
     let noted = new.clone();
     lessor.server.on(GRANT, move |call| {
-        let answer = granted(&call);
+        let answer = grant_response(&call);
         *noted.lock().unwrap() = answer.id;
-        held(answer, &held_up)
+        respond_when_notified(answer, &held_up)
     });
     let before = lessor.server.count(GRANT);
     lose(&lessor, &etcd, &session).await;

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use prost::Message;
 use testbed::Reply;
 
-use crate::support::lease_server::Lessor;
+use crate::support::lease_server::LeaseServer;
 
 const TXN: &str = "/etcdserverpb.KV/Txn";
 
@@ -40,7 +40,7 @@ type Decide = Box<dyn FnMut(&TxnRequest) -> Fate + Send>;
 
 /// The server; its leases live for as long as they are kept.
 pub struct ScriptedStore {
-    _lessor: Lessor,
+    _lessor: LeaseServer,
     state: Arc<Mutex<State>>,
 }
 
@@ -53,7 +53,7 @@ struct State {
 
 impl ScriptedStore {
     pub async fn start() -> (Self, Client) {
-        let lessor = Lessor::start().await;
+        let lessor = LeaseServer::start().await;
         let state = Arc::new(Mutex::new(State {
             revision: 1,
             keys: BTreeMap::new(),

@@ -9,16 +9,20 @@ use testbed::{Chaos, ChaosKind, Cluster, validators::Request};
 
 use crate::support::{
     wait::until_async,
-    watch_record::{Load, PROGRESS, Recorded, bookmarks, truth},
+    watch_recorder::{PROGRESS_INTERVAL, WatchRecorder, actual_history, progress_count},
+    write_load::WriteLoad,
 };
 
 /// A revision that is not there when the watches are opened.
 const LATER: i64 = 150;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watch_keeps_its_six_promises_while_members_and_links_fail_at_random() {
+async fn watch_keeps_guarantees_under_random_faults() {
     let cluster = Cluster::builder().members(3);
-    let cluster = cluster.progress_notify_interval(PROGRESS).start().await;
+    let cluster = cluster
+        .progress_notify_interval(PROGRESS_INTERVAL)
+        .start()
+        .await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let prev_kv = |request: Request| Request {
         prev_kv: true,
@@ -39,7 +43,7 @@ async fn a_watch_keeps_its_six_promises_while_members_and_links_fail_at_random()
     ];
     let mut watches = Vec::new();
     for (name, request) in requests {
-        watches.push(Recorded::open(name, &etcd, request).await);
+        watches.push(WatchRecorder::open(name, &etcd, request).await);
     }
     let asking = etcd.watch("k/0").await.unwrap();
     let progress = tokio::spawn(async move {
@@ -49,18 +53,18 @@ async fn a_watch_keeps_its_six_promises_while_members_and_links_fail_at_random()
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     });
-    let load = Load::start(&etcd);
+    let load = WriteLoad::start(&etcd);
     let chaos = Chaos::from_env("watch");
     let faults = chaos.run(&cluster, &ChaosKind::ALL).await;
     progress.abort();
     let later = async || cluster.revision().await > LATER;
     until_async("the watch of the future has something to tell", later).await;
     let last = load.stop(&etcd).await;
-    let history = truth(&cluster).await;
+    let history = actual_history(&cluster).await;
     println!("{} faults, {last} revisions", faults.len());
     let mut told = 0;
     for watch in watches {
-        told += bookmarks(&watch.check(last, &history).await);
+        told += progress_count(&watch.check(last, &history).await);
     }
     assert!(told > 0, "no progress was told while things failed");
     println!("progress told {told} times");

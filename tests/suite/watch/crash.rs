@@ -11,12 +11,11 @@ use testbed::{
     validators::{Record, Request},
 };
 
-use crate::{
-    support::{
-        wait::until_async,
-        watch_record::{Load, PROGRESS, Recorded, bookmarks, truth},
-    },
-    watch::operations::{item, last_item, next},
+use crate::support::{
+    wait::until_async,
+    watch_items::{next_change, next_item, read_to_end},
+    watch_recorder::{PROGRESS_INTERVAL, WatchRecorder, actual_history, progress_count},
+    write_load::WriteLoad,
 };
 
 type CrashWatch = Box<dyn Fn() + Send>;
@@ -30,7 +29,10 @@ const WRITES: i64 = 25;
 /// Crashes something now and then while writes go on; gives all that the watches told.
 async fn under_load(crash: impl AsyncFn(&Client, &[CrashWatch])) -> Vec<Vec<Record>> {
     let cluster = Cluster::builder().members(3);
-    let cluster = cluster.progress_notify_interval(PROGRESS).start().await;
+    let cluster = cluster
+        .progress_notify_interval(PROGRESS_INTERVAL)
+        .start()
+        .await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let mut watches = Vec::new();
     let mut actors: Vec<CrashWatch> = Vec::new();
@@ -39,9 +41,9 @@ async fn under_load(crash: impl AsyncFn(&Client, &[CrashWatch])) -> Vec<Vec<Reco
         let open = etcd.watch("k/").prefix().notices().progress_notify();
         let watch = open.start_revision(n % 2).await.unwrap();
         actors.push(Box::new(crash_watch(&watch)));
-        watches.push(Recorded::read(&format!("watch {n}"), watch, request));
+        watches.push(WatchRecorder::record(&format!("watch {n}"), watch, request));
     }
-    let load = Load::start(&etcd);
+    let load = WriteLoad::start(&etcd);
     for _ in 0..CRASHES {
         let writes = cluster.revision().await + WRITES;
         let go_on = async || cluster.revision().await >= writes;
@@ -49,19 +51,19 @@ async fn under_load(crash: impl AsyncFn(&Client, &[CrashWatch])) -> Vec<Vec<Reco
         crash(&etcd, &actors).await;
     }
     let last = load.stop(&etcd).await;
-    let history = truth(&cluster).await;
+    let history = actual_history(&cluster).await;
     let mut told = Vec::new();
     for watch in watches {
         told.push(watch.check(last, &history).await);
     }
-    let progress: usize = told.iter().map(|records| bookmarks(records)).sum();
+    let progress: usize = told.iter().map(|records| progress_count(records)).sum();
     assert!(progress > 0, "no progress was told under load");
     etcd.shutdown().await;
     told
 }
 
 #[tokio::test]
-async fn a_panic_of_the_watch_actor_costs_nothing() {
+async fn watch_actor_panic_loses_no_event() {
     let told = under_load(async |_, actors| actors.iter().for_each(|crash| crash())).await;
     for records in told {
         assert!(records.contains(&Record::Disconnected), "it was told");
@@ -70,7 +72,7 @@ async fn a_panic_of_the_watch_actor_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_panic_of_the_streams_actor_costs_nothing() {
+async fn stream_actor_panic_loses_no_event() {
     let told = under_load(async |etcd, _| crash_watch_streams(etcd)).await;
     for records in told {
         assert!(records.contains(&Record::Resumed), "nothing was crashed");
@@ -78,7 +80,7 @@ async fn a_panic_of_the_streams_actor_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_panic_of_the_hub_costs_nothing() {
+async fn hub_panic_loses_no_event() {
     let rounds = Cell::new(0);
     let told = under_load(async |etcd, _| {
         rounds.set(rounds.get() + 1);
@@ -94,7 +96,7 @@ async fn a_panic_of_the_hub_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_panic_of_the_connections_actor_costs_nothing() {
+async fn connection_actor_panic_loses_no_event() {
     under_load(async |etcd, _| {
         for endpoint in etcd.endpoints() {
             let crashed = crash_connection_now(etcd, &endpoint).await;
@@ -105,7 +107,7 @@ async fn a_panic_of_the_connections_actor_costs_nothing() {
 }
 
 #[tokio::test]
-async fn what_crashed_goes_on_and_still_ends_with_the_client() {
+async fn crashed_watch_continues_and_ends_at_shutdown() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let mut watch = etcd.watch("k").await.unwrap();
@@ -113,12 +115,12 @@ async fn what_crashed_goes_on_and_still_ends_with_the_client() {
     crash();
     assert!(crash_watch_hub(&etcd).await);
     etcd.put("k", "v").await.unwrap();
-    next(&mut watch).await;
+    next_change(&mut watch).await;
     let mut second = etcd.watch("k").await.unwrap();
     etcd.put("k", "w").await.unwrap();
-    assert!(matches!(item(&mut second).await, WatchItem::Events(_)));
+    assert!(matches!(next_item(&mut second).await, WatchItem::Events(_)));
     crash();
     etcd.shutdown().await;
-    assert!(matches!(last_item(&mut watch).await, WatchEnd::Shutdown));
-    assert!(matches!(last_item(&mut second).await, WatchEnd::Shutdown));
+    assert!(matches!(read_to_end(&mut watch).await, WatchEnd::Shutdown));
+    assert!(matches!(read_to_end(&mut second).await, WatchEnd::Shutdown));
 }

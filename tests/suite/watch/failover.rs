@@ -8,14 +8,15 @@ use testbed::{
     validators::{self, Record, Request},
 };
 
-use crate::{
-    support::watch_record::{bookmark, record, truth},
-    watch::operations::{SOON, item, last_item, next, watchers},
+use crate::support::{
+    watch_items::{TEST_TIMEOUT, next_change, next_item, read_to_end},
+    watch_recorder::{actual_history, record_progress, to_record},
+    watcher_metrics::wait_for_watchers,
 };
 
 /// The member that has watchers.
 async fn carrier(cluster: &Cluster) -> usize {
-    watchers(cluster, 1.0).await;
+    wait_for_watchers(cluster, 1.0).await;
     for member in cluster.members() {
         let watchers = member.metric("etcd_debugging_mvcc_watcher_total").await;
         if watchers.unwrap_or_default() > 0.5 {
@@ -28,7 +29,7 @@ async fn carrier(cluster: &Cluster) -> usize {
 /// Writes, again if the outcome is unknown, and gives the revision.
 async fn put(etcd: &Client, key: &str, value: &str) -> i64 {
     loop {
-        if let Ok(done) = etcd.put(key, value).timeout(SOON).await {
+        if let Ok(done) = etcd.put(key, value).timeout(TEST_TIMEOUT).await {
             return done.header.revision;
         }
     }
@@ -46,7 +47,7 @@ async fn resumes_after(hit: impl AsyncFnOnce(&Cluster, &Client, usize)) -> Durat
     // A write whose outcome is unknown is made again; the watch shows what was applied.
     let written = put(&etcd, "k", "v").await;
     let succeeded = Instant::now();
-    while next(&mut watch).await.0 < written {}
+    while next_change(&mut watch).await.0 < written {}
     let took = succeeded.elapsed();
     println!(
         "written after {:?}, shown after {took:?}",
@@ -58,31 +59,31 @@ async fn resumes_after(hit: impl AsyncFnOnce(&Cluster, &Client, usize)) -> Durat
 }
 
 #[tokio::test]
-async fn a_watch_leaves_a_member_that_was_killed() {
+async fn watch_leaves_killed_member() {
     let took = resumes_after(async |cluster, _, member| cluster.member(member).kill()).await;
     assert!(took < Duration::from_secs(5));
 }
 
 #[tokio::test]
-async fn a_watch_leaves_a_member_that_froze() {
+async fn watch_leaves_frozen_member() {
     let took = resumes_after(async |cluster, _, member| cluster.member(member).freeze()).await;
     assert!(took < Duration::from_secs(8));
 }
 
 #[tokio::test]
-async fn a_watch_leaves_a_member_without_leader() {
+async fn watch_leaves_leaderless_member() {
     let took = resumes_after(async |cluster, _, member| cluster.isolate(member)).await;
     assert!(took < Duration::from_secs(8));
 }
 
 #[tokio::test]
-async fn a_watch_leaves_a_member_that_was_removed_from_the_cluster() {
+async fn watch_leaves_removed_member() {
     let took = resumes_after(async |cluster, _, member| cluster.remove_member(member).await).await;
     assert!(took < Duration::from_secs(5));
 }
 
 #[tokio::test]
-async fn a_watch_leaves_an_endpoint_that_is_not_wanted_any_more() {
+async fn watch_leaves_removed_endpoint() {
     let took = resumes_after(async |cluster, etcd, member| {
         let mut endpoints = cluster.endpoints();
         endpoints.remove(member);
@@ -93,7 +94,7 @@ async fn a_watch_leaves_an_endpoint_that_is_not_wanted_any_more() {
 }
 
 #[tokio::test]
-async fn an_outage_that_is_too_long_ends_the_watch() {
+async fn outage_over_maximum_ends_watch() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let patient = etcd.watch("k").notices();
@@ -103,23 +104,23 @@ async fn an_outage_that_is_too_long_ends_the_watch() {
     let began = Instant::now();
     cluster.member(0).client_link().set(Fault::Refuse);
     assert!(matches!(
-        last_item(&mut watch).await,
+        read_to_end(&mut watch).await,
         WatchEnd::OutageTooLong { last: Some(_) }
     ));
     assert!(began.elapsed() >= longest);
     cluster.heal();
     assert!(matches!(
-        item(&mut patient).await,
+        next_item(&mut patient).await,
         WatchItem::Disconnected(_)
     ));
-    assert!(matches!(item(&mut patient).await, WatchItem::Resumed));
-    etcd.put("k", "v").timeout(SOON).await.unwrap();
-    next(&mut patient).await;
+    assert!(matches!(next_item(&mut patient).await, WatchItem::Resumed));
+    etcd.put("k", "v").timeout(TEST_TIMEOUT).await.unwrap();
+    next_change(&mut patient).await;
     etcd.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_that_is_cut_twice_in_a_long_replay_loses_nothing() {
+async fn twice_interrupted_replay_loses_no_event() {
     const REVISIONS: usize = 4000;
     const FAR: Duration = Duration::from_millis(150);
     let cluster = Cluster::start(3).await;
@@ -147,7 +148,7 @@ async fn a_stream_that_is_cut_twice_in_a_long_replay_loses_nothing() {
     let mut records = Vec::new();
     let mut cuts = 0;
     while watch.revision() < last {
-        let told = record(item(&mut watch).await);
+        let told = to_record(next_item(&mut watch).await);
         let first = matches!(told, Some(Record::Events { .. }))
             && matches!(records.last(), None | Some(Record::Resumed));
         if first && cuts < 2 {
@@ -161,10 +162,10 @@ async fn a_stream_that_is_cut_twice_in_a_long_replay_loses_nothing() {
         }
         records.extend(told);
     }
-    bookmark(&mut watch, last, &mut records).await;
+    record_progress(&mut watch, last, &mut records).await;
     let breaks = |record: &&Record| matches!(record, Record::Disconnected);
     assert!(records.iter().filter(breaks).count() >= 2);
-    let history = truth(&cluster).await;
+    let history = actual_history(&cluster).await;
     validators::all(&Request::prefix("k/", 1), &records, &history).unwrap();
     etcd.shutdown().await;
 }

@@ -6,19 +6,17 @@ use actix_etcd::{Client, ConnectivityState, EndpointStatus};
 use testbed::{Cluster, Fault};
 use tokio::time::timeout;
 
-use crate::{
-    support::{
-        wait::until_async,
-        watch_server::{WATCH, connect, create, created, server},
-    },
-    watch::operations::{SOON, next},
+use crate::support::{
+    wait::until_async,
+    watch_items::{TEST_TIMEOUT, next_change},
+    watch_server::{WATCH, connect, created, next_create, start_watch_server},
 };
 
 #[tokio::test]
-async fn only_watches_that_need_a_leader_ask_for_one_and_have_streams_of_their_own() {
-    let (server, _) = server(|_, mut tx, mut rx, _| async move {
+async fn watches_requiring_leader_use_separate_stream() {
+    let (server, _) = start_watch_server(|_, mut tx, mut rx, _| async move {
         loop {
-            let id = create(&mut rx).await.watch_id;
+            let id = next_create(&mut rx).await.watch_id;
             tx.send(&created(id, 5)).await.unwrap();
         }
     })
@@ -38,11 +36,11 @@ async fn only_watches_that_need_a_leader_ask_for_one_and_have_streams_of_their_o
 }
 
 #[tokio::test]
-async fn a_watch_that_needs_no_leader_is_not_held_up_by_one_that_does() {
+async fn leader_requirement_delays_only_its_own_watch() {
     let cluster = Cluster::start(3).await;
     let alone = cluster.member(0);
     let etcd = Client::builder([cluster.endpoints()[0].clone()])
-        .request_timeout(SOON)
+        .request_timeout(TEST_TIMEOUT)
         .connect()
         .await
         .unwrap();
@@ -69,7 +67,7 @@ async fn a_watch_that_needs_no_leader_is_not_held_up_by_one_that_does() {
     assert!(timeout(brief, &mut does_without).await.is_err());
     alone.client_link().heal();
     let mut does_without = does_without.await.unwrap().unwrap();
-    assert_eq!(next(&mut does_without).await.0, written);
+    assert_eq!(next_change(&mut does_without).await.0, written);
     assert!(!needs_one.is_finished(), "there is no leader");
     needs_one.abort();
     etcd.shutdown().await;

@@ -5,7 +5,7 @@ mod compaction;
 mod crash;
 mod failover;
 mod leaderless;
-pub mod operations;
+mod operations;
 mod progress;
 mod resync;
 mod scripted;

@@ -15,9 +15,10 @@ use actix_etcd::{
 use prost::Message;
 use testbed::{Cluster, Reply};
 
-use crate::{
-    support::watch_server::{create, created, event, events, header, server},
-    watch::operations::{item, next, overfill},
+use crate::support::{
+    watch_items::{next_change, next_item},
+    watch_server::{created, event, events, header, next_create, start_watch_server},
+    watcher_metrics::write_until_watch_lags,
 };
 
 const RANGE: &str = "/etcdserverpb.KV/Range";
@@ -38,14 +39,15 @@ fn page(revision: i64, key: &str, more: bool) -> RangeResponse {
 }
 
 #[tokio::test]
-async fn a_compaction_while_the_keys_are_read_has_them_read_again() {
-    let (server, starts) = server(|_, mut tx, mut rx, starts| async move {
-        let create = create(&mut rx).await;
-        starts.lock().unwrap().push(create.start_revision);
-        tx.send(&created(create.watch_id, 20)).await.unwrap();
-        tx.stopped().await;
-    })
-    .await;
+async fn compaction_during_initial_read_restarts_it() {
+    let (server, start_revisions) =
+        start_watch_server(|_, mut tx, mut rx, start_revisions| async move {
+            let create = next_create(&mut rx).await;
+            start_revisions.lock().unwrap().push(create.start_revision);
+            tx.send(&created(create.watch_id, 20)).await.unwrap();
+            tx.stopped().await;
+        })
+        .await;
     let reads = Arc::new(AtomicUsize::new(0));
     let counted = reads.clone();
     server.on(RANGE, move |call| {
@@ -64,14 +66,14 @@ async fn a_compaction_while_the_keys_are_read_has_them_read_again() {
     let etcd = Client::connect([server.endpoint()]).await.unwrap();
     let _watch = etcd.watch("k/").prefix().resync().await.unwrap();
     assert_eq!(reads.load(Ordering::SeqCst), 2);
-    assert_eq!(*starts.lock().unwrap(), [21]);
+    assert_eq!(*start_revisions.lock().unwrap(), [21]);
     etcd.shutdown().await;
 }
 
 #[tokio::test]
-async fn keys_that_take_long_to_read_leave_the_create_its_time() {
-    let (server, _) = server(|_, mut tx, mut rx, _| async move {
-        let create = create(&mut rx).await;
+async fn slow_initial_read_leaves_time_for_create() {
+    let (server, _) = start_watch_server(|_, mut tx, mut rx, _| async move {
+        let create = next_create(&mut rx).await;
         let id = create.watch_id;
         tx.send(&created(id, 20)).await.unwrap();
         let first = event("k/1", create.start_revision);
@@ -93,23 +95,23 @@ async fn keys_that_take_long_to_read_leave_the_create_its_time() {
         .await
         .unwrap();
     let mut watch = etcd.watch("k/").prefix().resync().await.unwrap();
-    assert_eq!(next(&mut watch).await.0, 21);
+    assert_eq!(next_change(&mut watch).await.0, 21);
     etcd.shutdown().await;
 }
 
 #[tokio::test]
-async fn a_compaction_while_the_watch_lags_is_made_up_for_by_a_resync() {
+async fn compaction_while_lagging_triggers_resync() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let open = etcd.watch("k/").prefix().buffer(5).notices().resync();
     let mut watch = open.await.unwrap();
-    overfill(&cluster, &etcd, "k/changed").await;
+    write_until_watch_lags(&cluster, &etcd, "k/changed").await;
     etcd.put("k/created", "1").await.unwrap();
     let last = etcd.delete("k/changed").await.unwrap().header.revision;
     etcd.compact(last).await.unwrap();
     let (mut seen, mut lagged) = (watch.revision(), false);
     let resynced = loop {
-        match item(&mut watch).await {
+        match next_item(&mut watch).await {
             WatchItem::Events(events) => {
                 assert_eq!(events.revision(), seen + 1);
                 seen += 1;
@@ -128,6 +130,9 @@ async fn a_compaction_while_the_watch_lags_is_made_up_for_by_a_resync() {
     assert_eq!(resynced.changed, []);
     assert_eq!(resynced.deleted, ["k/changed"]);
     let after = etcd.put("k/later", "1").await.unwrap().header.revision;
-    assert_eq!(next(&mut watch).await, (after, vec!["k/later".into()]));
+    assert_eq!(
+        next_change(&mut watch).await,
+        (after, vec!["k/later".into()])
+    );
     etcd.shutdown().await;
 }

@@ -15,13 +15,14 @@ use testbed::{
     validators::{self, Record, Request},
 };
 
-use crate::{
-    support::watch_record::{record, truth},
-    watch::operations::{SOON, item, next, watchers},
+use crate::support::{
+    watch_items::{TEST_TIMEOUT, next_change, next_item},
+    watch_recorder::{actual_history, to_record},
+    watcher_metrics::wait_for_watchers,
 };
 
 #[tokio::test]
-async fn a_slow_reader_lags_alone_and_misses_nothing() {
+async fn slow_reader_lags_alone_without_loss() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let open = etcd.watch("k").buffer(20).notices();
@@ -30,20 +31,20 @@ async fn a_slow_reader_lags_alone_and_misses_nothing() {
     let mut last = 0;
     for n in 0..300 {
         last = etcd.put("k", n.to_string()).await.unwrap().header.revision;
-        assert_eq!(next(&mut quick).await.0, last);
+        assert_eq!(next_change(&mut quick).await.0, last);
     }
     // The slow one is not on the server any more.
-    watchers(&cluster, 1.0).await;
+    wait_for_watchers(&cluster, 1.0).await;
     let mut records = Vec::new();
     while slow.revision() < last {
-        records.extend(record(item(&mut slow).await));
+        records.extend(to_record(next_item(&mut slow).await));
     }
     assert!(records.contains(&Record::Lagging));
-    let history = truth(&cluster).await;
+    let history = actual_history(&cluster).await;
     validators::all(&Request::key("k", 0), &records, &history).unwrap();
     let events = |record: &&Record| matches!(record, Record::Events { .. });
     assert_eq!(records.iter().filter(events).count(), 300);
-    watchers(&cluster, 2.0).await;
+    wait_for_watchers(&cluster, 2.0).await;
     etcd.shutdown().await;
 }
 
@@ -62,7 +63,7 @@ impl Seen {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let waited = tokio::time::timeout(SOON, wait).await;
+        let waited = tokio::time::timeout(TEST_TIMEOUT, wait).await;
         assert!(waited.is_ok(), "never: {what}");
     }
 }
@@ -119,7 +120,7 @@ impl Handler<Stop> for Slow {
 }
 
 #[actix::test]
-async fn a_slow_actor_gets_one_item_at_a_time_and_all_of_them() {
+async fn slow_actor_receives_every_item_in_turn() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let seen = Seen::default();
@@ -142,12 +143,12 @@ async fn a_slow_actor_gets_one_item_at_a_time_and_all_of_them() {
     seen.wait("the last item", |seen| seen.ended.load(Ordering::SeqCst))
         .await;
     assert_eq!(seen.items.load(Ordering::SeqCst), 101);
-    watchers(&cluster, 0.0).await;
+    wait_for_watchers(&cluster, 0.0).await;
     etcd.shutdown().await;
 }
 
 #[actix::test]
-async fn the_end_of_its_actor_ends_a_watch_on_the_server_and_nobody_elses() {
+async fn stopped_actor_cancels_only_its_own_watch() {
     for (stop_at, panic_at) in [(3, 0), (0, 3)] {
         let cluster = Cluster::start(1).await;
         let etcd = Client::connect(cluster.endpoints()).await.unwrap();
@@ -160,11 +161,11 @@ async fn the_end_of_its_actor_ends_a_watch_on_the_server_and_nobody_elses() {
         let recipient = slow.start().recipient();
         etcd.watch("k").send_to(recipient).await.unwrap().detach();
         let mut neighbour = etcd.watch("k").await.unwrap();
-        watchers(&cluster, 2.0).await;
+        wait_for_watchers(&cluster, 2.0).await;
         for n in 0..10 {
             etcd.put("k", n.to_string()).await.unwrap();
         }
-        watchers(&cluster, 1.0).await;
+        wait_for_watchers(&cluster, 1.0).await;
         assert_eq!(seen.items.load(Ordering::SeqCst), 3);
         for n in 0..10 {
             let Some(WatchItem::Events(events)) = neighbour.next().await else {
@@ -177,7 +178,7 @@ async fn the_end_of_its_actor_ends_a_watch_on_the_server_and_nobody_elses() {
 }
 
 #[actix::test]
-async fn the_end_of_its_actor_ends_a_watch_of_a_key_that_nobody_writes() {
+async fn stopped_actor_cancels_idle_watch() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let slow = Slow {
@@ -188,8 +189,8 @@ async fn the_end_of_its_actor_ends_a_watch_of_a_key_that_nobody_writes() {
     let actor = slow.start();
     let open = etcd.watch("quiet").send_to(actor.clone().recipient());
     open.await.unwrap().detach();
-    watchers(&cluster, 1.0).await;
+    wait_for_watchers(&cluster, 1.0).await;
     actor.do_send(Stop);
-    watchers(&cluster, 0.0).await;
+    wait_for_watchers(&cluster, 0.0).await;
     etcd.shutdown().await;
 }

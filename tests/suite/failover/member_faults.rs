@@ -6,8 +6,10 @@ use actix_etcd::{Client, ConnectivityState, Error, ErrorKind, Outcome};
 use testbed::{Chaos, ChaosKind, Cluster, Fault, Member};
 
 use crate::support::{
-    cluster_availability::{Served, Witness},
-    traffic::{Readers, Unread, Writers, check_applied_at_most_once, failures, longest_gap},
+    cluster_availability::{Availability, AvailabilityMonitor},
+    traffic::{
+        FailedRead, Readers, Writers, check_applied_at_most_once, error_counts, longest_gap,
+    },
     wait::hold,
 };
 
@@ -27,22 +29,22 @@ where
         let leads = cluster.leader().await == member.index();
         let writers = Writers::start(&client, 4, &format!("{PREFIX}{}/", member.index()));
         let readers = Readers::start(&client, 2, "read");
-        let witness = Witness::start(&cluster);
-        writers.until_written(20).await;
+        let monitor = AvailabilityMonitor::start(&cluster);
+        writers.wait_for_writes(20).await;
         begin(&cluster, &member).await;
         hold(Duration::from_secs(3)).await;
         end(&cluster, &member).await;
-        writers.until_written(20).await;
+        writers.wait_for_writes(20).await;
         let round = writers.finish().await;
-        let unread = readers.finish_timed().await;
+        let failed_reads = readers.finish_timed().await;
         println!(
             "{name}: member {} (leader: {leads}): longest gap {:?}, {} writes, {:?}",
             member.index(),
             longest_gap(&round),
             round.len(),
-            failures(&round),
+            error_counts(&round),
         );
-        check_reads(unread, &witness.finish().await);
+        check_reads(failed_reads, &monitor.finish().await);
         check_applied_at_most_once(&cluster, &format!("{PREFIX}{}/", member.index()), &round).await;
         failed.extend(round.into_iter().filter_map(|write| write.result.err()));
         cluster.wait_healthy().await;
@@ -52,12 +54,12 @@ where
 }
 
 /// No read fails but where nobody could have read: an election takes as long as it takes.
-fn check_reads(unread: Vec<Unread>, served: &Served) {
-    for Unread { sent, ended, error } in unread {
-        let longest = served.longest_between(sent, ended);
+fn check_reads(failed_reads: Vec<FailedRead>, availability: &Availability) {
+    for FailedRead { sent, ended, error } in failed_reads {
+        let longest = availability.longest_between(sent, ended);
         assert!(
             longest < Duration::from_secs(2),
-            "a read failed although the cluster served for {longest:?} while it waited: {error}"
+            "a read failed although the cluster availability for {longest:?} while it waited: {error}"
         );
     }
 }
@@ -69,7 +71,7 @@ fn assert_unknown(failed: &[Error]) {
 }
 
 #[tokio::test]
-async fn a_killed_member_costs_no_read_and_doubles_no_write() {
+async fn killed_member_costs_no_read() {
     survive(
         "kill",
         async |_, member| member.kill(),
@@ -79,7 +81,7 @@ async fn a_killed_member_costs_no_read_and_doubles_no_write() {
 }
 
 #[tokio::test]
-async fn a_member_that_stops_in_order_costs_no_read_and_no_write_but_what_is_unknown() {
+async fn stopped_member_fails_only_unknown_writes() {
     let failed = survive(
         "stop",
         async |_, member| member.stop().await,
@@ -90,7 +92,7 @@ async fn a_member_that_stops_in_order_costs_no_read_and_no_write_but_what_is_unk
 }
 
 #[tokio::test]
-async fn a_frozen_member_costs_no_read_and_doubles_no_write() {
+async fn frozen_member_costs_no_read() {
     survive(
         "freeze",
         async |_, member| member.freeze(),
@@ -100,7 +102,7 @@ async fn a_frozen_member_costs_no_read_and_doubles_no_write() {
 }
 
 #[tokio::test]
-async fn a_frozen_link_costs_no_read_and_doubles_no_write() {
+async fn frozen_link_costs_no_read() {
     survive(
         "frozen link",
         async |_, member| member.client_link().set(Fault::Freeze),
@@ -110,7 +112,7 @@ async fn a_frozen_link_costs_no_read_and_doubles_no_write() {
 }
 
 #[tokio::test]
-async fn a_member_cut_off_from_its_peers_costs_no_read_and_doubles_no_write() {
+async fn isolated_member_costs_no_read() {
     survive(
         "cut off",
         async |cluster, member| cluster.isolate(member.index()),
@@ -120,8 +122,7 @@ async fn a_member_cut_off_from_its_peers_costs_no_read_and_doubles_no_write() {
 }
 
 #[tokio::test]
-async fn connections_that_are_reset_again_and_again_cost_no_read_and_no_write_but_what_is_unknown()
-{
+async fn repeated_resets_fail_only_unknown_writes() {
     let failed = survive(
         "reset",
         async |_, member| {
@@ -137,7 +138,7 @@ async fn connections_that_are_reset_again_and_again_cost_no_read_and_no_write_bu
 }
 
 #[tokio::test]
-async fn an_outage_of_all_members_ends_calls_by_deadline_or_as_unknown_only() {
+async fn full_outage_errors_are_timeouts_or_unknown() {
     let cluster = Cluster::start(3).await;
     let client = Client::builder(cluster.endpoints())
         .request_timeout(Duration::from_secs(1))
@@ -145,18 +146,18 @@ async fn an_outage_of_all_members_ends_calls_by_deadline_or_as_unknown_only() {
         .await
         .unwrap();
     let writers = Writers::start(&client, 4, PREFIX);
-    writers.until_written(20).await;
+    writers.wait_for_writes(20).await;
     for member in cluster.members() {
         member.kill();
     }
     hold(Duration::from_millis(2500)).await;
     cluster.start_all().await;
-    writers.until_written(20).await;
+    writers.wait_for_writes(20).await;
     let writes = writers.finish().await;
     println!(
         "all down: longest gap {:?}, {:?}",
         longest_gap(&writes),
-        failures(&writes)
+        error_counts(&writes)
     );
     for error in writes
         .iter()
@@ -175,7 +176,7 @@ async fn an_outage_of_all_members_ends_calls_by_deadline_or_as_unknown_only() {
 }
 
 #[tokio::test]
-async fn a_serializable_read_uses_a_member_without_leader() {
+async fn serializable_read_uses_leaderless_member() {
     let cluster = Cluster::start(3).await;
     let client = Client::connect(cluster.endpoints()).await.unwrap();
     client.put("k", "v").await.unwrap();
@@ -197,14 +198,14 @@ async fn a_serializable_read_uses_a_member_without_leader() {
 }
 
 #[tokio::test]
-async fn random_faults_double_no_write_and_lose_no_read() {
+async fn random_faults_cost_no_read() {
     let cluster = Cluster::start(3).await;
     let client = Client::connect(cluster.endpoints()).await.unwrap();
     client.put("read", "me").await.unwrap();
     let chaos = Chaos::from_env("failover");
     let writers = Writers::start(&client, 4, PREFIX);
     let readers = Readers::start(&client, 2, "read");
-    let witness = Witness::start(&cluster);
+    let monitor = AvailabilityMonitor::start(&cluster);
     chaos.run(&cluster, &ChaosKind::ALL).await;
     client
         .put("the", "end")
@@ -212,28 +213,28 @@ async fn random_faults_double_no_write_and_lose_no_read() {
         .await
         .unwrap();
     let writes = writers.finish().await;
-    let unread = readers.finish_timed().await;
+    let failed_reads = readers.finish_timed().await;
     println!(
         "{} writes, longest gap {:?}, {:?}",
         writes.len(),
         longest_gap(&writes),
-        failures(&writes)
+        error_counts(&writes)
     );
     check_applied_at_most_once(&cluster, PREFIX, &writes).await;
-    let served = witness.finish().await;
-    check_reads(unread, &served);
+    let availability = monitor.finish().await;
+    check_reads(failed_reads, &availability);
 }
 
 #[tokio::test]
-async fn five_members_serve_with_two_of_them_gone() {
+async fn five_members_serve_with_two_down() {
     let cluster = Cluster::start(5).await;
     let client = Client::connect(cluster.endpoints()).await.unwrap();
     let writers = Writers::start(&client, 4, PREFIX);
-    writers.until_written(20).await;
+    writers.wait_for_writes(20).await;
     let leader = cluster.leader().await;
     cluster.member(leader).kill();
     cluster.member((leader + 1) % 5).freeze();
-    writers.until_written(200).await;
+    writers.wait_for_writes(200).await;
     cluster.member((leader + 1) % 5).thaw();
     cluster.member(leader).start().await;
     cluster.wait_healthy().await;

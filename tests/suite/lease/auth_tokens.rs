@@ -7,13 +7,13 @@ use testbed::{Cluster, Reply, Tokens};
 
 use crate::support::{
     auth_cluster::logins,
-    lease_record::Recorder,
-    lease_server::{Lessor, TTL},
+    lease_recorder::LeaseRecorder,
+    lease_server::{LeaseServer, TTL},
     wait::{until, until_async},
 };
 
 #[tokio::test]
-async fn a_kept_lease_outlives_its_tokens_while_its_streams_break() {
+async fn kept_lease_survives_token_expiry_and_resets() {
     let tokens = Tokens::Jwt(Duration::from_secs(2));
     let cluster = Cluster::builder().members(3).tokens(tokens).start().await;
     cluster.enable_auth("root", "secret").await;
@@ -24,7 +24,7 @@ async fn a_kept_lease_outlives_its_tokens_while_its_streams_break() {
         .keep_alive()
         .await
         .unwrap();
-    let recorder = Recorder::start(&lease, None);
+    let recorder = LeaseRecorder::start(&lease, None);
     for _ in 0..4 {
         let before = logins(&cluster).await;
         // Whoever uses a token finds out that it has ended.
@@ -42,16 +42,18 @@ async fn a_kept_lease_outlives_its_tokens_while_its_streams_break() {
 }
 
 #[tokio::test]
-async fn a_stream_whose_token_is_refused_is_opened_again_with_a_new_one() {
-    let lessor = Lessor::start().await;
-    lessor.server.on("/etcdserverpb.Auth/Authenticate", |call| {
-        Reply::message(&proto::AuthenticateResponse {
-            header: Some(proto::ResponseHeader::default()),
-            token: format!("token-{}", call.nth),
-        })
-    });
+async fn keepalive_stream_is_reopened_after_token_rejection() {
+    let lease_server = LeaseServer::start().await;
+    lease_server
+        .server
+        .on("/etcdserverpb.Auth/Authenticate", |call| {
+            Reply::message(&proto::AuthenticateResponse {
+                header: Some(proto::ResponseHeader::default()),
+                token: format!("token-{}", call.nth),
+            })
+        });
     // The first token is one the member does not know, though it answers everything else.
-    lessor.on_keepalive_stream(|call, serve| {
+    lease_server.on_keepalive_stream(|call, serve| {
         let token = call.metadata.get("token").unwrap().to_str().unwrap();
         if token == "token-0" {
             Reply::status(16, "etcdserver: invalid auth token")
@@ -59,12 +61,12 @@ async fn a_stream_whose_token_is_refused_is_opened_again_with_a_new_one() {
             serve
         }
     });
-    let builder = Client::builder([lessor.server.endpoint()]).auth("root", "secret");
+    let builder = Client::builder([lease_server.server.endpoint()]).auth("root", "secret");
     let etcd = builder.connect().await.unwrap();
     let lease = etcd.lease(TTL).keep_alive().await.unwrap();
-    let recorder = Recorder::start(&lease, None);
+    let recorder = LeaseRecorder::start(&lease, None);
     until("it is kept with the new token", || {
-        lessor.count(lease.id()) > 3
+        lease_server.keepalive_count(lease.id()) > 3
     })
     .await;
     recorder.check_alive().await;
