@@ -1,4 +1,4 @@
-//! Members die, freeze and are cut off under load: no write twice, no read lost.
+//! Faults of members under load. No write is applied twice, and no read fails while the cluster serves reads.
 
 use std::time::Duration;
 
@@ -15,8 +15,9 @@ use crate::support::{
 
 const PREFIX: &str = "failover/";
 
-/// Runs writers and readers through a fault of each member in turn; gives what the writers were told went wrong.
-async fn survive<B, R>(name: &str, begin: B, end: R) -> Vec<Error>
+/// Injects the fault into each member in turn, under load, and checks all reads and writes. Returns the errors of the
+/// writes.
+async fn run_with_fault<B, R>(name: &str, begin: B, end: R) -> Vec<Error>
 where
     B: AsyncFn(&Cluster, &Member),
     R: AsyncFn(&Cluster, &Member),
@@ -24,9 +25,9 @@ where
     let cluster = Cluster::start(3).await;
     let client = Client::connect(cluster.endpoints()).await.unwrap();
     client.put("read", "me").await.unwrap();
-    let mut failed = Vec::new();
+    let mut errors = Vec::new();
     for member in cluster.members() {
-        let leads = cluster.leader().await == member.index();
+        let is_leader = cluster.leader().await == member.index();
         let writers = Writers::start(&client, 4, &format!("{PREFIX}{}/", member.index()));
         let readers = Readers::start(&client, 2, "read");
         let monitor = AvailabilityMonitor::start(&cluster);
@@ -35,44 +36,45 @@ where
         hold(Duration::from_secs(3)).await;
         end(&cluster, &member).await;
         writers.wait_for_writes(20).await;
-        let round = writers.finish().await;
+        let writes = writers.finish().await;
         let failed_reads = readers.finish_timed().await;
         println!(
-            "{name}: member {} (leader: {leads}): longest gap {:?}, {} writes, {:?}",
+            "{name}: member {} (leader: {is_leader}): longest gap {:?}, {} writes, {:?}",
             member.index(),
-            longest_gap(&round),
-            round.len(),
-            error_counts(&round),
+            longest_gap(&writes),
+            writes.len(),
+            error_counts(&writes),
         );
         check_reads(failed_reads, &monitor.finish().await);
-        check_applied_at_most_once(&cluster, &format!("{PREFIX}{}/", member.index()), &round).await;
-        failed.extend(round.into_iter().filter_map(|write| write.result.err()));
+        check_applied_at_most_once(&cluster, &format!("{PREFIX}{}/", member.index()), &writes)
+            .await;
+        errors.extend(writes.into_iter().filter_map(|write| write.result.err()));
         cluster.wait_healthy().await;
     }
     client.shutdown().await;
-    failed
+    errors
 }
 
-/// No read fails but where nobody could have read: an election takes as long as it takes.
+/// Checks that reads failed only while the cluster was unavailable, for example during an election.
 fn check_reads(failed_reads: Vec<FailedRead>, availability: &Availability) {
     for FailedRead { sent, ended, error } in failed_reads {
         let longest = availability.longest_between(sent, ended);
         assert!(
             longest < Duration::from_secs(2),
-            "a read failed although the cluster availability for {longest:?} while it waited: {error}"
+            "a read failed although the cluster served for {longest:?} while it waited: {error}"
         );
     }
 }
 
-fn assert_unknown(failed: &[Error]) {
-    for error in failed {
+fn assert_unknown(errors: &[Error]) {
+    for error in errors {
         assert_eq!(error.outcome(), Outcome::Unknown, "{error:?}");
     }
 }
 
 #[tokio::test]
 async fn killed_member_costs_no_read() {
-    survive(
+    run_with_fault(
         "kill",
         async |_, member| member.kill(),
         async |_, member| member.start().await,
@@ -82,18 +84,18 @@ async fn killed_member_costs_no_read() {
 
 #[tokio::test]
 async fn stopped_member_fails_only_unknown_writes() {
-    let failed = survive(
+    let errors = run_with_fault(
         "stop",
         async |_, member| member.stop().await,
         async |_, member| member.start().await,
     )
     .await;
-    assert_unknown(&failed);
+    assert_unknown(&errors);
 }
 
 #[tokio::test]
 async fn frozen_member_costs_no_read() {
-    survive(
+    run_with_fault(
         "freeze",
         async |_, member| member.freeze(),
         async |_, member| member.thaw(),
@@ -103,7 +105,7 @@ async fn frozen_member_costs_no_read() {
 
 #[tokio::test]
 async fn frozen_link_costs_no_read() {
-    survive(
+    run_with_fault(
         "frozen link",
         async |_, member| member.client_link().set(Fault::Freeze),
         async |_, member| member.client_link().heal(),
@@ -113,8 +115,8 @@ async fn frozen_link_costs_no_read() {
 
 #[tokio::test]
 async fn isolated_member_costs_no_read() {
-    survive(
-        "cut off",
+    run_with_fault(
+        "isolate",
         async |cluster, member| cluster.isolate(member.index()),
         async |cluster, _| cluster.heal(),
     )
@@ -123,7 +125,7 @@ async fn isolated_member_costs_no_read() {
 
 #[tokio::test]
 async fn repeated_resets_fail_only_unknown_writes() {
-    let failed = survive(
+    let errors = run_with_fault(
         "reset",
         async |_, member| {
             for _ in 0..8 {
@@ -134,7 +136,7 @@ async fn repeated_resets_fail_only_unknown_writes() {
         async |_, member| member.client_link().heal(),
     )
     .await;
-    assert_unknown(&failed);
+    assert_unknown(&errors);
 }
 
 #[tokio::test]
@@ -155,7 +157,7 @@ async fn full_outage_errors_are_timeouts_or_unknown() {
     writers.wait_for_writes(20).await;
     let writes = writers.finish().await;
     println!(
-        "all down: longest gap {:?}, {:?}",
+        "full outage: longest gap {:?}, {:?}",
         longest_gap(&writes),
         error_counts(&writes)
     );
@@ -163,12 +165,12 @@ async fn full_outage_errors_are_timeouts_or_unknown() {
         .iter()
         .filter_map(|write| write.result.as_ref().err())
     {
-        let by_deadline = matches!(
+        let timed_out = matches!(
             error.kind(),
             ErrorKind::Unavailable | ErrorKind::DeadlineExceeded
         );
         assert!(
-            by_deadline || error.outcome() == Outcome::Unknown,
+            timed_out || error.outcome() == Outcome::Unknown,
             "{error:?}"
         );
     }
@@ -182,8 +184,8 @@ async fn serializable_read_uses_leaderless_member() {
     client.put("k", "v").await.unwrap();
     cluster.member(0).kill();
     cluster.member(1).kill();
-    let short = Duration::from_secs(3);
-    let linearizable = client.get("k").timeout(short).await.unwrap_err();
+    let timeout = Duration::from_secs(3);
+    let linearizable = client.get("k").timeout(timeout).await.unwrap_err();
     assert!(
         matches!(
             linearizable.kind(),
@@ -193,8 +195,8 @@ async fn serializable_read_uses_leaderless_member() {
     );
     let found = client.get("k").serializable().await.unwrap();
     assert_eq!(found.first().unwrap().value, "v");
-    let left = &client.connectivity()[2];
-    assert_eq!(left.state, ConnectivityState::NoLeader);
+    let remaining = &client.connectivity()[2];
+    assert_eq!(remaining.state, ConnectivityState::NoLeader);
 }
 
 #[tokio::test]

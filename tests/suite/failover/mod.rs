@@ -1,4 +1,4 @@
-//! Failing members, deadlines and retries.
+//! Member faults, deadlines and retries.
 
 mod deadlines;
 mod member_faults;

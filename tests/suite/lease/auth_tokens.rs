@@ -1,4 +1,4 @@
-//! Kept leases whose tokens end.
+//! Kept leases whose auth tokens expire or are rejected.
 
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ async fn kept_lease_survives_token_expiry_and_resets() {
     let recorder = LeaseRecorder::start(&lease, None);
     for _ in 0..4 {
         let before = logins(&cluster).await;
-        // Whoever uses a token finds out that it has ended.
-        until_async("a new token", async || {
+        // A request with the expired token triggers the login.
+        until_async("the client has logged in again", async || {
             etcd.get("k").await.unwrap();
             logins(&cluster).await > before
         })
@@ -52,20 +52,20 @@ async fn keepalive_stream_is_reopened_after_token_rejection() {
                 token: format!("token-{}", call.nth),
             })
         });
-    // The first token is one the member does not know, though it answers everything else.
-    lease_server.on_keepalive_stream(|call, serve| {
+    // Only keepalive streams reject the first token.
+    lease_server.on_keepalive_stream(|call, served| {
         let token = call.metadata.get("token").unwrap().to_str().unwrap();
         if token == "token-0" {
             Reply::status(16, "etcdserver: invalid auth token")
         } else {
-            serve
+            served
         }
     });
     let builder = Client::builder([lease_server.server.endpoint()]).auth("root", "secret");
     let etcd = builder.connect().await.unwrap();
     let lease = etcd.lease(TTL).keep_alive().await.unwrap();
     let recorder = LeaseRecorder::start(&lease, None);
-    until("it is kept with the new token", || {
+    until("keepalives arrive with the new token", || {
         lease_server.keepalive_count(lease.id()) > 3
     })
     .await;

@@ -1,4 +1,4 @@
-//! Leases.
+//! Leases: operations, keepalives, faults and shutdown.
 
 mod auth_tokens;
 mod faults;

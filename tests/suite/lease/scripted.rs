@@ -1,4 +1,4 @@
-//! What etcd can't be made to do: keepalives that are counted, swallowed, refused.
+//! Keepalives against a scripted server, which counts, ignores or refuses them.
 
 use std::time::{Duration, Instant};
 
@@ -16,21 +16,21 @@ use crate::support::{
     wait::until,
 };
 
-/// A leader, a follower, and a client that knows both.
-async fn two() -> (LeaseServer, LeaseServer, Client) {
+/// Starts a leader and a follower, and connects a client to both.
+async fn leader_follower_and_client() -> (LeaseServer, LeaseServer, Client) {
     let (leader, follower) = LeaseServer::start_pair().await;
     let endpoints = [leader.server.endpoint(), follower.server.endpoint()];
     let etcd = Client::connect(endpoints).await.unwrap();
-    until("both are ready", || ready_members(&etcd) == 2).await;
+    until("both members are ready", || ready_members(&etcd) == 2).await;
     (leader, follower, etcd)
 }
 
-async fn kept(etcd: &Client) -> Lease {
+async fn kept_lease(etcd: &Client) -> Lease {
     etcd.lease(TTL).keep_alive().await.unwrap()
 }
 
-/// Fails if anything but so many renewals comes next.
-async fn renewed(lease: &Lease, times: usize) {
+/// Checks that the next events of the lease are this many renewals.
+async fn expect_renewals(lease: &Lease, times: usize) {
     let mut events = lease.events();
     for _ in 0..times {
         let event = events.next().await;
@@ -44,15 +44,15 @@ async fn renewed(lease: &Lease, times: usize) {
 #[tokio::test]
 async fn lost_lease_gets_no_more_keepalives() {
     let (lease_server, etcd) = LeaseServer::start_with_client().await;
-    let lease = kept(&etcd).await;
-    let other = kept(&etcd).await;
+    let lease = kept_lease(&etcd).await;
+    let other = kept_lease(&etcd).await;
     let recorder = LeaseRecorder::start(&lease, None);
     recorder.set_revoked();
     lease_server.set_response(lease.id(), KeepaliveResponse::Ttl(0));
     assert_eq!(lease.lost().await, LostReason::Revoked);
-    let others = lease_server.keepalive_count(other.id());
-    until("the other one is kept", || {
-        lease_server.keepalive_count(other.id()) > others + 3
+    let before = lease_server.keepalive_count(other.id());
+    until("the other lease gets keepalives", || {
+        lease_server.keepalive_count(other.id()) > before + 3
     })
     .await;
     recorder.set_keepalives(&lease_server.keepalive_times(lease.id()));
@@ -62,25 +62,26 @@ async fn lost_lease_gets_no_more_keepalives() {
 #[tokio::test]
 async fn dropped_lease_gets_no_more_keepalives() {
     let (lease_server, etcd) = LeaseServer::start_with_client().await;
-    let other = kept(&etcd).await;
-    let dropped = kept(&etcd).await;
+    let other = kept_lease(&etcd).await;
+    let dropped = kept_lease(&etcd).await;
     let id = dropped.id();
     let mut events = dropped.events();
     events.next().await.unwrap();
     drop(dropped);
     assert_eq!(events.next().await, None);
-    // One that was on its way may still arrive; it comes before the other's next ones.
-    renewed(&other, 2).await;
+    // A keepalive in flight may still arrive, but before the next ones of the other lease.
+    expect_renewals(&other, 2).await;
     let count = lease_server.keepalive_count(id);
-    renewed(&other, 4).await;
+    expect_renewals(&other, 4).await;
     assert_eq!(lease_server.keepalive_count(id), count);
 }
 
-/// When the next keepalive that is answered was sent, a TTL later: no network and no scheduler is in between.
+/// Returns the deadline in the next renewal: the send time of its keepalive plus the TTL. Network and scheduler do not
+/// affect it.
 async fn next_deadline(events: &mut LeaseEvents) -> Instant {
     let event = events.next().await;
     let Some(LeaseEvent::Renewed { deadline }) = event else {
-        panic!("it is at risk: {event:?}");
+        panic!("not renewed: {event:?}");
     };
     deadline
 }
@@ -98,10 +99,13 @@ async fn keepalives_are_sent_every_third_of_ttl() {
         let next = next_deadline(&mut events).await;
         let (gap, late) = (next - last, machine_delay.worst());
         last = next;
-        // On a machine that makes answers late, they are not waited for.
-        let least = if late < TTL / 12 { TTL / 3 } else { TTL / 6 };
-        assert!(gap >= least, "{gap:?}, late {late:?}");
-        assert!(gap < TTL / 2 + 3 * late, "{gap:?}, late {late:?}");
+        // A slow machine delays responses beyond their timeout, and the client sends the next keepalive earlier.
+        let min_gap = if late < TTL / 12 { TTL / 3 } else { TTL / 6 };
+        assert!(gap >= min_gap, "gap {gap:?}, machine delay {late:?}");
+        assert!(
+            gap < TTL / 2 + 3 * late,
+            "gap {gap:?}, machine delay {late:?}"
+        );
     }
     let streams = lease_server.server.count(KEEP_ALIVE);
     assert!(
@@ -113,7 +117,7 @@ async fn keepalives_are_sent_every_third_of_ttl() {
 #[tokio::test]
 async fn unanswered_keepalive_moves_to_another_member() {
     const TTL: Duration = Duration::from_secs(6);
-    let (leader, follower, etcd) = two().await;
+    let (leader, follower, etcd) = leader_follower_and_client().await;
     let machine_delay = MachineDelay::measure();
     let lease = etcd.lease(TTL).keep_alive().await.unwrap();
     for member in [&leader, &follower] {
@@ -124,35 +128,38 @@ async fn unanswered_keepalive_moves_to_another_member() {
     assert_eq!(
         follower.keepalive_count(lease.id()),
         0,
-        "the leader is asked"
+        "keepalive sent to the follower"
     );
     leader.set_response(lease.id(), KeepaliveResponse::None);
-    // As the leader answers whatever else it is asked, nothing but the missing answer tells.
+    // The leader responds to all other requests, so only the missing response reveals the fault.
     let mut longest = Duration::ZERO;
     let mut moved = false;
     while !moved {
-        // Looked at before the event is awaited, so that the gap in question is among those seen.
+        // Checked before the next renewal, so that the gap during the move is measured.
         moved = follower.keepalive_count(lease.id()) > 0;
         let next = next_deadline(&mut events).await;
         longest = longest.max(next - last);
         last = next;
     }
     let late = machine_delay.worst();
-    assert!(longest >= TTL / 2, "one in flight: {longest:?}");
+    assert!(
+        longest >= TTL / 2,
+        "no keepalive was unanswered: {longest:?}"
+    );
     assert!(
         longest < TTL * 3 / 4 + 3 * late,
-        "{longest:?}, late {late:?}"
+        "gap {longest:?}, machine delay {late:?}"
     );
 }
 
 #[tokio::test]
 async fn next_member_gets_full_response_timeout() {
-    let (leader, follower, etcd) = two().await;
+    let (leader, follower, etcd) = leader_follower_and_client().await;
     let machine_delay = MachineDelay::measure();
     let lease = etcd.lease(3 * TTL).keep_alive().await.unwrap();
     leader.set_response(lease.id(), KeepaliveResponse::None);
     follower.set_response(lease.id(), KeepaliveResponse::None);
-    until("both were asked, and one again", || {
+    until("both members and one of them again got a keepalive", || {
         follower.keepalive_count(lease.id()) > 0
             && leader.keepalive_count(lease.id()) + follower.keepalive_count(lease.id()) > 2
     })
@@ -160,21 +167,24 @@ async fn next_member_gets_full_response_timeout() {
     let mut times = leader.keepalive_times(lease.id());
     times.extend(follower.keepalive_times(lease.id()));
     times.sort();
-    let patience = 3 * TTL / 6;
+    let response_timeout = 3 * TTL / 6;
     for pair in times.windows(2) {
         let (gap, late) = (pair[1] - pair[0], machine_delay.worst());
-        assert!(gap + 2 * late >= patience * 3 / 4, "{gap:?}, late {late:?}");
+        assert!(
+            gap + 2 * late >= response_timeout * 3 / 4,
+            "gap {gap:?}, machine delay {late:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn silent_stream_is_left_by_all_leases() {
-    let (leader, follower, etcd) = two().await;
+    let (leader, follower, etcd) = leader_follower_and_client().await;
     let mut leases = Vec::new();
     for _ in 0..50 {
-        leases.push(kept(&etcd).await);
+        leases.push(kept_lease(&etcd).await);
     }
-    renewed(&leases[49], 1).await;
+    expect_renewals(&leases[49], 1).await;
     for lease in &leases {
         leader.set_response(lease.id(), KeepaliveResponse::None);
     }
@@ -183,7 +193,7 @@ async fn silent_stream_is_left_by_all_leases() {
         .map(|lease| LeaseRecorder::start(lease, None))
         .collect();
     for lease in &leases {
-        until("it is kept by the other member", || {
+        until("the follower gets keepalives", || {
             follower.keepalive_count(lease.id()) > 2
         })
         .await;
@@ -191,7 +201,7 @@ async fn silent_stream_is_left_by_all_leases() {
     for recorder in &recorders {
         recorder.check_alive().await;
     }
-    // The silent stream was given up: the leader is asked again on another one.
+    // The client closed the silent stream and returns to the leader on a new one.
     until("the leader gets a new stream", || {
         leader.server.count(KEEP_ALIVE) > 1
     })
@@ -201,21 +211,21 @@ async fn silent_stream_is_left_by_all_leases() {
 #[tokio::test]
 async fn refused_lease_is_lost_without_affecting_others() {
     let (lease_server, etcd) = LeaseServer::start_with_client().await;
-    let refused = kept(&etcd).await;
-    let allowed = kept(&etcd).await;
+    let refused = kept_lease(&etcd).await;
+    let allowed = kept_lease(&etcd).await;
     lease_server.set_response(refused.id(), KeepaliveResponse::PermissionDenied);
     assert_eq!(refused.lost().await, LostReason::PermissionDenied);
-    renewed(&allowed, 4).await;
+    expect_renewals(&allowed, 4).await;
 }
 
 #[tokio::test]
 async fn unanswered_keepalives_cause_no_storm() {
     let (lease_server, etcd) = LeaseServer::start_with_client().await;
-    let lease = kept(&etcd).await;
+    let lease = kept_lease(&etcd).await;
     lease_server.set_response(lease.id(), KeepaliveResponse::None);
     assert_eq!(lease.lost().await, LostReason::NeverConfirmed);
     let count = lease_server.keepalive_count(lease.id());
-    // At most six until its deadline, a sixth of the TTL apart, and six after it, with pauses as long in between.
+    // At most six before the deadline, a sixth of the TTL apart, and six after it at the same interval.
     assert!(
         (5..=12).contains(&count),
         "{count} keepalives in six seconds"
@@ -227,8 +237,8 @@ async fn idle_keepalive_stream_is_closed() {
     let lease_server = LeaseServer::start().await;
     let builder = Client::builder([lease_server.server.endpoint()]).on_current_arbiter();
     let etcd = builder.connect().await.unwrap();
-    let lease = kept(&etcd).await;
-    renewed(&lease, 1).await;
+    let lease = kept_lease(&etcd).await;
+    expect_renewals(&lease, 1).await;
     assert_eq!(lease_server.open_streams(), 1);
     drop(lease);
     tokio::time::pause();
@@ -238,6 +248,6 @@ async fn idle_keepalive_stream_is_closed() {
     assert_eq!(
         lease_server.server.accepted(),
         1,
-        "and its connection is not"
+        "the connection was replaced"
     );
 }

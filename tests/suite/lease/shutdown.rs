@@ -1,4 +1,4 @@
-//! Leases of a client that is shut down.
+//! Leases of a client that shuts down.
 
 use std::{
     sync::Arc,
@@ -20,33 +20,37 @@ use crate::support::{
 };
 
 const TTL: Duration = Duration::from_secs(60);
-/// Longer than anything here takes on a busy machine.
-const AT_MOST: Duration = Duration::from_secs(30);
+/// Long enough for a busy machine.
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A client that is being shut down: it waits for a lease to be revoked until that is let go.
-async fn ending(lease_server: &LeaseServer, etcd: &Client) -> (JoinHandle<()>, Arc<Notify>) {
+/// Starts a shutdown that waits for the response to a revocation. The server sends it once the returned [`Notify`] is
+/// notified.
+async fn start_blocked_shutdown(
+    lease_server: &LeaseServer,
+    etcd: &Client,
+) -> (JoinHandle<()>, Arc<Notify>) {
     let grant = etcd.lease(TTL).keep_alive().revoke_on_drop();
-    let doomed = grant.await.unwrap();
-    let (id, go) = (doomed.id(), Arc::new(Notify::new()));
-    let held_up = go.clone();
+    let lease = grant.await.unwrap();
+    let (id, unblock) = (lease.id(), Arc::new(Notify::new()));
+    let release = unblock.clone();
     lease_server.server.on(REVOKE, move |call| {
-        let answer = LeaseRevokeResponse::default();
+        let response = LeaseRevokeResponse::default();
         if LeaseRevokeRequest::decode(call.body).unwrap().id == id {
-            respond_when_notified(answer, &held_up)
+            respond_when_notified(response, &release)
         } else {
-            Reply::message(&answer)
+            Reply::message(&response)
         }
     });
     let client = etcd.clone();
-    let ending = tokio::spawn(async move {
+    let shutdown = tokio::spawn(async move {
         client.shutdown().await;
-        drop(doomed);
+        drop(lease);
     });
-    until("it is being shut down", || {
+    until("the shutdown revokes the lease", || {
         lease_server.server.count(REVOKE) == 1
     })
     .await;
-    (ending, go)
+    (shutdown, unblock)
 }
 
 async fn cluster_and_clients() -> (Cluster, Client, Client) {
@@ -59,23 +63,23 @@ async fn cluster_and_clients() -> (Cluster, Client, Client) {
 #[tokio::test]
 async fn shutdown_revokes_leases_marked_revoke_on_drop() {
     let (_cluster, etcd, other) = cluster_and_clients().await;
-    let mut doomed = Vec::new();
+    let mut revoked = Vec::new();
     for _ in 0..100 {
-        doomed.push(etcd.lease(TTL).keep_alive().revoke_on_drop().await.unwrap());
+        revoked.push(etcd.lease(TTL).keep_alive().revoke_on_drop().await.unwrap());
     }
-    let spared = etcd.lease(TTL).keep_alive().await.unwrap();
+    let unmarked = etcd.lease(TTL).keep_alive().await.unwrap();
     etcd.shutdown().await;
-    assert_eq!(other.leases().await.unwrap().leases, [spared.id()]);
-    assert_eq!(spared.lost().await, LostReason::Shutdown);
-    assert_eq!(doomed[99].lost().await, LostReason::Shutdown);
+    assert_eq!(other.leases().await.unwrap().leases, [unmarked.id()]);
+    assert_eq!(unmarked.lost().await, LostReason::Shutdown);
+    assert_eq!(revoked[99].lost().await, LostReason::Shutdown);
 }
 
 #[tokio::test]
 async fn shutdown_revokes_unkept_leases_marked_revoke_on_drop() {
     let (_cluster, etcd, other) = cluster_and_clients().await;
-    let _asked_for_at_first = etcd.lease(TTL).revoke_on_drop().await.unwrap();
+    let _marked_at_grant = etcd.lease(TTL).revoke_on_drop().await.unwrap();
     let later = etcd.lease(TTL).await.unwrap();
-    let _asked_for_later = later.revoke_on_drop();
+    let _marked_later = later.revoke_on_drop();
     let detached = etcd.lease(TTL).revoke_on_drop().await.unwrap();
     let detached = detached.detach();
     etcd.shutdown().await;
@@ -99,39 +103,42 @@ async fn shutdown_is_bounded_without_responses() {
 #[tokio::test]
 async fn closing_client_grants_no_lease() {
     let (lease_server, etcd) = LeaseServer::start_with_client().await;
-    let (ending, go) = ending(&lease_server, &etcd).await;
-    let granted = lease_server.server.count(GRANT);
+    let (shutdown, unblock) = start_blocked_shutdown(&lease_server, &etcd).await;
+    let grants = lease_server.server.count(GRANT);
     let error = etcd.lease(TTL).keep_alive().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Shutdown);
-    assert_eq!(lease_server.server.count(GRANT), granted);
-    go.notify_one();
-    timeout(AT_MOST, ending).await.unwrap().unwrap();
+    assert_eq!(lease_server.server.count(GRANT), grants);
+    unblock.notify_one();
+    timeout(TEST_TIMEOUT, shutdown).await.unwrap().unwrap();
 }
 
 #[tokio::test]
 async fn lease_granted_during_shutdown_is_revoked() {
     let (lease_server, etcd) = LeaseServer::start_with_client().await;
-    let arrives = Arc::new(Notify::new());
-    let held_up = arrives.clone();
+    let respond = Arc::new(Notify::new());
+    let release = respond.clone();
     lease_server.server.on(GRANT, move |call| {
-        let answer = grant_response(&call);
-        if answer.id == 4711 {
-            respond_when_notified(answer, &held_up)
+        let response = grant_response(&call);
+        if response.id == 4711 {
+            respond_when_notified(response, &release)
         } else {
-            Reply::message(&answer)
+            Reply::message(&response)
         }
     });
-    let grant = etcd.lease(TTL).id(4711).keep_alive().timeout(AT_MOST);
+    let grant = etcd.lease(TTL).id(4711).keep_alive().timeout(TEST_TIMEOUT);
     let grant = tokio::spawn(grant.into_future());
-    until("it is asked for", || lease_server.server.count(GRANT) == 1).await;
-    let (ending, go) = ending(&lease_server, &etcd).await;
-    arrives.notify_one();
+    until("the server has received the grant", || {
+        lease_server.server.count(GRANT) == 1
+    })
+    .await;
+    let (shutdown, unblock) = start_blocked_shutdown(&lease_server, &etcd).await;
+    respond.notify_one();
     let error = grant.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Shutdown);
     assert_eq!(error.outcome(), Outcome::Rejected, "{error:?}");
     assert!(lease_server.revoked().contains(&4711));
-    go.notify_one();
-    timeout(AT_MOST, ending).await.unwrap().unwrap();
+    unblock.notify_one();
+    timeout(TEST_TIMEOUT, shutdown).await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -140,7 +147,7 @@ async fn keep_alive_after_shutdown_loses_lease() {
     let mut lease = etcd.lease(TTL).await.unwrap();
     etcd.shutdown().await;
     lease.keep_alive();
-    let lost = timeout(AT_MOST, lease.lost()).await;
+    let lost = timeout(TEST_TIMEOUT, lease.lost()).await;
     assert_eq!(lost, Ok(LostReason::Shutdown));
 }
 
@@ -150,13 +157,13 @@ async fn second_shutdown_does_not_interrupt_first() {
     lease_server.server.on(REVOKE, |_| {
         Reply::message(&LeaseRevokeResponse::default()).after(Duration::from_millis(50))
     });
-    let mut doomed = Vec::new();
-    // More than are revoked at once.
+    let mut revoked = Vec::new();
+    // More than the client revokes at the same time.
     for _ in 0..200 {
         let grant = etcd.lease(TTL).keep_alive().revoke_on_drop();
-        doomed.push(grant.await.unwrap());
+        revoked.push(grant.await.unwrap());
     }
-    let again = etcd.clone();
-    tokio::join!(etcd.shutdown(), again.shutdown());
+    let second_handle = etcd.clone();
+    tokio::join!(etcd.shutdown(), second_handle.shutdown());
     assert_eq!(lease_server.server.count(REVOKE), 200);
 }

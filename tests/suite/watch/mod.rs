@@ -1,4 +1,4 @@
-//! Watches.
+//! Watches: events, progress, resume, resync and slow consumers.
 
 mod chaos;
 mod compaction;

@@ -1,4 +1,4 @@
-//! Watches on a real cluster.
+//! Opening, reading and ending watches on a real cluster.
 
 use actix_etcd::{Client, ErrorKind, WatchEnd, WatchItem};
 use testbed::Cluster;
@@ -19,10 +19,10 @@ async fn events_continue_after_connection_resets() {
     for member in cluster.members() {
         member.client_link().reset_now();
     }
-    // Under way while its connection is reset, a write may have been applied or not: it is made until one is sure.
+    // The outcome of a put is unknown if its connection is reset, so it is repeated until one succeeds.
     let written = loop {
-        if let Ok(put) = etcd.put("k/2", "b").await {
-            break put.header.revision;
+        if let Ok(response) = etcd.put("k/2", "b").await {
+            break response.header.revision;
         }
     };
     while watch.revision() < written {
@@ -62,14 +62,14 @@ async fn watch_ends_with_exactly_one_reason() {
     ));
     wait_for_watchers(&cluster, 0.0).await;
     let mut shut_down = etcd.watch("k").await.unwrap();
-    let dropped = etcd.clone();
+    let second_handle = etcd.clone();
     etcd.shutdown().await;
     assert!(matches!(
         read_to_end(&mut shut_down).await,
         WatchEnd::Shutdown
     ));
-    let late = dropped.watch("k").await.unwrap_err();
-    assert_eq!(late.kind(), ErrorKind::Shutdown);
+    let error = second_handle.watch("k").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Shutdown);
 }
 
 #[tokio::test]
@@ -96,19 +96,19 @@ async fn watch_options_take_effect() {
         .await
         .unwrap();
     let WatchItem::Events(first) = next_item(&mut puts).await else {
-        panic!("events come first");
+        panic!("expected events");
     };
     assert!(first[0].is_create() && first[0].prev_kv.is_none());
     let WatchItem::Events(second) = next_item(&mut puts).await else {
-        panic!("events come first");
+        panic!("expected events");
     };
     assert!(second[0].is_put() && !second[0].is_create());
     assert_eq!(second[0].prev_kv.as_ref().unwrap().value, "a");
     let mut deletes = from_start().range("k/2").filter_puts().await.unwrap();
-    let WatchItem::Events(gone) = next_item(&mut deletes).await else {
-        panic!("events come first");
+    let WatchItem::Events(deleted) = next_item(&mut deletes).await else {
+        panic!("expected events");
     };
-    assert!(gone[0].is_delete() && gone.revision() == start + 2);
+    assert!(deleted[0].is_delete() && deleted.revision() == start + 2);
     let mut all = etcd
         .watch("k")
         .from_key()
@@ -146,8 +146,8 @@ async fn requested_progress_arrives_after_its_events() {
     assert!(watch.revision() >= written);
     watch.cancel();
     read_to_end(&mut watch).await;
-    let ended = watch.request_progress().await.unwrap_err();
-    assert_eq!(ended.kind(), ErrorKind::WatchCanceled);
+    let error = watch.request_progress().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WatchCanceled);
     etcd.shutdown().await;
 }
 
@@ -155,15 +155,15 @@ async fn requested_progress_arrives_after_its_events() {
 async fn invalid_watch_is_rejected_before_sending() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    let refused = [
+    let results = [
         etcd.watch("").await,
         etcd.watch("a").prefix().from_key().await,
         etcd.watch("a").start_revision(-1).await,
         etcd.watch("a").buffer(0).await,
         etcd.watch("a").resync().filter_puts().await,
     ];
-    for refusal in refused {
-        let kind = refusal.unwrap_err().kind();
+    for result in results {
+        let kind = result.unwrap_err().kind();
         assert!(matches!(
             kind,
             ErrorKind::InvalidArgument | ErrorKind::EmptyKey

@@ -1,4 +1,4 @@
-//! How far a watch has come, asked for.
+//! Progress requests.
 
 use std::time::{Duration, Instant};
 
@@ -26,10 +26,10 @@ async fn unanswered_progress_request_fails_at_deadline() {
         .await
         .unwrap();
     let watch = etcd.watch("a").await.unwrap();
-    let began = Instant::now();
-    let late = watch.request_progress().await.unwrap_err();
-    assert_eq!(late.kind(), ErrorKind::DeadlineExceeded);
-    assert!(began.elapsed() >= timeout);
+    let start = Instant::now();
+    let error = watch.request_progress().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+    assert!(start.elapsed() >= timeout);
     etcd.shutdown().await;
 }
 
@@ -43,7 +43,7 @@ async fn unanswered_progress_requests_do_not_delay_later_watches() {
                     creates += 1;
                     tx.send(&created(create.watch_id, 5)).await.unwrap();
                 }
-                // The first watch keeps the server from answering, as one does that is behind.
+                // The server does not respond while the first watch is alone, as etcd does for a watch that is behind.
                 RequestUnion::ProgressRequest(_) if creates > 1 => {
                     tx.send(&progress(-1, 5)).await.unwrap();
                 }
@@ -78,15 +78,15 @@ async fn progress_request_on_ended_watch_returns_reason() {
     .await;
     let etcd = connect(&server).await;
     let mut watch = etcd.watch("a").await.unwrap();
-    let asked = tokio::spawn(watch.request_progress());
+    let pending = tokio::spawn(watch.request_progress());
     watch.cancel();
-    let ended = asked.await.unwrap().unwrap_err();
-    assert_eq!(ended.kind(), ErrorKind::WatchCanceled);
+    let error = pending.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WatchCanceled);
     read_to_end(&mut watch).await;
-    let ended = watch.request_progress().await.unwrap_err();
-    assert_eq!(ended.kind(), ErrorKind::WatchCanceled);
+    let error = watch.request_progress().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WatchCanceled);
     let other = etcd.watch("a").await.unwrap();
     etcd.shutdown().await;
-    let ended = other.request_progress().await.unwrap_err();
-    assert_eq!(ended.kind(), ErrorKind::Shutdown);
+    let error = other.request_progress().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Shutdown);
 }

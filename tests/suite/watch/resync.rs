@@ -1,4 +1,4 @@
-//! Watches that read their range: when they are opened, and when history is gone.
+//! Watches with resync: they read their range when they are opened and after a compaction.
 
 use std::{
     sync::{
@@ -23,7 +23,7 @@ use crate::support::{
 
 const RANGE: &str = "/etcdserverpb.KV/Range";
 
-/// One key of a range that has more, or its last.
+/// A page with one key. `more` is false for the last page.
 fn page(revision: i64, key: &str, more: bool) -> RangeResponse {
     RangeResponse {
         header: Some(header(revision)),
@@ -49,14 +49,14 @@ async fn compaction_during_initial_read_restarts_it() {
         })
         .await;
     let reads = Arc::new(AtomicUsize::new(0));
-    let counted = reads.clone();
+    let read_count = reads.clone();
     server.on(RANGE, move |call| {
-        let asked = RangeRequest::decode(call.body).unwrap();
-        let read = match asked.revision {
-            0 => counted.fetch_add(1, Ordering::SeqCst),
-            _ => counted.load(Ordering::SeqCst) - 1,
+        let request = RangeRequest::decode(call.body).unwrap();
+        let read = match request.revision {
+            0 => read_count.fetch_add(1, Ordering::SeqCst),
+            _ => read_count.load(Ordering::SeqCst) - 1,
         };
-        match (asked.revision, read) {
+        match (request.revision, read) {
             (0, 0) => Reply::message(&page(10, "k/1", true)),
             (_, 0) => Reply::status(11, "etcdserver: mvcc: required revision has been compacted"),
             (0, _) => Reply::message(&page(20, "k/1", true)),
@@ -81,13 +81,13 @@ async fn slow_initial_read_leaves_time_for_create() {
         tx.stopped().await;
     })
     .await;
-    // All pages together take longer than one request may.
+    // Reading all pages takes longer than the request timeout.
     server.on(RANGE, |call| {
-        let asked = RangeRequest::decode(call.body).unwrap();
-        let before = asked.key.iter().find(|byte| byte.is_ascii_digit());
-        let nth = before.map_or(1, |nth| nth - b'0' + 1);
-        let answer = page(20, &format!("k/{nth}"), nth < 7);
-        Reply::message(&answer).after(Duration::from_millis(800))
+        let request = RangeRequest::decode(call.body).unwrap();
+        let previous = request.key.iter().find(|byte| byte.is_ascii_digit());
+        let nth = previous.map_or(1, |digit| digit - b'0' + 1);
+        let response = page(20, &format!("k/{nth}"), nth < 7);
+        Reply::message(&response).after(Duration::from_millis(800))
     });
     let etcd = Client::builder([server.endpoint()])
         .request_timeout(Duration::from_secs(5))
@@ -117,13 +117,13 @@ async fn compaction_while_lagging_triggers_resync() {
                 seen += 1;
             }
             WatchItem::Lagging => lagged = true,
-            // The server creates the watch before it sees that its history is gone.
+            // The server confirms the watch before it reports the compaction.
             WatchItem::Resumed => {}
             WatchItem::Resynced(resynced) => break resynced,
             other => panic!("{other:?}"),
         }
     };
-    assert!(lagged && seen < last - 2, "it did not lag");
+    assert!(lagged && seen < last - 2, "the watch did not lag");
     assert_eq!(resynced.revision, last);
     let created: Vec<_> = resynced.created.iter().map(|kv| kv.key.clone()).collect();
     assert_eq!(created, ["k/created"]);

@@ -1,4 +1,4 @@
-//! What etcd can't be made to do on demand.
+//! Watches against a scripted server, for behaviour that a real etcd does not show on demand.
 
 use std::time::Duration;
 
@@ -32,8 +32,8 @@ async fn stream_ending_between_fragments_resumes_at_incomplete_revision() {
                 tx.status(14, "the member stops");
                 return;
             }
-            let whole = vec![event("a", 5), event("b", 5), event("a", 6)];
-            tx.send(&events(id, false, whole)).await.unwrap();
+            let complete = vec![event("a", 5), event("b", 5), event("a", 6)];
+            tx.send(&events(id, false, complete)).await.unwrap();
             tx.stopped().await;
         })
         .await;
@@ -56,7 +56,7 @@ async fn headers_and_early_progress_do_not_move_cursor() {
             let create = next_create(&mut rx).await;
             start_revisions.lock().unwrap().push(create.start_revision);
             let id = create.watch_id;
-            // Progress that overtook the answer, and progress before the start: both say nothing.
+            // Progress before the create response, and progress before the start revision: both must be ignored.
             tx.send(&progress(-1, 1000)).await.unwrap();
             tx.send(&created(id, 1000)).await.unwrap();
             tx.send(&progress(id, 100)).await.unwrap();
@@ -87,18 +87,19 @@ async fn headers_and_early_progress_do_not_move_cursor() {
 #[tokio::test]
 async fn refused_watch_does_not_affect_others() {
     let (server, _) = start_watch_server(|_, mut tx, mut rx, _| async move {
-        let mut live = Vec::new();
+        let mut confirmed = Vec::new();
         for _ in 0..3 {
             let create = next_create(&mut rx).await;
             if create.key == "refused" {
-                let why = "rpc error: code = PermissionDenied desc = etcdserver: permission denied";
-                tx.send(&refused(why)).await.unwrap();
+                let reason =
+                    "rpc error: code = PermissionDenied desc = etcdserver: permission denied";
+                tx.send(&refused(reason)).await.unwrap();
             } else {
                 tx.send(&created(create.watch_id, 5)).await.unwrap();
-                live.push(create.watch_id);
+                confirmed.push(create.watch_id);
             }
         }
-        for id in live {
+        for id in confirmed {
             tx.send(&events(id, false, vec![event("a", 6)]))
                 .await
                 .unwrap();
@@ -108,12 +109,12 @@ async fn refused_watch_does_not_affect_others() {
     .await;
     let etcd = connect(&server).await;
     let mut first = etcd.watch("a").await.unwrap();
-    let why = etcd.watch("refused").await.unwrap_err();
-    assert_eq!(why.kind(), ErrorKind::PermissionDenied);
+    let error = etcd.watch("refused").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
     let mut second = etcd.watch("a").await.unwrap();
     assert_eq!(next_change(&mut first).await.0, 6);
     assert_eq!(next_change(&mut second).await.0, 6);
-    assert_eq!(server.count(WATCH), 1, "all on one stream");
+    assert_eq!(server.count(WATCH), 1, "more than one stream");
     etcd.shutdown().await;
 }
 
@@ -133,8 +134,8 @@ async fn cancel_reason_determines_watch_end() {
                     start_revisions.lock().unwrap().push(create.start_revision);
                     let id = create.watch_id;
                     tx.send(&created(id, 5)).await.unwrap();
-                    let next = create.start_revision.max(6);
-                    tx.send(&events(id, false, vec![event("a", next)]))
+                    let revision = create.start_revision.max(6);
+                    tx.send(&events(id, false, vec![event("a", revision)]))
                         .await
                         .unwrap();
                     if nth == 0 {
@@ -157,10 +158,10 @@ async fn cancel_reason_determines_watch_end() {
         } else {
             match (case, read_to_end(&mut watch).await) {
                 (0, WatchEnd::PermissionDenied(_)) => {}
-                (1, WatchEnd::Refused(why)) => {
-                    assert_eq!(why.kind(), ErrorKind::InvalidAuthToken);
+                (1, WatchEnd::Refused(error)) => {
+                    assert_eq!(error.kind(), ErrorKind::InvalidAuthToken);
                 }
-                (2, WatchEnd::Refused(why)) => assert!(why.to_string().contains(reason)),
+                (2, WatchEnd::Refused(error)) => assert!(error.to_string().contains(reason)),
                 (_, other) => panic!("{reason}: {other}"),
             }
         }
@@ -173,12 +174,12 @@ async fn unanswered_progress_request_is_repeated() {
     let (server, _) = start_watch_server(|_, mut tx, mut rx, _| async move {
         let id = next_create(&mut rx).await.watch_id;
         tx.send(&created(id, 5)).await.unwrap();
-        let mut asked = 0;
+        let mut requests = 0;
         while let Some(request) = next_request(&mut rx).await {
             if matches!(request, RequestUnion::ProgressRequest(_)) {
-                asked += 1;
+                requests += 1;
             }
-            if asked == 3 {
+            if requests == 3 {
                 tx.send(&progress(-1, 9)).await.unwrap();
             }
         }
@@ -193,30 +194,30 @@ async fn unanswered_progress_request_is_repeated() {
 #[tokio::test]
 async fn watch_leaves_member_that_never_confirms_create() {
     let (silent, _) = start_watch_server(|_, mut tx, rx, _| async move {
-        // Dropped, it would reset the stream.
+        // Dropping the receiver would reset the stream.
         let _open = rx;
         tx.stopped().await;
     })
     .await;
-    let (good, _) = start_watch_server(|_, mut tx, mut rx, _| async move {
+    let (responsive, _) = start_watch_server(|_, mut tx, mut rx, _| async move {
         loop {
             let id = next_create(&mut rx).await.watch_id;
             tx.send(&created(id, 5)).await.unwrap();
         }
     })
     .await;
-    let etcd = Client::builder([silent.endpoint(), good.endpoint()])
+    let etcd = Client::builder([silent.endpoint(), responsive.endpoint()])
         .request_timeout(TEST_TIMEOUT)
         .connect()
         .await
         .unwrap();
-    until("both are ready", || ready_members(&etcd) == 2).await;
+    until("both members are ready", || ready_members(&etcd) == 2).await;
     let mut watches = Vec::new();
-    // Round robin: one of the two begins at the silent member.
+    // Round robin: one of the two watches starts at the silent member.
     for _ in 0..2 {
         watches.push(etcd.watch("a").await.unwrap());
     }
-    assert!(silent.count(WATCH) > 0, "nobody asked the silent member");
+    assert!(silent.count(WATCH) > 0, "no stream to the silent member");
     etcd.shutdown().await;
 }
 
@@ -229,10 +230,13 @@ async fn failing_streams_are_reopened_with_backoff() {
         .connect()
         .await
         .unwrap();
-    let late = etcd.watch("a").await.unwrap_err();
-    assert_eq!(late.kind(), ErrorKind::DeadlineExceeded);
-    let tries = server.count(WATCH);
-    assert!((3..20).contains(&tries), "{tries} tries in two seconds");
+    let error = etcd.watch("a").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+    let streams = server.count(WATCH);
+    assert!(
+        (3..20).contains(&streams),
+        "{streams} streams in two seconds"
+    );
     etcd.shutdown().await;
 }
 
@@ -240,7 +244,7 @@ async fn failing_streams_are_reopened_with_backoff() {
 async fn revision_regression_and_cluster_change_are_reported() {
     let (server, _) = start_watch_server(|nth, mut tx, mut rx, _| async move {
         let id = next_create(&mut rx).await.watch_id;
-        let header_of = |cluster_id| {
+        let created_by_cluster = |cluster_id| {
             let header = Some(ResponseHeader {
                 cluster_id,
                 ..header(1)
@@ -252,8 +256,8 @@ async fn revision_regression_and_cluster_change_are_reported() {
         };
         match nth {
             0 => tx.send(&created(id, 900)).await,
-            1 => tx.send(&header_of(1)).await,
-            _ => tx.send(&header_of(7)).await,
+            1 => tx.send(&created_by_cluster(1)).await,
+            _ => tx.send(&created_by_cluster(7)).await,
         }
         .unwrap();
         if nth == 2 {
@@ -274,17 +278,17 @@ async fn revision_regression_and_cluster_change_are_reported() {
     etcd.shutdown().await;
 }
 
-/// On one thread, so that the reader runs whenever the stream waits for it.
+/// Everything runs on one thread, so that the reader runs whenever the stream waits for it.
 #[actix::test]
 async fn active_reader_never_lags_behind_fast_server() {
     const BATCHES: i64 = 1000;
-    const EACH: i64 = 100;
+    const EVENTS_PER_BATCH: i64 = 100;
     let (server, _) = start_watch_server(|_, mut tx, mut rx, _| async move {
         let id = next_create(&mut rx).await.watch_id;
         tx.send(&created(id, 1)).await.unwrap();
         for batch in 0..BATCHES {
-            let first = 2 + batch * EACH;
-            let batch = (first..first + EACH).map(|revision| event("a", revision));
+            let first = 2 + batch * EVENTS_PER_BATCH;
+            let batch = (first..first + EVENTS_PER_BATCH).map(|revision| event("a", revision));
             tx.send(&events(id, false, batch.collect())).await.unwrap();
         }
         tx.stopped().await;
@@ -296,7 +300,7 @@ async fn active_reader_never_lags_behind_fast_server() {
         .await
         .unwrap();
     let mut watch = etcd.watch("a").notices().await.unwrap();
-    for revision in 2..2 + BATCHES * EACH {
+    for revision in 2..2 + BATCHES * EVENTS_PER_BATCH {
         match next_item(&mut watch).await {
             WatchItem::Events(events) => assert_eq!(events.revision(), revision),
             other => panic!("{other:?}"),

@@ -1,4 +1,4 @@
-//! Streams that many watches share, and how they end.
+//! Streams that are shared by several watches: framing, resets and limits.
 
 use std::{
     sync::{
@@ -32,7 +32,7 @@ async fn responses_split_across_frames_are_reassembled() {
     for size in [1, 4, 5, 30, 100, 1000, 16_384] {
         let (server, _) = start_watch_server(move |nth, mut tx, mut rx, _| async move {
             if nth > 0 {
-                // It would make up for what was misread.
+                // A second stream would hide events that were lost on the first.
                 return tx.stopped().await;
             }
             let mut ids = Vec::new();
@@ -41,13 +41,14 @@ async fn responses_split_across_frames_are_reassembled() {
                 tx.send(&created(ids[ids.len() - 1], 5)).await.unwrap();
             }
             let mut bytes = Vec::new();
-            let mut say = |answer: WatchResponse| bytes.extend(framed(&answer.encode_to_vec()));
+            let mut write =
+                |response: WatchResponse| bytes.extend(framed(&response.encode_to_vec()));
             for nth in 0..EVENTS {
-                say(events(ids[0], false, vec![event("a", 6 + nth)]));
-                // Between those that are joined, what can't be.
+                write(events(ids[0], false, vec![event("a", 6 + nth)]));
+                // Responses that the client cannot merge with the previous ones.
                 if nth % 10 == 9 {
-                    say(events(ids[1], false, vec![event("b", 6 + nth)]));
-                    say(progress(ids[0], 6 + nth));
+                    write(events(ids[1], false, vec![event("b", 6 + nth)]));
+                    write(progress(ids[0], 6 + nth));
                 }
             }
             for frame in bytes.chunks(size) {
@@ -60,11 +61,15 @@ async fn responses_split_across_frames_are_reassembled() {
         let mut first = etcd.watch("a").progress_notify().await.unwrap();
         let mut second = etcd.watch("b").await.unwrap();
         for nth in 0..EVENTS {
-            let told = next_change(&mut first).await;
-            assert_eq!(told, (6 + nth, vec!["a".into()]), "frames of {size}");
+            let change = next_change(&mut first).await;
+            assert_eq!(
+                change,
+                (6 + nth, vec!["a".into()]),
+                "frames of {size} bytes"
+            );
             if nth % 10 == 9 {
-                let told = next_item(&mut first).await;
-                assert!(matches!(told, WatchItem::Progress(at) if at == 6 + nth));
+                let item = next_item(&mut first).await;
+                assert!(matches!(item, WatchItem::Progress(at) if at == 6 + nth));
                 assert_eq!(next_change(&mut second).await, (6 + nth, vec!["b".into()]));
             }
         }
@@ -74,13 +79,13 @@ async fn responses_split_across_frames_are_reassembled() {
 
 #[tokio::test]
 async fn reset_stream_is_reopened_on_same_connection() {
-    let read = Arc::new(Notify::new());
-    let told = read.clone();
+    let event_read = Arc::new(Notify::new());
+    let reset = event_read.clone();
     let (server, start_revisions) =
         start_watch_server(move |nth, mut tx, mut rx, start_revisions| {
-            let read = told.clone();
+            let reset = reset.clone();
             async move {
-                // One reset before any answer, too.
+                // The second stream is reset before any response.
                 if nth == 1 {
                     return tx.reset(Reason::CANCEL);
                 }
@@ -93,8 +98,8 @@ async fn reset_stream_is_reopened_on_same_connection() {
                     let event = vec![event("a", revision)];
                     tx.send(&events(id, false, event)).await.unwrap();
                     if nth == 0 {
-                        // It would overtake what is still queued.
-                        read.notified().await;
+                        // An earlier reset would discard queued responses.
+                        reset.notified().await;
                         return tx.reset(Reason::CANCEL);
                     }
                 }
@@ -104,12 +109,12 @@ async fn reset_stream_is_reopened_on_same_connection() {
     let etcd = connect(&server).await;
     let mut watch = etcd.watch("a").await.unwrap();
     assert_eq!(next_change(&mut watch).await.0, 6);
-    read.notify_one();
+    event_read.notify_one();
     assert_eq!(next_change(&mut watch).await.0, 7);
     let mut later = etcd.watch("a").await.unwrap();
     assert_eq!(next_change(&mut later).await.0, 6);
     assert_eq!(*start_revisions.lock().unwrap(), [0, 7, 0]);
-    assert_eq!(server.accepted(), 1, "the connection was well");
+    assert_eq!(server.accepted(), 1, "the connection was replaced");
     etcd.shutdown().await;
 }
 
@@ -124,27 +129,30 @@ async fn streams_broken_after_create_are_reopened_with_backoff() {
     let etcd = connect(&server).await;
     let _watch = etcd.watch("a").await.unwrap();
     hold(Duration::from_secs(2)).await;
-    let tries = server.count(WATCH);
-    assert!((3..20).contains(&tries), "{tries} tries in two seconds");
+    let streams = server.count(WATCH);
+    assert!(
+        (3..20).contains(&streams),
+        "{streams} streams in two seconds"
+    );
     etcd.shutdown().await;
 }
 
 #[tokio::test]
 async fn server_chosen_watch_ids_are_accepted() {
     let (server, _) = start_watch_server(|_, mut tx, mut rx, _| async move {
-        let mut last = 1000;
+        let mut last_id = 1000;
         loop {
-            // What is sent together is answered together.
+            // Creates that arrive together are confirmed together.
             let mut creates = vec![next_create(&mut rx).await];
-            let brief = Duration::from_millis(100);
-            while let Ok(create) = timeout(brief, next_create(&mut rx)).await {
+            let wait = Duration::from_millis(100);
+            while let Ok(create) = timeout(wait, next_create(&mut rx)).await {
                 creates.push(create);
             }
             for create in creates {
-                last += 1;
-                tx.send(&created(last, 5)).await.unwrap();
+                last_id += 1;
+                tx.send(&created(last_id, 5)).await.unwrap();
                 let event = event(std::str::from_utf8(&create.key).unwrap(), 6);
-                tx.send(&events(last, false, vec![event])).await.unwrap();
+                tx.send(&events(last_id, false, vec![event])).await.unwrap();
             }
         }
     })
@@ -159,8 +167,8 @@ async fn server_chosen_watch_ids_are_accepted() {
     for (key, watch) in [("a", a), ("b", b), ("c", c)] {
         assert_eq!(next_change(&mut watch.unwrap()).await.1, [key]);
     }
-    let tries = server.count(WATCH);
-    assert!(tries < 10, "{tries} streams for three watches");
+    let streams = server.count(WATCH);
+    assert!(streams < 10, "{streams} streams for three watches");
     etcd.shutdown().await;
 }
 
@@ -175,7 +183,7 @@ async fn oversized_event_ends_only_its_watch() {
             if create.key == "large" {
                 event.kv.as_mut().unwrap().value = vec![b'v'; 2 << 20].into();
             }
-            // The client may give up half-way.
+            // The client may reset the stream during the send.
             let _ = tx.send(&events(id, false, vec![event])).await;
         }
     })
@@ -189,7 +197,7 @@ async fn oversized_event_ends_only_its_watch() {
     assert_eq!(next_change(&mut small).await.0, 6);
     let mut large = etcd.watch("large").await.unwrap();
     match read_to_end(&mut large).await {
-        WatchEnd::Refused(why) => assert_eq!(why.kind(), ErrorKind::ResponseTooLarge),
+        WatchEnd::Refused(error) => assert_eq!(error.kind(), ErrorKind::ResponseTooLarge),
         other => panic!("{other}"),
     }
     assert_eq!(next_change(&mut small).await.0, 7);
@@ -242,9 +250,9 @@ async fn unanswered_create_is_repeated_on_busy_stream() {
 #[tokio::test]
 async fn watches_per_stream_option_limits_sharing() {
     let cancelled = Arc::new(AtomicUsize::new(0));
-    let told = cancelled.clone();
+    let counter = cancelled.clone();
     let (server, _) = start_watch_server(move |_, mut tx, mut rx, _| {
-        let cancelled = told.clone();
+        let cancelled = counter.clone();
         async move {
             while let Some(request) = next_request(&mut rx).await {
                 match request {
@@ -270,9 +278,12 @@ async fn watches_per_stream_option_limits_sharing() {
         watches.push(etcd.watch("a").await.unwrap());
         assert_eq!(server.count(WATCH), streams);
     }
-    // A place that was given up is taken again.
+    // A new watch takes the place of a dropped one.
     drop(watches.remove(0));
-    until("a cancel", || cancelled.load(Ordering::SeqCst) == 1).await;
+    until("the server receives the cancel", || {
+        cancelled.load(Ordering::SeqCst) == 1
+    })
+    .await;
     for streams in [3, 3, 4] {
         watches.push(etcd.watch("a").await.unwrap());
         assert_eq!(server.count(WATCH), streams);
