@@ -137,7 +137,7 @@ async fn server_pushback_delays_or_stops_retries() {
 }
 
 #[tokio::test]
-async fn policy_can_forbid_but_not_force_retries() {
+async fn policy_may_forbid_but_not_force_write_retries() {
     let server = ScriptedServer::start().await;
     server.on(PUT, |_| Reply::status(14, "etcdserver: no leader"));
     let without_retries = Client::builder([server.endpoint()])

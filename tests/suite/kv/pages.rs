@@ -26,7 +26,7 @@ async fn pages_show_one_revision_after_member_dies() {
         // the next page request to another member than the last.
         let key = format!("page/{:03}", shown.len() * 7 % 120);
         // The outcome may be unknown when the member is killed. It does not matter here.
-        let _ = etcd.put(key, "meanwhile").await;
+        let _ = etcd.put(key, "during").await;
         if shown.len() == 60 {
             let members = cluster.members();
             let mut serving = members
