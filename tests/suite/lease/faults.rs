@@ -21,8 +21,8 @@ const TTL: Duration = Duration::from_secs(3);
 const FAULT_DURATION: Duration = Duration::from_secs(4);
 
 /// Limit for the time between two renewals. A keepalive is due after a third of the TTL plus a tenth of that (1.1 s). It
-/// is overdue after another sixth of the TTL (0.5 s) and moves to the next member: 1.7 s with two timer ticks. Relying
-/// on TCP, pings or slow probes (3 s) would take longer. Tests add the machine delay.
+/// is overdue after another sixth of the TTL (0.5 s) and moves to the next member: 1.7 s with two timer ticks. Failover
+/// by TCP timeouts, pings or slow probes (3 s) would exceed the limit. Tests add the machine delay.
 const LONGEST_GAP: Duration = Duration::from_millis(2_400);
 /// A slow probe may detect the fault in time by chance, but not in every round.
 const ROUNDS: usize = 5;

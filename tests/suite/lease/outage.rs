@@ -17,7 +17,7 @@ use crate::support::{
 
 /// Long compared with the delay of a busy machine.
 const TTL: Duration = Duration::from_secs(6);
-/// A sixth of the TTL.
+/// Time that a keepalive waits for its response: a sixth of the TTL.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Long enough for a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);

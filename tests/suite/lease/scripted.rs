@@ -159,10 +159,13 @@ async fn next_member_gets_full_response_timeout() {
     let lease = etcd.lease(3 * TTL).keep_alive().await.unwrap();
     leader.set_response(lease.id(), KeepaliveResponse::None);
     follower.set_response(lease.id(), KeepaliveResponse::None);
-    until("both members and one of them again got a keepalive", || {
-        follower.keepalive_count(lease.id()) > 0
-            && leader.keepalive_count(lease.id()) + follower.keepalive_count(lease.id()) > 2
-    })
+    until(
+        "three keepalives have arrived, not all at the leader",
+        || {
+            follower.keepalive_count(lease.id()) > 0
+                && leader.keepalive_count(lease.id()) + follower.keepalive_count(lease.id()) > 2
+        },
+    )
     .await;
     let mut times = leader.keepalive_times(lease.id());
     times.extend(follower.keepalive_times(lease.id()));

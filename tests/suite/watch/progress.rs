@@ -43,7 +43,7 @@ async fn unanswered_progress_requests_do_not_delay_later_watches() {
                     creates += 1;
                     tx.send(&created(create.watch_id, 5)).await.unwrap();
                 }
-                // The server does not respond while the first watch is alone, as etcd does for a watch that is behind.
+                // No progress while only the first watch exists, like etcd while a watch is behind.
                 RequestUnion::ProgressRequest(_) if creates > 1 => {
                     tx.send(&progress(-1, 5)).await.unwrap();
                 }
