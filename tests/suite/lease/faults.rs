@@ -20,9 +20,9 @@ const TTL: Duration = Duration::from_secs(3);
 /// Longer than the TTL.
 const FAULT_DURATION: Duration = Duration::from_secs(4);
 
-/// Limit for the time between two renewals. A keepalive is due after a third of the TTL plus a tenth of that (1.1 s). It
-/// is overdue after another sixth of the TTL (0.5 s) and moves to the next member: 1.7 s with two timer ticks. Failover
-/// by TCP timeouts, pings or slow probes (3 s) would exceed the limit. Tests add the machine delay.
+/// Limit for the time between two renewals. A keepalive is due after a third of the TTL plus a tenth of that (1.1 s).
+/// It is overdue after another sixth of the TTL (0.5 s) and moves to the next member: 1.7 s with two timer ticks.
+/// Failover by TCP timeouts, pings or slow probes (3 s) would exceed the limit. Tests add the machine delay.
 const LONGEST_GAP: Duration = Duration::from_millis(2_400);
 /// A slow probe may detect the fault in time by chance, but not in every round.
 const ROUNDS: usize = 5;
@@ -187,8 +187,8 @@ async fn leases_survive_crashes_of_every_actor() {
         .map(|_| tokio::spawn(write_forever(etcd.clone())))
         .collect();
     let endpoints = cluster.endpoints();
-    // Longer than the TTL. The supervisor backs off after repeated crashes, so each actor crashes rarely, and the crashes
-    // hit all phases of a lease.
+    // Longer than the TTL. The supervisor backs off after repeated crashes, so each actor crashes rarely, and the
+    // crashes hit all phases of a lease.
     for round in 0..30 {
         for lease in leases.iter().skip(round % 6).step_by(6) {
             testing::crash_lease(&etcd, lease.id());

@@ -20,8 +20,8 @@ use crate::support::{
 
 type CrashWatch = Box<dyn Fn() + Send>;
 
-/// Number of crashes per actor. The supervisor backs off up to one second after repeated panics, while the mailbox fills.
-/// A fixed number keeps a slow machine from causing more panics.
+/// Number of crashes per actor. The supervisor backs off up to one second after repeated panics, while the mailbox
+/// fills. A fixed number keeps a slow machine from causing more panics.
 const CRASHES: usize = 8;
 /// Minimum number of writes between two crashes.
 const WRITES_BETWEEN_CRASHES: i64 = 25;
