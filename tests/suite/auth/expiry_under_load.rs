@@ -12,15 +12,12 @@ use actix_etcd::{Client, Credentials, Watch};
 use testbed::{Cluster, Tokens};
 use tokio::time::{Instant, sleep};
 
-use crate::{
-    support::{
-        auth_cluster::{
-            assert_all_succeed, connect_as, login_count, spawn_puts, start_with_auth,
-            start_with_tokens,
-        },
-        wait::until_async,
+use crate::support::{
+    auth_cluster::{
+        assert_all_succeed, connect_as, login_count, spawn_puts, start_with_auth, start_with_tokens,
     },
-    watch::operations::next,
+    wait::until_async,
+    watch_items::next_change,
 };
 
 async fn open_eight_watches(etcd: &Client) -> Vec<Watch> {
@@ -36,7 +33,7 @@ async fn assert_all_received(watches: Vec<Watch>, written: usize) {
     for mut watch in watches {
         let mut received = 0;
         while received < written {
-            received += next(&mut watch).await.1.len();
+            received += next_change(&mut watch).await.1.len();
         }
         assert_eq!(received, written);
     }
@@ -82,7 +79,7 @@ async fn token_expiry_costs_no_write_or_event() {
         assert!(Instant::now() < deadline, "tokens are not replaced");
         // Adds a watch to a stream whose token may have expired.
         let mut new_watch = etcd.watch("k/").prefix().await.unwrap();
-        next(&mut new_watch).await;
+        next_change(&mut new_watch).await;
     }
     stop.store(true, Ordering::SeqCst);
     let mut written = 0;
@@ -133,7 +130,7 @@ async fn each_expired_simple_token_costs_one_login() {
         // Adds a watch to a stream whose token has expired.
         let mut new_watch = etcd.watch("k/").prefix().await.unwrap();
         etcd.put("k/last", "v").await.unwrap();
-        next(&mut new_watch).await;
+        next_change(&mut new_watch).await;
         written += 65;
         assert!(deleted_tokens(&cluster, "ann") >= round);
     }

@@ -13,13 +13,11 @@ use serde_json::json;
 use testbed::{Reply, ScriptedServer, Tokens, encode};
 use tokio::time::sleep;
 
-use crate::{
-    support::{
-        auth_cluster::{AUTHENTICATE, invalid_token_reply, login_reply, start_with_tokens},
-        scripted_put::{PUT, put_reply},
-        wait::{hold, until},
-    },
-    watch::operations::next,
+use crate::support::{
+    auth_cluster::{AUTHENTICATE, invalid_token_reply, login_reply, start_with_tokens},
+    scripted_put::{PUT, put_reply},
+    wait::{hold, until},
+    watch_items::next_change,
 };
 
 const LONG_TIMEOUT: Duration = Duration::from_secs(60);
@@ -196,5 +194,5 @@ async fn watch_waits_for_unavailable_credentials() {
     sealed.store(false, Ordering::SeqCst);
     let put = json!({"key": encode("k"), "value": encode("v")});
     cluster.ask_any("/v3/kv/put", put).await;
-    assert_eq!(next(&mut watch).await.1, ["k"]);
+    assert_eq!(next_change(&mut watch).await.1, ["k"]);
 }

@@ -13,17 +13,15 @@ use testbed::{Cluster, Reply, ScriptedServer, Tokens, encode};
 use tokio::time::{Instant, sleep};
 use tokio_stream::StreamExt;
 
-use crate::{
-    support::{
-        auth_cluster::{
-            AUTHENTICATE, assert_all_succeed, connect_as_ann, connect_as_root, handled_count,
-            login_count, login_reply, missing_token_reply, spawn_puts, start_with_auth,
-            start_with_tokens,
-        },
-        scripted_put::{PUT, put_reply},
-        wait::{hold, until, until_async},
+use crate::support::{
+    auth_cluster::{
+        AUTHENTICATE, assert_all_succeed, connect_as_ann, connect_as_root, handled_count,
+        login_count, login_reply, missing_token_reply, spawn_puts, start_with_auth,
+        start_with_tokens,
     },
-    watch::operations::{item, next},
+    scripted_put::{PUT, put_reply},
+    wait::{hold, until, until_async},
+    watch_items::{next_change, next_item},
 };
 
 /// Returns the number of requests that were refused because of their token.
@@ -93,8 +91,8 @@ async fn jwt_is_renewed_before_expiry() {
             etcd.put("k/0", "v").await.is_ok()
         })
         .await;
-        next(&mut new_watch).await;
-        while !matches!(item(&mut watch).await, WatchItem::Events(_)) {}
+        next_change(&mut new_watch).await;
+        while !matches!(next_item(&mut watch).await, WatchItem::Events(_)) {}
         while !matches!(lease_events.next().await, Some(LeaseEvent::Renewed { .. })) {}
     }
     stop.store(true, Ordering::SeqCst);

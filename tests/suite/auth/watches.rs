@@ -6,12 +6,10 @@ use actix_etcd::{Client, WatchEnd, roles::Permission};
 use serde_json::json;
 use testbed::{Cluster, Tokens, encode};
 
-use crate::{
-    support::{
-        auth_cluster::{connect_as, connect_as_root, start_with_auth, start_with_tokens},
-        wait::hold,
-    },
-    watch::operations::{last_item, next},
+use crate::support::{
+    auth_cluster::{connect_as, connect_as_root, start_with_auth, start_with_tokens},
+    wait::hold,
+    watch_items::{next_change, read_to_end},
 };
 
 #[tokio::test]
@@ -27,7 +25,7 @@ async fn watch_resumes_after_token_expiry() {
         cluster.member(0).client_link().reset_now();
         let put = json!({"key": encode("k"), "value": encode(value)});
         cluster.ask_any("/v3/kv/put", put).await;
-        assert_eq!(next(&mut watch).await.1, ["k"]);
+        assert_eq!(next_change(&mut watch).await.1, ["k"]);
     }
 }
 
@@ -41,7 +39,7 @@ async fn lazy_client_logs_in_for_first_watch() {
         .unwrap();
     let mut watch = etcd.watch("k").await.unwrap();
     etcd.put("k", "v").await.unwrap();
-    assert_eq!(next(&mut watch).await.1, ["k"]);
+    assert_eq!(next_change(&mut watch).await.1, ["k"]);
 }
 
 #[tokio::test]
@@ -77,8 +75,8 @@ async fn revoked_permission_ends_only_its_watch() {
     root.roles().revoke("r", permission).await.unwrap();
     // etcd checks permissions when a watch is created: after the reset, both watches are created again.
     cluster.member(0).client_link().reset_now();
-    let end = last_item(&mut revoked).await;
+    let end = read_to_end(&mut revoked).await;
     assert!(matches!(end, WatchEnd::PermissionDenied(_)), "{end}");
     root.put("b/k", "v").await.unwrap();
-    assert_eq!(next(&mut permitted).await.1, ["b/k"]);
+    assert_eq!(next_change(&mut permitted).await.1, ["b/k"]);
 }

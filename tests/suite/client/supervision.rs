@@ -5,7 +5,7 @@ use testbed::Cluster;
 
 use crate::support::{
     quiet_window::without_election,
-    traffic::{Readers, Writers, check_applied_at_most_once, failures},
+    traffic::{Readers, Writers, check_applied_at_most_once, error_counts},
 };
 
 /// Crashes actors of every kind repeatedly under load, and returns the errors of all calls.
@@ -27,7 +27,7 @@ async fn crash_under_load(cluster: &Cluster) -> Vec<String> {
     let writes = writers.finish().await;
     let read_errors = readers.finish().await;
     errors.extend(read_errors.iter().map(ToString::to_string));
-    errors.extend(failures(&writes).into_keys());
+    errors.extend(error_counts(&writes).into_keys());
     check_applied_at_most_once(cluster, &prefix, &writes).await;
     errors
 }

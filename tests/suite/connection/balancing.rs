@@ -9,14 +9,17 @@ use actix_etcd::{
 use testbed::{Cluster, Fault, Member};
 
 use crate::support::{
-    quiet_window::{in_calm, ready},
+    quiet_window::{in_quiet_window, ready_members},
     wait::until,
 };
 
 /// Connects and waits until this many members are ready.
 async fn connect_to_all(builder: ClientBuilder, members: usize) -> Client {
     let client = builder.connect().await.unwrap();
-    until("all members are ready", || ready(&client) == members).await;
+    until("all members are ready", || {
+        ready_members(&client) == members
+    })
+    .await;
     client
 }
 
@@ -45,7 +48,7 @@ async fn exact_read_counts(
     members: usize,
     calls: usize,
 ) -> Vec<u64> {
-    in_calm(cluster, client, members, async || {
+    in_quiet_window(cluster, client, members, async || {
         let counts = read_counts(cluster, client, 1, calls).await;
         (counts.iter().sum::<u64>() == calls as u64).then_some(counts)
     })
@@ -90,7 +93,7 @@ async fn round_robin_is_exactly_even() {
     );
 
     cluster.member(1).client_link().set(Fault::Refuse);
-    until("one member is not ready", || ready(&client) == 2).await;
+    until("one member is not ready", || ready_members(&client) == 2).await;
     assert_eq!(
         exact_read_counts(&cluster, &client, 2, 100).await,
         [50, 0, 50]
@@ -106,7 +109,7 @@ async fn round_robin_is_exactly_even() {
 async fn round_robin_is_even_for_concurrent_callers() {
     let cluster = Cluster::start(3).await;
     let client = connect_to_all(Client::builder(cluster.endpoints()), 3).await;
-    let counts = in_calm(&cluster, &client, 3, async || {
+    let counts = in_quiet_window(&cluster, &client, 3, async || {
         let counts = read_counts(&cluster, &client, 20, 31).await;
         (counts.iter().sum::<u64>() == 20 * 31).then_some(counts)
     })
@@ -126,7 +129,7 @@ async fn round_robin_is_even_at_proxies() {
         let links = members.iter().map(Member::client_link);
         links.map(testbed::Link::streams_opened).collect()
     };
-    let seen = in_calm(&cluster, &client, 3, async || {
+    let seen = in_quiet_window(&cluster, &client, 3, async || {
         let before = (
             proxy_counts(),
             request_counts(&cluster, REQUEST_METRIC).await,
@@ -231,7 +234,10 @@ async fn warm_pinned_client_keeps_members_ready() {
         .position(|calls| *calls == 60)
         .expect("all calls go to one member");
     cluster.member(pinned).client_link().set(Fault::Refuse);
-    until("the pinned member is not ready", || ready(&client) == 2).await;
+    until("the pinned member is not ready", || {
+        ready_members(&client) == 2
+    })
+    .await;
     let calls = exact_read_counts(&cluster, &client, 2, 60).await;
     assert!(calls.contains(&60) && calls[pinned] == 0, "{calls:?}");
 }
@@ -247,7 +253,7 @@ async fn power_of_two_avoids_slow_member() {
     // Much slower than the other members, but not slow enough to count as unresponsive.
     let slow = Fault::Delay(Duration::from_millis(90));
     cluster.member(2).client_link().set(slow);
-    let calls = in_calm(&cluster, &client, 3, async || {
+    let calls = in_quiet_window(&cluster, &client, 3, async || {
         Some(read_counts(&cluster, &client, 16, 20).await)
     })
     .await;
@@ -274,10 +280,10 @@ async fn leader_first_follows_leader() {
         (is_known_leader(&client, leader) && calls.iter().sum::<u64>() == 40)
             .then_some((leader, calls))
     };
-    let (leader, calls) = in_calm(&cluster, &client, 3, leader_and_calls).await;
+    let (leader, calls) = in_quiet_window(&cluster, &client, 3, leader_and_calls).await;
     assert_eq!(calls[leader], 40, "{calls:?}");
     cluster.move_leader((leader + 1) % 3).await;
-    let (new_leader, calls) = in_calm(&cluster, &client, 3, leader_and_calls).await;
+    let (new_leader, calls) = in_quiet_window(&cluster, &client, 3, leader_and_calls).await;
     assert_ne!(new_leader, leader);
     assert_eq!(calls[new_leader], 40, "{calls:?}");
 }

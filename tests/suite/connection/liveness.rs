@@ -13,7 +13,7 @@ use serde_json::json;
 use testbed::{Cluster, Direction, Fault, Reply, STATUS, ScriptedServer, StatusResponse, number};
 
 use crate::support::{
-    quiet_window::ready,
+    quiet_window::ready_members,
     scripted_put::{PUT, put_reply},
     traffic::{Readers, Writers, check_applied_at_most_once},
     wait::{until, until_async},
@@ -87,7 +87,7 @@ async fn isolated_member_is_avoided_until_it_recovers() {
     let isolated = (cluster.leader().await + 1) % 3;
     let writers = Writers::start(&etcd, 4, "cut-off/");
     let readers = Readers::start(&etcd, 2, "read");
-    writers.until_written(20).await;
+    writers.wait_for_writes(20).await;
     cluster.isolate(isolated);
     let status_of_isolated = || etcd.connectivity().remove(isolated);
     until("the isolated member is avoided", || {
@@ -99,7 +99,7 @@ async fn isolated_member_is_avoided_until_it_recovers() {
     let status = cluster.api(isolated, "/v3/maintenance/status", json!({}));
     let leader: u64 = number(&status.await.unwrap()["leader"]);
     assert_ne!(leader, 0, "the isolated member must still report a leader");
-    writers.until_written(100).await;
+    writers.wait_for_writes(100).await;
     cluster.heal();
     until("the member is used again", || {
         status_of_isolated().state == ConnectivityState::Ready
@@ -153,11 +153,11 @@ async fn lagging_member_gets_no_requests() {
     let etcd = Client::connect([lagging.endpoint(), up_to_date.endpoint()])
         .await
         .unwrap();
-    until("both are ready", || ready(&etcd) == 2).await;
+    until("both are ready", || ready_members(&etcd) == 2).await;
     lagging_index.store(0, Ordering::Relaxed);
     until_async("the frozen member is avoided", async || {
         let _ = etcd.put("k", "v").await;
-        ready(&etcd) == 1
+        ready_members(&etcd) == 1
     })
     .await;
     // The index is higher than that of the other member before the freeze, and lower than its index now.
@@ -192,7 +192,7 @@ async fn lagging_member_gets_no_requests() {
         "the lagging member must get no request on a new connection"
     );
     lagging_index.store(200, Ordering::Relaxed);
-    until("both members are ready again", || ready(&etcd) == 2).await;
+    until("both members are ready again", || ready_members(&etcd) == 2).await;
 }
 
 #[tokio::test]
@@ -218,7 +218,7 @@ async fn not_serving_member_gets_no_requests() {
         .await
         .unwrap();
     let state = |index: usize| etcd.connectivity()[index].state;
-    until("both are ready", || ready(&etcd) == 2).await;
+    until("both are ready", || ready_members(&etcd) == 2).await;
     status_sender.send_replace(2);
     until("the member is avoided", || {
         state(0) != ConnectivityState::Ready
@@ -230,5 +230,5 @@ async fn not_serving_member_gets_no_requests() {
     }
     assert_eq!(changing.count(PUT), before);
     status_sender.send_replace(1);
-    until("both members are ready again", || ready(&etcd) == 2).await;
+    until("both members are ready again", || ready_members(&etcd) == 2).await;
 }

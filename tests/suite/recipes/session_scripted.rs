@@ -20,7 +20,7 @@ use tokio::{sync::Notify, time::timeout};
 use tokio_stream::{Stream, StreamExt};
 
 use crate::support::{
-    lease_server::{Answer, GRANT, Lessor, granted, held},
+    lease_server::{GRANT, KeepaliveResponse, LeaseServer, grant_response, respond_when_notified},
     wait::until,
 };
 
@@ -31,7 +31,7 @@ const TTL: Duration = Duration::from_secs(600);
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns a server that accepts puts, a client, and a self-healing session with these keys.
-async fn session(keys: &[&'static str]) -> (Lessor, Client, Session) {
+async fn session(keys: &[&'static str]) -> (LeaseServer, Client, Session) {
     let request_timeout = Duration::from_secs(5);
     session_with(request_timeout, keys).await
 }
@@ -39,22 +39,22 @@ async fn session(keys: &[&'static str]) -> (Lessor, Client, Session) {
 async fn session_with(
     request_timeout: Duration,
     keys: &[&'static str],
-) -> (Lessor, Client, Session) {
-    let lessor = Lessor::start().await;
-    lessor.server.on("/etcdserverpb.KV/Put", |_| {
+) -> (LeaseServer, Client, Session) {
+    let lease_server = LeaseServer::start().await;
+    lease_server.server.on("/etcdserverpb.KV/Put", |_| {
         Reply::message(&PutResponse {
             header: Some(header()),
             ..Default::default()
         })
     });
-    let builder = Client::builder([lessor.server.endpoint()]);
+    let builder = Client::builder([lease_server.server.endpoint()]);
     let connecting = builder.request_timeout(request_timeout).connect();
     let etcd = connecting.await.unwrap();
     let session = etcd.session(TTL).heal().await.unwrap();
     for key in keys {
         session.put(*key, "mine").await.unwrap();
     }
-    (lessor, etcd, session)
+    (lease_server, etcd, session)
 }
 
 fn header() -> ResponseHeader {
@@ -101,19 +101,21 @@ fn key_of(call: &testbed::Call) -> Vec<u8> {
 }
 
 /// Ends the session's lease on the server, and makes the client notice.
-async fn end_lease(lessor: &Lessor, etcd: &Client, session: &Session) {
+async fn end_lease(lease_server: &LeaseServer, etcd: &Client, session: &Session) {
     let lease = session.lease().unwrap();
-    lessor.answer(lease, Answer::Ttl(0));
+    lease_server.set_response(lease, KeepaliveResponse::Ttl(0));
     let _ = etcd.keep_alive_once(lease).await;
 }
 
 /// Ends the session's lease, and makes every attempt to heal fail.
-async fn end_lease_and_block_healing(lessor: &Lessor, etcd: &Client, session: &Session) {
-    lessor.server.on(GRANT, |_| Reply::status(2, "not now"));
-    let before = lessor.server.count(GRANT);
-    end_lease(lessor, etcd, session).await;
+async fn end_lease_and_block_healing(lease_server: &LeaseServer, etcd: &Client, session: &Session) {
+    lease_server
+        .server
+        .on(GRANT, |_| Reply::status(2, "not now"));
+    let before = lease_server.server.count(GRANT);
+    end_lease(lease_server, etcd, session).await;
     until("several attempts to heal have failed", || {
-        lessor.server.count(GRANT) > before + 2
+        lease_server.server.count(GRANT) > before + 2
     })
     .await;
 }
@@ -135,27 +137,27 @@ async fn wait_until_healed(
 
 #[tokio::test]
 async fn key_lost_during_takeover_is_put_again() {
-    let (lessor, etcd, session) = session(&["a"]).await;
+    let (lease_server, etcd, session) = session(&["a"]).await;
     let mut events = session.events();
     let former = session.lease().unwrap();
-    lessor.server.on(TXN, move |call| match call.nth {
+    lease_server.server.on(TXN, move |call| match call.nth {
         0 => key_exists(key_of(&call), former),
         // The former lease has ended in the meantime.
         1 => txn_reply(false),
         _ => txn_reply(true),
     });
-    end_lease(&lessor, &etcd, &session).await;
+    end_lease(&lease_server, &etcd, &session).await;
     assert!(wait_until_healed(&mut events).await.is_empty());
-    assert_eq!(lessor.server.count(TXN), 3);
+    assert_eq!(lease_server.server.count(TXN), 3);
 }
 
 #[tokio::test]
 async fn taken_key_is_reported_after_failed_attempt() {
-    let (lessor, etcd, session) = session(&["a", "b"]).await;
+    let (lease_server, etcd, session) = session(&["a", "b"]).await;
     let mut events = session.events();
     let first_key = Arc::new(Mutex::new(None));
     let seen = first_key.clone();
-    lessor.server.on(TXN, move |call| {
+    lease_server.server.on(TXN, move |call| {
         let key = key_of(&call);
         // The first key has another owner. The transaction of the second key fails once.
         let first_key = seen.lock().unwrap().get_or_insert(key.clone()).clone();
@@ -167,15 +169,15 @@ async fn taken_key_is_reported_after_failed_attempt() {
             txn_reply(true)
         }
     });
-    end_lease(&lessor, &etcd, &session).await;
+    end_lease(&lease_server, &etcd, &session).await;
     let taken = wait_until_healed(&mut events).await;
     assert_eq!(taken, [first_key.lock().unwrap().clone().unwrap()]);
 }
 
 #[tokio::test]
 async fn failed_delete_keeps_the_session_key() {
-    let (lessor, _etcd, session) = session(&["a"]).await;
-    lessor.server.on(TXN, |call| match call.nth {
+    let (lease_server, _etcd, session) = session(&["a"]).await;
+    lease_server.server.on(TXN, |call| match call.nth {
         0 => Reply::status(2, "not now"),
         _ => txn_reply(true),
     });
@@ -189,8 +191,8 @@ async fn failed_delete_keeps_the_session_key() {
 
 #[tokio::test]
 async fn requests_during_healing_end_at_their_deadline() {
-    let (lessor, etcd, session) = session_with(Duration::from_secs(1), &["a"]).await;
-    end_lease_and_block_healing(&lessor, &etcd, &session).await;
+    let (lease_server, etcd, session) = session_with(Duration::from_secs(1), &["a"]).await;
+    end_lease_and_block_healing(&lease_server, &etcd, &session).await;
     for failed in [
         timeout(STEP_TIMEOUT, session.put("b", "1"))
             .await
@@ -207,9 +209,9 @@ async fn requests_during_healing_end_at_their_deadline() {
 
 #[tokio::test]
 async fn client_shutdown_ends_a_healing_session() {
-    let (lessor, etcd, session) = session(&["a"]).await;
+    let (lease_server, etcd, session) = session(&["a"]).await;
     let mut events = session.events();
-    end_lease_and_block_healing(&lessor, &etcd, &session).await;
+    end_lease_and_block_healing(&lease_server, &etcd, &session).await;
     etcd.shutdown().await;
     let lost = timeout(STEP_TIMEOUT, session.lost()).await;
     assert_eq!(lost, Ok(LostReason::Shutdown));
@@ -222,20 +224,20 @@ async fn client_shutdown_ends_a_healing_session() {
 
 #[tokio::test]
 async fn session_dropped_during_grant_leaves_no_lease() {
-    let (lessor, etcd, session) = session(&["a"]).await;
+    let (lease_server, etcd, session) = session(&["a"]).await;
     let mut events = session.events();
     let release = Arc::new(Notify::new());
     let (new_lease, released) = (Arc::new(Mutex::new(0)), release.clone());
     let granted_lease = new_lease.clone();
-    lessor.server.on(GRANT, move |call| {
-        let response = granted(&call);
+    lease_server.server.on(GRANT, move |call| {
+        let response = grant_response(&call);
         *granted_lease.lock().unwrap() = response.id;
-        held(response, &released)
+        respond_when_notified(response, &released)
     });
-    let before = lessor.server.count(GRANT);
-    end_lease(&lessor, &etcd, &session).await;
+    let before = lease_server.server.count(GRANT);
+    end_lease(&lease_server, &etcd, &session).await;
     until("a lease is requested", || {
-        lessor.server.count(GRANT) > before
+        lease_server.server.count(GRANT) > before
     })
     .await;
     drop(session);
@@ -247,7 +249,7 @@ async fn session_dropped_during_grant_leaves_no_lease() {
     release.notify_one();
     let new_lease = *new_lease.lock().unwrap();
     until("the new lease is revoked", || {
-        lessor.revoked().contains(&new_lease)
+        lease_server.revoked().contains(&new_lease)
     })
     .await;
 }

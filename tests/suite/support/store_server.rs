@@ -20,7 +20,7 @@ use bytes::Bytes;
 use prost::Message;
 use testbed::Reply;
 
-use crate::support::lease_server::Lessor;
+use crate::support::lease_server::LeaseServer;
 
 const TXN: &str = "/etcdserverpb.KV/Txn";
 
@@ -39,7 +39,7 @@ type TxnScript = Box<dyn FnMut(&TxnRequest) -> TxnFate + Send>;
 
 /// The server. Its leases never expire.
 pub struct ScriptedStore {
-    _lessor: Lessor,
+    _lease_server: LeaseServer,
     state: Arc<Mutex<State>>,
 }
 
@@ -52,7 +52,7 @@ struct State {
 
 impl ScriptedStore {
     pub async fn start() -> (Self, Client) {
-        let lessor = Lessor::start().await;
+        let lease_server = LeaseServer::start().await;
         let state = Arc::new(Mutex::new(State {
             revision: 1,
             keys: BTreeMap::new(),
@@ -60,25 +60,29 @@ impl ScriptedStore {
             script: Box::new(|_| TxnFate::Applied),
         }));
         let shared = state.clone();
-        lessor.server.on(TXN, move |call| {
+        lease_server.server.on(TXN, move |call| {
             let request = TxnRequest::decode(call.body).unwrap();
             shared.lock().unwrap().handle(request)
         });
         let shared = state.clone();
-        lessor.server.on("/etcdserverpb.KV/Range", move |call| {
-            let request = RangeRequest::decode(call.body).unwrap();
-            Reply::message(&shared.lock().unwrap().range(&request))
-        });
+        lease_server
+            .server
+            .on("/etcdserverpb.KV/Range", move |call| {
+                let request = RangeRequest::decode(call.body).unwrap();
+                Reply::message(&shared.lock().unwrap().range(&request))
+            });
         let shared = state.clone();
-        lessor
+        lease_server
             .server
             .on_head("/etcdserverpb.Watch/Watch", move |_| {
                 watch_without_events(&shared)
             });
-        let etcd = Client::connect([lessor.server.endpoint()]).await.unwrap();
+        let etcd = Client::connect([lease_server.server.endpoint()])
+            .await
+            .unwrap();
         (
             Self {
-                _lessor: lessor,
+                _lease_server: lease_server,
                 state,
             },
             etcd,

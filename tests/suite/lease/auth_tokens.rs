@@ -1,4 +1,4 @@
-//! Kept leases whose tokens end.
+//! Kept leases whose auth tokens expire or are rejected.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use testbed::{Cluster, Reply, Tokens};
 
 use crate::support::{
     auth_cluster::login_count,
-    lease_record::Recorder,
-    lease_server::{Lessor, TTL},
+    lease_recorder::LeaseRecorder,
+    lease_server::{LeaseServer, TTL},
     wait::{until, until_async},
 };
 
 #[tokio::test]
-async fn a_kept_lease_outlives_its_tokens_while_its_streams_break() {
+async fn kept_lease_survives_token_expiry_and_resets() {
     let tokens = Tokens::Jwt(Duration::from_secs(2));
     let cluster = Cluster::builder().members(3).tokens(tokens).start().await;
     cluster.enable_auth("root", "secret").await;
@@ -24,11 +24,11 @@ async fn a_kept_lease_outlives_its_tokens_while_its_streams_break() {
         .keep_alive()
         .await
         .unwrap();
-    let recorder = Recorder::start(&lease, None);
+    let recorder = LeaseRecorder::start(&lease, None);
     for _ in 0..4 {
         let before = login_count(&cluster).await;
-        // Whoever uses a token finds out that it has ended.
-        until_async("a new token", async || {
+        // A request with the expired token triggers the login.
+        until_async("the client has logged in again", async || {
             etcd.get("k").await.unwrap();
             login_count(&cluster).await > before
         })
@@ -42,29 +42,31 @@ async fn a_kept_lease_outlives_its_tokens_while_its_streams_break() {
 }
 
 #[tokio::test]
-async fn a_stream_whose_token_is_refused_is_opened_again_with_a_new_one() {
-    let lessor = Lessor::start().await;
-    lessor.server.on("/etcdserverpb.Auth/Authenticate", |call| {
-        Reply::message(&proto::AuthenticateResponse {
-            header: Some(proto::ResponseHeader::default()),
-            token: format!("token-{}", call.nth),
-        })
-    });
-    // The first token is one the member does not know, though it answers everything else.
-    lessor.on_keepalive_stream(|call, serve| {
+async fn keepalive_stream_is_reopened_after_token_rejection() {
+    let lease_server = LeaseServer::start().await;
+    lease_server
+        .server
+        .on("/etcdserverpb.Auth/Authenticate", |call| {
+            Reply::message(&proto::AuthenticateResponse {
+                header: Some(proto::ResponseHeader::default()),
+                token: format!("token-{}", call.nth),
+            })
+        });
+    // Only keepalive streams reject the first token.
+    lease_server.on_keepalive_stream(|call, served| {
         let token = call.metadata.get("token").unwrap().to_str().unwrap();
         if token == "token-0" {
             Reply::status(16, "etcdserver: invalid auth token")
         } else {
-            serve
+            served
         }
     });
-    let builder = Client::builder([lessor.server.endpoint()]).auth("root", "secret");
+    let builder = Client::builder([lease_server.server.endpoint()]).auth("root", "secret");
     let etcd = builder.connect().await.unwrap();
     let lease = etcd.lease(TTL).keep_alive().await.unwrap();
-    let recorder = Recorder::start(&lease, None);
-    until("it is kept with the new token", || {
-        lessor.count(lease.id()) > 3
+    let recorder = LeaseRecorder::start(&lease, None);
+    until("keepalives arrive with the new token", || {
+        lease_server.keepalive_count(lease.id()) > 3
     })
     .await;
     recorder.check_alive().await;

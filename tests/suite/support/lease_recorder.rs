@@ -1,4 +1,4 @@
-//! Records what the owner of a lease was told and what the servers say of it, for the validators.
+//! Records the events of a lease and probes of it on the servers, for the validators.
 
 use std::{
     sync::{Arc, Mutex},
@@ -17,44 +17,45 @@ use tokio_stream::StreamExt;
 
 use crate::support::wait::until;
 
-/// The loss that was told, and when.
-fn lost(record: &LeaseRecord) -> Option<&(Duration, Told)> {
-    let mut told = record.told.iter();
-    told.find(|(_, told)| matches!(told, Told::Lost(_)))
+/// Returns the loss event and its time.
+fn loss(record: &LeaseRecord) -> Option<&(Duration, Told)> {
+    let mut events = record.told.iter();
+    events.find(|(_, event)| matches!(event, Told::Lost(_)))
 }
 
-/// Records until it is finished.
-pub struct Recorder {
+/// Records until it is dropped.
+pub struct LeaseRecorder {
     start: Instant,
     record: Arc<Mutex<LeaseRecord>>,
-    asks_servers: bool,
+    probes_servers: bool,
     tasks: Vec<JoinHandle<()>>,
 }
 
-impl Recorder {
-    /// Listens to a lease, and asks every member of the cluster for it, past the proxies.
+impl LeaseRecorder {
+    /// Records the events of the lease. With a cluster, also probes the lease on every member, bypassing the fault
+    /// proxies.
     pub fn start(lease: &Lease, cluster: Option<&Cluster>) -> Self {
         let start = Instant::now();
-        let since = move |at: Instant| at.saturating_duration_since(start);
+        let since_start = move |at: Instant| at.saturating_duration_since(start);
         let record = Arc::new(Mutex::new(LeaseRecord {
             told: vec![(
                 Duration::ZERO,
                 Told::Renewed {
-                    deadline: since(lease.deadline()),
+                    deadline: since_start(lease.deadline()),
                 },
             )],
             slack: Duration::from_millis(300),
             ..LeaseRecord::default()
         }));
-        let (told, mut events) = (record.clone(), lease.events());
+        let (recorded, mut events) = (record.clone(), lease.events());
         let mut tasks = vec![tokio::spawn(async move {
             while let Some(event) = events.next().await {
                 let event = match event {
                     LeaseEvent::Renewed { deadline } => Told::Renewed {
-                        deadline: since(deadline),
+                        deadline: since_start(deadline),
                     },
                     LeaseEvent::AtRisk { deadline } => Told::AtRisk {
-                        deadline: since(deadline),
+                        deadline: since_start(deadline),
                     },
                     LeaseEvent::Lost(reason) => Told::Lost(match reason {
                         LostReason::Expired => Lost::Expired,
@@ -64,7 +65,7 @@ impl Recorder {
                     }),
                     other => panic!("unknown event {other:?}"),
                 };
-                told.lock().unwrap().told.push((start.elapsed(), event));
+                recorded.lock().unwrap().told.push((start.elapsed(), event));
             }
         })];
         for member in cluster.map(Cluster::members).unwrap_or_default() {
@@ -72,18 +73,18 @@ impl Recorder {
             tasks.push(tokio::spawn(async move {
                 loop {
                     let asked = start.elapsed();
-                    let answer = cluster.api(
+                    let request = cluster.api(
                         member.index(),
                         "/v3/lease/timetolive",
                         json!({"ID": id.to_string()}),
                     );
-                    if let Ok(Ok(answer)) =
-                        tokio::time::timeout(Duration::from_secs(1), answer).await
+                    if let Ok(Ok(response)) =
+                        tokio::time::timeout(Duration::from_secs(1), request).await
                     {
-                        // Zero is left out of JSON: only a lease that is gone has no granted TTL.
-                        let granted: i64 = number(&answer["grantedTTL"]);
+                        // JSON omits zeros: a response without a granted TTL means that the lease does not exist.
+                        let granted: i64 = number(&response["grantedTTL"]);
                         let ttl = if granted > 0 {
-                            number::<i64>(&answer["TTL"]).max(1)
+                            number::<i64>(&response["TTL"]).max(1)
                         } else {
                             -1
                         };
@@ -100,23 +101,23 @@ impl Recorder {
         Self {
             start,
             record,
-            asks_servers: cluster.is_some(),
+            probes_servers: cluster.is_some(),
             tasks,
         }
     }
 
-    /// The test is about to revoke the lease.
-    pub fn revoking(&self) {
+    /// Records that the test revokes the lease from now on.
+    pub fn set_revoked(&self) {
         self.record.lock().unwrap().revoked = Some(self.start.elapsed());
     }
 
-    /// Adds when keepalives reached a server.
-    pub fn keepalives(&self, times: &[Instant]) {
-        let since = |at: &Instant| at.saturating_duration_since(self.start);
-        self.record.lock().unwrap().keepalives = times.iter().map(since).collect();
+    /// Records the times at which keepalives reached a server.
+    pub fn set_keepalives(&self, times: &[Instant]) {
+        let since_start = |at: &Instant| at.saturating_duration_since(self.start);
+        self.record.lock().unwrap().keepalives = times.iter().map(since_start).collect();
     }
 
-    /// What was recorded so far; fails if it breaks a promise.
+    /// Returns the record so far. Panics if it violates a guarantee.
     pub fn check(&self) -> LeaseRecord {
         let record = self.record.lock().unwrap().clone();
         if let Err(violation) = record.validate() {
@@ -125,25 +126,25 @@ impl Recorder {
         record
     }
 
-    /// Fails if the lease was lost, or if servers are asked and none says that it is there.
+    /// Panics if the lease was lost, or if servers are probed and none confirms the lease.
     pub async fn check_alive(&self) -> LeaseRecord {
-        if self.asks_servers {
+        if self.probes_servers {
             let now = self.start.elapsed();
-            until("a server says that it is there", || {
+            until("a server confirms the lease", || {
                 let record = self.record.lock().unwrap();
                 let mut probes = record.probes.iter();
-                probes.any(|probe| probe.asked >= now && probe.ttl > 0) || lost(&record).is_some()
+                probes.any(|probe| probe.asked >= now && probe.ttl > 0) || loss(&record).is_some()
             })
             .await;
         }
         let record = self.check();
-        let lost = lost(&record);
-        assert!(lost.is_none(), "{lost:?} in {record:#?}");
+        let loss = loss(&record);
+        assert!(loss.is_none(), "{loss:?} in {record:#?}");
         record
     }
 }
 
-impl Drop for Recorder {
+impl Drop for LeaseRecorder {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
