@@ -98,7 +98,9 @@ async fn writers_and_watches_see_nothing_of_ten_expiries() {
 /// How many tokens of this user a member has forgotten.
 fn forgotten(cluster: &Cluster, user: &str) -> usize {
     let user = format!(r#""user-name":"{user}""#);
-    cluster.member(0).logged(&["deleted a simple token", &user])
+    cluster
+        .member(0)
+        .count_log_lines(&["deleted a simple token", &user])
 }
 
 #[tokio::test]

@@ -96,7 +96,7 @@ async fn a_client_with_credentials_serves_a_cluster_that_wants_none_and_notices_
     etcd.put("k", "before").await.unwrap();
     cluster.enable_auth("root", "secret").await;
     etcd.put("k", "after").await.unwrap();
-    cluster.ask_any("/v3/auth/disable", json!({})).await;
+    cluster.api_any("/v3/auth/disable", json!({})).await;
     etcd.put("k", "at last").await.unwrap();
 }
 
@@ -117,7 +117,7 @@ async fn a_provider_is_asked_at_each_login_so_passwords_may_rotate() {
         .await
         .unwrap();
     let change = json!({"name": "root", "password": "rotated"});
-    cluster.ask_any("/v3/auth/user/changepw", change).await;
+    cluster.api_any("/v3/auth/user/changepw", change).await;
     etcd.put("k", "v").await.unwrap();
     assert_eq!(asked.load(Ordering::SeqCst), 2);
 }

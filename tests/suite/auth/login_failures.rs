@@ -191,6 +191,6 @@ async fn a_watch_waits_for_credentials_that_cannot_be_had_for_a_while() {
     assert!(early.to_string().contains("the vault is sealed"), "{early}");
     sealed.store(false, Ordering::SeqCst);
     let put = json!({"key": encode("k"), "value": encode("v")});
-    cluster.ask_any("/v3/kv/put", put).await;
+    cluster.api_any("/v3/kv/put", put).await;
     assert_eq!(next(&mut watch).await.1, ["k"]);
 }

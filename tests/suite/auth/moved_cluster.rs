@@ -62,7 +62,7 @@ async fn one_address_that_leads_to_another_cluster_costs_one_login_and_no_read()
     let before = logins(&second).await;
     let enough = Arc::new(AtomicBool::new(false));
     let readers = readers(&etcd, &enough);
-    first.member(0).lead_clients_to(&second.member(0));
+    first.member(0).redirect_clients_to(&second.member(0));
     until("the other cluster is told", || {
         etcd.cluster_id() != Some(known)
     })
@@ -83,14 +83,14 @@ async fn who_may_not_follow_is_told_both_clusters_and_goes_on_when_its_own_is_ba
     let (first, second) = two_clusters().await;
     let etcd = root(&first).await;
     let known = etcd.put("k", "v").await.unwrap().header.cluster_id;
-    first.member(0).lead_clients_to(&second.member(0));
+    first.member(0).redirect_clients_to(&second.member(0));
     until_async("it is refused", async || etcd.get("k").await.is_err()).await;
     let refused = etcd.get("k").await.unwrap_err();
     let text = refused.to_string();
     assert_eq!(refused.kind(), ErrorKind::ClusterChanged, "{text}");
     assert!(text.contains(&format!("{known:x}")), "{text}");
     assert_eq!(etcd.cluster_id(), Some(known));
-    first.member(0).lead_clients_to(&first.member(0));
+    first.member(0).redirect_clients_to(&first.member(0));
     until_async("its own is back", async || {
         etcd.get("k").await.is_ok_and(|found| found.kvs.len() == 1)
     })

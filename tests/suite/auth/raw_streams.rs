@@ -36,7 +36,7 @@ async fn who_observes_an_election_does_not_notice_that_its_token_was_too_old() {
                 kv: None,
             };
             let _ = sender.send(&answer).await;
-            sender.stopped().await;
+            sender.closed().await;
         });
         forgetful(&call, answers)
     });

@@ -26,7 +26,7 @@ async fn a_watch_that_was_cut_off_after_its_token_ended_goes_on() {
         hold(ttl * 2 + Duration::from_millis(500)).await;
         cluster.member(0).client_link().reset_now();
         let put = json!({"key": encode("k"), "value": encode(value)});
-        cluster.ask_any("/v3/kv/put", put).await;
+        cluster.api_any("/v3/kv/put", put).await;
         assert_eq!(next(&mut watch).await.1, ["k"]);
     }
 }

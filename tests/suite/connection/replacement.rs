@@ -52,7 +52,7 @@ async fn healthy() -> ScriptedServer {
     server.on(HEALTH, |_| {
         Reply::streaming(async |mut sender, _| {
             let _ = sender.send(&health(ServingStatus::Serving)).await;
-            sender.stopped().await;
+            sender.closed().await;
         })
     });
     server
@@ -127,7 +127,7 @@ async fn a_read_leaves_a_member_that_stops_serving_while_it_waits() {
             let _ = sender.send(&health(ServingStatus::Serving)).await;
             seen.notified().await;
             let _ = sender.send(&health(ServingStatus::NotServing)).await;
-            sender.stopped().await;
+            sender.closed().await;
         })
     });
     busy.on(RANGE, move |_| {

@@ -14,7 +14,7 @@ use actix_etcd::{
     retry::{Attempt, RetryDecision, RetryPolicy, StandardRetry},
 };
 use prost::Message;
-use testbed::{Call, Fault, GoAway, Reason, Reply, ScriptedServer, TcpBehind};
+use testbed::{Call, Fault, GoAway, Reason, Reply, ScriptedServer, TcpProxy};
 
 use crate::support::{
     scripted_put::{PUT, done, scripted, told},
@@ -189,7 +189,7 @@ async fn what_never_left_a_connection_that_broke_is_sent_by_the_next() {
 async fn small_requests_that_never_left_are_sent_again() -> bool {
     let server = ScriptedServer::start().await;
     server.on(PUT, |_| done());
-    let behind = TcpBehind::port(server.address().port());
+    let behind = TcpProxy::to_port(server.address().port());
     let policy = Counting::default();
     let etcd = Client::builder([format!("http://{}", behind.address())])
         .request_timeout(Duration::from_secs(20))

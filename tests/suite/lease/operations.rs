@@ -259,13 +259,13 @@ async fn an_outage_of_all_members_is_lived_through_if_etcd_kept_the_lease() {
         }
     }
     let record = recorder.check_alive().await;
-    let at_risk = |told: &testbed::lease_validators::Told| {
-        matches!(told, testbed::lease_validators::Told::AtRisk { .. })
+    let at_risk = |told: &testbed::lease_validators::OwnerEvent| {
+        matches!(told, testbed::lease_validators::OwnerEvent::AtRisk { .. })
     };
     assert!(
-        record.told.iter().any(|(_, told)| at_risk(told)),
+        record.owner_events.iter().any(|(_, told)| at_risk(told)),
         "{:#?}",
-        record.told
+        record.owner_events
     );
     assert!(lease.time_to_live().await.unwrap().remaining.is_some());
 }

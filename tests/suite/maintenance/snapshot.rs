@@ -267,7 +267,7 @@ async fn a_snapshot_that_is_given_up_leaves_no_file() {
     server.on(SNAPSHOT, |_| {
         Reply::streaming(|mut sender, _| async move {
             let _ = sender.send(&piece(vec![7; 512], 512)).await;
-            sender.stopped().await;
+            sender.closed().await;
         })
     });
     let etcd = Client::connect([server.endpoint()]).await.unwrap();

@@ -224,9 +224,9 @@ async fn while_members_and_links_fail_at_random_the_list_equals_a_read_at_its_re
         }
     });
     // All members at once, for longer than a lease: instances must be registered again, too.
-    let chaos = Chaos::from_env("discovery").bad_at_once(3);
+    let chaos = Chaos::from_env("discovery").max_faulty_members(3);
     let faults = chaos
-        .lasts(SECOND / 5, 4 * SECOND)
+        .fault_duration(SECOND / 5, 4 * SECOND)
         .run(&cluster, &ChaosKind::ALL)
         .await;
     churn.abort();

@@ -62,7 +62,7 @@ impl Member {
             })
         });
         let fell = behind.clone();
-        server.on_head("/etcdserverpb.Watch/Watch", move |call| {
+        server.on_headers("/etcdserverpb.Watch/Watch", move |call| {
             let behind = fell.clone();
             Reply::streaming(async move |mut sender, mut receiver| {
                 let create = loop {
@@ -97,7 +97,7 @@ impl Member {
                     };
                     let _ = sender.send(&next).await;
                 }
-                sender.stopped().await;
+                sender.closed().await;
             })
         });
         Self {

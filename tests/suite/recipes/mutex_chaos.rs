@@ -86,11 +86,11 @@ async fn nobody_works_under_a_lock_that_somebody_else_holds() {
     // All members at once, for longer than a lease: holders must lose their locks, too. And one competitor at a time,
     // while the others reach whoever is left.
     let chaos = Chaos::from_env("mutex")
-        .bad_at_once(3)
-        .lasts(SECOND / 5, 4 * SECOND);
+        .max_faulty_members(3)
+        .fault_duration(SECOND / 5, 4 * SECOND);
     let (faults, cuts) = tokio::join!(
         chaos.run(&cluster, &ChaosKind::ALL),
-        cut_at_random(&links, chaos.seed(), chaos.length(), TTL),
+        cut_at_random(&links, chaos.seed(), chaos.duration(), TTL),
     );
     println!("{} faults, {cuts} cuts", faults.len());
     let (worked, lost) = {

@@ -78,11 +78,11 @@ async fn never_are_two_alive_while_members_and_links_fail_at_random() {
         nodes.push(node(who, &etcd, &record));
     }
     // All members at once, for longer than a lease. And one node at a time, while the others reach whoever is left.
-    let chaos = Chaos::from_env("singleton").bad_at_once(3);
-    let chaos = chaos.lasts(SECOND / 5, 5 * SECOND);
+    let chaos = Chaos::from_env("singleton").max_faulty_members(3);
+    let chaos = chaos.fault_duration(SECOND / 5, 5 * SECOND);
     let (faults, cuts) = tokio::join!(
         chaos.run(&cluster, &ChaosKind::ALL),
-        cut_at_random(&links, chaos.seed(), chaos.length(), TTL),
+        cut_at_random(&links, chaos.seed(), chaos.duration(), TTL),
     );
     println!("{} faults, {cuts} cuts", faults.len());
     let before = record.lock().unwrap().writes.len();

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use actix_etcd::Client;
-use testbed::{Chaos, Cluster, Fault, TcpBehind};
+use testbed::{Chaos, Cluster, Fault, TcpProxy};
 
 use crate::support::{
     singleton_process::{Node, Said, TTL, Word, is_a_node, now},
@@ -81,7 +81,7 @@ fn newest(node: &Node) -> Option<i64> {
 /// Nodes, and the way to etcd each has for itself.
 struct Scene {
     _cluster: Cluster,
-    links: Vec<TcpBehind>,
+    links: Vec<TcpProxy>,
     nodes: Vec<Node>,
 }
 
@@ -90,7 +90,7 @@ impl Scene {
         let cluster = Cluster::start(1).await;
         let direct = cluster.direct_endpoints()[0].clone();
         let port = direct.rsplit(':').next().unwrap().parse().unwrap();
-        let links: Vec<_> = (0..nodes).map(|_| TcpBehind::port(port)).collect();
+        let links: Vec<_> = (0..nodes).map(|_| TcpProxy::to_port(port)).collect();
         let nodes: Vec<_> = links
             .iter()
             .map(|link| Node::start(test, &[format!("http://{}", link.address())]))
@@ -221,7 +221,7 @@ fn nodes_that_are_paused_and_cut_off_at_random_never_act_at_once() {
         let scene = Scene::start(NAME, 3).await;
         let chaos = Chaos::from_env("nodes");
         let mut rng = fastrand::Rng::with_seed(chaos.seed());
-        let end = tokio::time::Instant::now() + chaos.length();
+        let end = tokio::time::Instant::now() + chaos.duration();
         let mut pauses = Vec::new();
         let mut struck = 0;
         while tokio::time::Instant::now() < end {

@@ -9,7 +9,7 @@ use actix_etcd::lease::{Lease, LeaseEvent, LostReason};
 use serde_json::json;
 use testbed::{
     Cluster,
-    lease_validators::{LeaseRecord, Lost, Probe, Told},
+    lease_validators::{LeaseLoss, LeaseRecord, OwnerEvent, Probe},
     number,
 };
 use tokio::task::JoinHandle;
@@ -18,9 +18,9 @@ use tokio_stream::StreamExt;
 use crate::support::wait::until;
 
 /// The loss that was told, and when.
-fn lost(record: &LeaseRecord) -> Option<&(Duration, Told)> {
-    let mut told = record.told.iter();
-    told.find(|(_, told)| matches!(told, Told::Lost(_)))
+fn lost(record: &LeaseRecord) -> Option<&(Duration, OwnerEvent)> {
+    let mut told = record.owner_events.iter();
+    told.find(|(_, told)| matches!(told, OwnerEvent::Lost(_)))
 }
 
 /// Records until it is finished.
@@ -37,9 +37,9 @@ impl Recorder {
         let start = Instant::now();
         let since = move |at: Instant| at.saturating_duration_since(start);
         let record = Arc::new(Mutex::new(LeaseRecord {
-            told: vec![(
+            owner_events: vec![(
                 Duration::ZERO,
-                Told::Renewed {
+                OwnerEvent::Renewed {
                     deadline: since(lease.deadline()),
                 },
             )],
@@ -50,21 +50,24 @@ impl Recorder {
         let mut tasks = vec![tokio::spawn(async move {
             while let Some(event) = events.next().await {
                 let event = match event {
-                    LeaseEvent::Renewed { deadline } => Told::Renewed {
+                    LeaseEvent::Renewed { deadline } => OwnerEvent::Renewed {
                         deadline: since(deadline),
                     },
-                    LeaseEvent::AtRisk { deadline } => Told::AtRisk {
+                    LeaseEvent::AtRisk { deadline } => OwnerEvent::AtRisk {
                         deadline: since(deadline),
                     },
-                    LeaseEvent::Lost(reason) => Told::Lost(match reason {
-                        LostReason::Expired => Lost::Expired,
-                        LostReason::Revoked => Lost::Revoked,
-                        LostReason::NeverConfirmed => Lost::NeverConfirmed,
-                        _ => Lost::Other,
+                    LeaseEvent::Lost(reason) => OwnerEvent::Lost(match reason {
+                        LostReason::Expired => LeaseLoss::Expired,
+                        LostReason::Revoked => LeaseLoss::Revoked,
+                        LostReason::NeverConfirmed => LeaseLoss::NeverConfirmed,
+                        _ => LeaseLoss::Other,
                     }),
                     other => panic!("unknown event {other:?}"),
                 };
-                told.lock().unwrap().told.push((start.elapsed(), event));
+                told.lock()
+                    .unwrap()
+                    .owner_events
+                    .push((start.elapsed(), event));
             }
         })];
         for member in cluster.map(Cluster::members).unwrap_or_default() {
@@ -120,7 +123,7 @@ impl Recorder {
     pub fn check(&self) -> LeaseRecord {
         let record = self.record.lock().unwrap().clone();
         if let Err(violation) = record.validate() {
-            panic!("{violation}\n{:#?}", record.told);
+            panic!("{violation}\n{:#?}", record.owner_events);
         }
         record
     }

@@ -2,25 +2,25 @@
 
 use std::time::Duration;
 
-use testbed::{Cluster, Fault, TcpBehind};
+use testbed::{Cluster, Fault, TcpProxy};
 use tokio::time::Instant;
 
 use crate::support::wait::hold;
 
 /// The ways of one client to all members, in front of the ways all clients share: both can fail.
-pub struct OwnLinks(Vec<TcpBehind>);
+pub struct OwnLinks(Vec<TcpProxy>);
 
 impl OwnLinks {
     pub fn to(cluster: &Cluster) -> Self {
         let behind = |endpoint: String| {
             let port = endpoint.rsplit(':').next().map(str::parse);
-            TcpBehind::port(port.unwrap().unwrap())
+            TcpProxy::to_port(port.unwrap().unwrap())
         };
         Self(cluster.endpoints().into_iter().map(behind).collect())
     }
 
     pub fn endpoints(&self) -> Vec<String> {
-        let url = |link: &TcpBehind| format!("http://{}", link.address());
+        let url = |link: &TcpProxy| format!("http://{}", link.address());
         self.0.iter().map(url).collect()
     }
 

@@ -73,7 +73,7 @@ impl ScriptedStore {
         let shared = state.clone();
         lessor
             .server
-            .on_head("/etcdserverpb.Watch/Watch", move |_| watches(&shared));
+            .on_headers("/etcdserverpb.Watch/Watch", move |_| watches(&shared));
         let etcd = Client::connect([lessor.server.endpoint()]).await.unwrap();
         (
             Self {

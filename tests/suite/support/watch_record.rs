@@ -5,7 +5,7 @@ use std::time::Duration;
 use actix_etcd::{Client, Watch, WatchItem, proto};
 use testbed::{
     Cluster,
-    validators::{self, Change, History, Kind, Previous, Record, Request},
+    validators::{self, EventKind, History, KeyEvent, Previous, Record, Request},
 };
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -131,13 +131,13 @@ pub fn record(item: WatchItem) -> Option<Record> {
     })
 }
 
-fn change(event: &proto::Event) -> Change {
+fn change(event: &proto::Event) -> KeyEvent {
     let kv = event.kv.clone().unwrap_or_default();
-    Change {
+    KeyEvent {
         kind: if event.is_put() {
-            Kind::Put
+            EventKind::Put
         } else {
-            Kind::Delete
+            EventKind::Delete
         },
         key: kv.key.to_vec(),
         value: kv.value.to_vec(),
@@ -154,11 +154,11 @@ fn change(event: &proto::Event) -> Change {
 /// What truly happened, as the cluster itself tells it past all faults.
 pub async fn truth(cluster: &Cluster) -> History {
     let changes = cluster.history("").await;
-    History::new(changes.into_iter().map(|change| Change {
+    History::new(changes.into_iter().map(|change| KeyEvent {
         kind: if change.value.is_some() {
-            Kind::Put
+            EventKind::Put
         } else {
-            Kind::Delete
+            EventKind::Delete
         },
         key: change.key,
         value: change.value.unwrap_or_default(),

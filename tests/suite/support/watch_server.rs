@@ -96,7 +96,7 @@ where
     let server = ScriptedServer::start().await;
     let starts = Starts::default();
     let told = starts.clone();
-    server.on_head(WATCH, move |call| {
+    server.on_headers(WATCH, move |call| {
         let (talk, starts) = (talk.clone(), told.clone());
         Reply::streaming(move |sender, receiver| talk(call.nth, sender, receiver, starts))
     });

@@ -43,7 +43,7 @@ async fn a_compaction_while_the_keys_are_read_has_them_read_again() {
         let create = create(&mut rx).await;
         starts.lock().unwrap().push(create.start_revision);
         tx.send(&created(create.watch_id, 20)).await.unwrap();
-        tx.stopped().await;
+        tx.closed().await;
     })
     .await;
     let reads = Arc::new(AtomicUsize::new(0));
@@ -76,7 +76,7 @@ async fn keys_that_take_long_to_read_leave_the_create_its_time() {
         tx.send(&created(id, 20)).await.unwrap();
         let first = event("k/1", create.start_revision);
         tx.send(&events(id, false, vec![first])).await.unwrap();
-        tx.stopped().await;
+        tx.closed().await;
     })
     .await;
     // All pages together take longer than one request may.

@@ -35,7 +35,7 @@ async fn a_stream_that_ends_between_two_fragments_is_resumed_at_the_open_revisio
         }
         let whole = vec![event("a", 5), event("b", 5), event("a", 6)];
         tx.send(&events(id, false, whole)).await.unwrap();
-        tx.stopped().await;
+        tx.closed().await;
     })
     .await;
     let etcd = connect(&server).await;
@@ -64,7 +64,7 @@ async fn neither_headers_nor_early_progress_move_the_place_to_resume_from() {
         }
         .unwrap();
         if nth == 2 {
-            tx.stopped().await;
+            tx.closed().await;
         }
     })
     .await;
@@ -97,7 +97,7 @@ async fn a_refused_watch_leaves_those_beside_it_alone() {
                 .await
                 .unwrap();
         }
-        tx.stopped().await;
+        tx.closed().await;
     })
     .await;
     let etcd = connect(&server).await;
@@ -188,7 +188,7 @@ async fn a_member_that_creates_no_watch_is_left_for_another() {
     let (silent, _) = server(|_, mut tx, rx, _| async move {
         // Dropped, it would reset the stream.
         let _open = rx;
-        tx.stopped().await;
+        tx.closed().await;
     })
     .await;
     let (good, _) = server(|_, mut tx, mut rx, _| async move {
@@ -216,7 +216,7 @@ async fn a_member_that_creates_no_watch_is_left_for_another() {
 #[tokio::test]
 async fn streams_that_fail_at_once_are_opened_again_with_pauses() {
     let server = ScriptedServer::start().await;
-    server.on_head(WATCH, |_| Reply::status(14, "etcdserver: server stopped"));
+    server.on_headers(WATCH, |_| Reply::status(14, "etcdserver: server stopped"));
     let etcd = Client::builder([server.endpoint()])
         .request_timeout(Duration::from_secs(2))
         .connect()
@@ -250,7 +250,7 @@ async fn a_member_that_is_behind_and_another_cluster_are_told() {
         }
         .unwrap();
         if nth == 2 {
-            tx.stopped().await;
+            tx.closed().await;
         }
     })
     .await;
@@ -280,7 +280,7 @@ async fn a_reader_that_reads_never_lags_however_fast_the_server_is() {
             let batch = (first..first + EACH).map(|revision| event("a", revision));
             tx.send(&events(id, false, batch.collect())).await.unwrap();
         }
-        tx.stopped().await;
+        tx.closed().await;
     })
     .await;
     let etcd = Client::builder([server.endpoint()])

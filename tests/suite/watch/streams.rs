@@ -32,7 +32,7 @@ async fn answers_arrive_wherever_frames_cut_them() {
         let (server, _) = server(move |nth, mut tx, mut rx, _| async move {
             if nth > 0 {
                 // It would make up for what was misread.
-                return tx.stopped().await;
+                return tx.closed().await;
             }
             let mut ids = Vec::new();
             while ids.len() < 2 {
@@ -52,7 +52,7 @@ async fn answers_arrive_wherever_frames_cut_them() {
             for frame in bytes.chunks(size) {
                 tx.send_raw(frame.to_vec().into()).await.unwrap();
             }
-            tx.stopped().await;
+            tx.closed().await;
         })
         .await;
         let etcd = connect(&server).await;

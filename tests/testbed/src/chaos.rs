@@ -58,7 +58,7 @@ pub struct Chaos {
     name: String,
     seed: u64,
     length: Duration,
-    bad_at_once: Option<usize>,
+    max_faulty_members: Option<usize>,
     lasts: (Duration, Duration),
     pauses: (Duration, Duration),
 }
@@ -88,38 +88,38 @@ impl Chaos {
             name: name.to_owned(),
             seed,
             length,
-            bad_at_once: None,
+            max_faulty_members: None,
             lasts: (Duration::from_millis(200), Duration::from_secs(3)),
             pauses: (Duration::from_millis(50), Duration::from_secs(1)),
         }
     }
 
     /// For this long at the least, whatever the environment says.
-    pub fn at_least(mut self, length: Duration) -> Self {
+    pub fn min_duration(mut self, length: Duration) -> Self {
         self.length = self.length.max(length);
         self
     }
 
     /// How many members may be bad at once. Default: a minority, so that the cluster can serve.
-    pub fn bad_at_once(mut self, members: usize) -> Self {
-        self.bad_at_once = Some(members);
+    pub fn max_faulty_members(mut self, members: usize) -> Self {
+        self.max_faulty_members = Some(members);
         self
     }
 
     /// How long one fault lasts. Default: 0.2 to 3 s.
-    pub fn lasts(mut self, shortest: Duration, longest: Duration) -> Self {
+    pub fn fault_duration(mut self, shortest: Duration, longest: Duration) -> Self {
         self.lasts = (shortest, longest);
         self
     }
 
     /// How long it is between two faults. Default: 0.05 to 1 s.
-    pub fn pauses(mut self, shortest: Duration, longest: Duration) -> Self {
+    pub fn pause_between_faults(mut self, shortest: Duration, longest: Duration) -> Self {
         self.pauses = (shortest, longest);
         self
     }
 
     /// How long it goes on.
-    pub fn length(&self) -> Duration {
+    pub fn duration(&self) -> Duration {
         self.length
     }
 
@@ -139,7 +139,10 @@ impl Chaos {
     async fn run_here(&self, cluster: &Cluster, kinds: &[ChaosKind]) -> Vec<(usize, ChaosKind)> {
         let mut rng = Rng::with_seed(self.seed);
         let members: Vec<usize> = cluster.present().iter().map(crate::Member::index).collect();
-        let most = self.bad_at_once.unwrap_or((members.len() - 1) / 2).max(1);
+        let most = self
+            .max_faulty_members
+            .unwrap_or((members.len() - 1) / 2)
+            .max(1);
         let end = Instant::now() + self.length;
         let mut bad: Vec<Struck> = Vec::new();
         let mut done = Vec::new();
@@ -185,7 +188,7 @@ impl Chaos {
             }
             // A member that has started but not joined is still bad: with the next fault there would be no quorum, and
             // what a client then cannot do would say nothing of the client.
-            if self.bad_at_once.is_none() && bad.is_empty() {
+            if self.max_faulty_members.is_none() && bad.is_empty() {
                 cluster.wait_healthy().await;
             }
         }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::binary::Binary;
 use crate::builder::ClusterBuilder;
-use crate::guardian::Guardian;
+use crate::cleanup::CleanupGuard;
 use crate::link::{Fault, Link};
 use crate::member::Member;
 use crate::peers::PeerTable;
@@ -27,7 +27,7 @@ pub struct Cluster {
 struct State {
     members: RwLock<Vec<Member>>,
     peers: Arc<PeerTable>,
-    guardian: Arc<Guardian>,
+    cleanup: Arc<CleanupGuard>,
     binary: Binary,
     builder: ClusterBuilder,
     root: Mutex<Option<Root>>,
@@ -66,12 +66,12 @@ impl Cluster {
 
     pub(crate) async fn build(builder: ClusterBuilder) -> Self {
         let binary = Binary::find(builder.version.as_deref());
-        let guardian = Arc::new(Guardian::new());
-        builder.write_files(guardian.folder());
+        let cleanup = Arc::new(CleanupGuard::new());
+        builder.write_files(cleanup.folder());
         let state = State {
             members: RwLock::default(),
             peers: Arc::default(),
-            guardian,
+            cleanup,
             binary,
             root: Mutex::default(),
             builder,
@@ -129,7 +129,7 @@ impl Cluster {
 
     /// The temporary folder its data are in.
     pub fn folder(&self) -> &std::path::Path {
-        self.state.guardian.folder()
+        self.state.cleanup.folder()
     }
 
     /// Gives every member another server certificate; etcd reads it at the next handshake.
@@ -265,16 +265,16 @@ impl Cluster {
             .members
             .write()
             .unwrap_or_else(PoisonError::into_inner);
-        let (binary, guardian, peers) = (
+        let (binary, cleanup, peers) = (
             state.binary.clone(),
-            state.guardian.clone(),
+            state.cleanup.clone(),
             state.peers.clone(),
         );
         let member = Member::new(
             members.len(),
             state.builder.scheme(),
             binary,
-            guardian,
+            cleanup,
             peers,
         );
         members.push(member.clone());
@@ -288,13 +288,13 @@ impl Cluster {
             format!("--initial-cluster-state={state}"),
             format!(
                 "--initial-cluster-token={}",
-                self.state.guardian.folder().display()
+                self.state.cleanup.folder().display()
             ),
         ];
         args.extend(
             self.state
                 .builder
-                .flags(&self.state.binary, self.state.guardian.folder()),
+                .flags(&self.state.binary, self.state.cleanup.folder()),
         );
         args
     }

@@ -57,7 +57,7 @@ impl Cluster {
     /// The store's newest revision.
     pub async fn revision(&self) -> i64 {
         let answer = self
-            .ask_any("/v3/kv/range", json!({"key": "AA==", "count_only": true}))
+            .api_any("/v3/kv/range", json!({"key": "AA==", "count_only": true}))
             .await;
         number(&answer["header"]["revision"])
     }

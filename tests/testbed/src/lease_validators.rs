@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Why the owner was told that the lease is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lost {
+pub enum LeaseLoss {
     /// Its time was over.
     Expired,
     /// Someone revoked it.
@@ -24,7 +24,7 @@ pub enum Lost {
 
 /// What the owner of a lease was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum OwnerEvent {
     /// It was granted or renewed, and is there until `deadline` unless someone revokes it.
     Renewed {
         /// The end of its time.
@@ -36,7 +36,7 @@ pub enum Told {
         deadline: Duration,
     },
     /// It is gone. Nothing follows.
-    Lost(Lost),
+    Lost(LeaseLoss),
 }
 
 /// What a member of the cluster said of the lease.
@@ -54,7 +54,7 @@ pub struct Probe {
 #[derive(Debug, Clone, Default)]
 pub struct LeaseRecord {
     /// What the owner was told, and when.
-    pub told: Vec<(Duration, Told)>,
+    pub owner_events: Vec<(Duration, OwnerEvent)>,
     /// What the server said, in any order.
     pub probes: Vec<Probe>,
     /// When keepalives reached a server, in any order.
@@ -79,11 +79,11 @@ impl LeaseRecord {
 
     /// Nothing is told after *lost*, and times never go back.
     pub fn ends_once(&self) -> Result<(), String> {
-        for pair in self.told.windows(2) {
+        for pair in self.owner_events.windows(2) {
             let [(at, first), (then, second)] = pair else {
                 continue;
             };
-            if let Told::Lost(reason) = first {
+            if let OwnerEvent::Lost(reason) = first {
                 return Err(format!(
                     "told {second:?} at {then:?} after lost ({reason:?}) at {at:?}"
                 ));
@@ -97,10 +97,12 @@ impl LeaseRecord {
         Ok(())
     }
 
-    /// Told *renewed*: the server had not said before that it is gone.
+    /// OwnerEvent *renewed*: the server had not said before that it is gone.
     pub fn renewed_is_there(&self) -> Result<(), String> {
-        for (at, told) in &self.told {
-            let Told::Renewed { .. } = told else { continue };
+        for (at, told) in &self.owner_events {
+            let OwnerEvent::Renewed { .. } = told else {
+                continue;
+            };
             let gone = self.gone().find(|probe| probe.answered + self.slack < *at);
             if let Some(probe) = gone {
                 return Err(format!(
@@ -112,10 +114,10 @@ impl LeaseRecord {
         Ok(())
     }
 
-    /// Told a deadline: the server has it until then, unless someone revoked it.
+    /// OwnerEvent a deadline: the server has it until then, unless someone revoked it.
     pub fn deadline_is_kept(&self) -> Result<(), String> {
-        for (at, told) in &self.told {
-            let Told::Renewed { deadline } = told else {
+        for (at, told) in &self.owner_events {
+            let OwnerEvent::Renewed { deadline } = told else {
                 continue;
             };
             let broken = self.gone().find(|probe| {
@@ -132,19 +134,21 @@ impl LeaseRecord {
         Ok(())
     }
 
-    /// Told *at risk*: the last deadline has passed.
+    /// OwnerEvent *at risk*: the last deadline has passed.
     pub fn risk_is_real(&self) -> Result<(), String> {
-        self.after_the_deadline("at risk", |told| matches!(told, Told::AtRisk { .. }))
+        self.after_the_deadline("at risk", |told| matches!(told, OwnerEvent::AtRisk { .. }))
     }
 
-    /// Told *expired*: the last deadline has passed.
+    /// OwnerEvent *expired*: the last deadline has passed.
     pub fn expired_is_over(&self) -> Result<(), String> {
-        self.after_the_deadline("expired", |told| matches!(told, Told::Lost(Lost::Expired)))
+        self.after_the_deadline("expired", |told| {
+            matches!(told, OwnerEvent::Lost(LeaseLoss::Expired))
+        })
     }
 
-    /// Told *expired* or *revoked*: the server does not have it any more.
+    /// OwnerEvent *expired* or *revoked*: the server does not have it any more.
     pub fn lost_is_gone(&self) -> Result<(), String> {
-        let Some((at, reason @ (Lost::Expired | Lost::Revoked))) = self.lost() else {
+        let Some((at, reason @ (LeaseLoss::Expired | LeaseLoss::Revoked))) = self.lost() else {
             return Ok(());
         };
         match self
@@ -160,7 +164,7 @@ impl LeaseRecord {
         }
     }
 
-    /// Told *lost*, for any reason: nobody keeps it alive any more.
+    /// OwnerEvent *lost*, for any reason: nobody keeps it alive any more.
     pub fn lost_is_left_alone(&self) -> Result<(), String> {
         let Some((at, reason)) = self.lost() else {
             return Ok(());
@@ -173,10 +177,14 @@ impl LeaseRecord {
         }
     }
 
-    fn after_the_deadline(&self, what: &str, is: impl Fn(&Told) -> bool) -> Result<(), String> {
+    fn after_the_deadline(
+        &self,
+        what: &str,
+        is: impl Fn(&OwnerEvent) -> bool,
+    ) -> Result<(), String> {
         let mut deadline = Duration::ZERO;
-        for (at, told) in &self.told {
-            if let Told::Renewed { deadline: renewed } = told {
+        for (at, told) in &self.owner_events {
+            if let OwnerEvent::Renewed { deadline: renewed } = told {
                 deadline = deadline.max(*renewed);
             }
             if is(told) && *at < deadline {
@@ -192,17 +200,17 @@ impl LeaseRecord {
         self.probes.iter().filter(|probe| probe.ttl <= 0)
     }
 
-    fn lost(&self) -> Option<(Duration, Lost)> {
-        self.told.iter().find_map(|(at, told)| match told {
-            Told::Lost(reason) => Some((*at, *reason)),
-            Told::Renewed { .. } | Told::AtRisk { .. } => None,
+    fn lost(&self) -> Option<(Duration, LeaseLoss)> {
+        self.owner_events.iter().find_map(|(at, told)| match told {
+            OwnerEvent::Lost(reason) => Some((*at, *reason)),
+            OwnerEvent::Renewed { .. } | OwnerEvent::AtRisk { .. } => None,
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Duration, LeaseRecord, Lost, Probe, Told};
+    use super::{Duration, LeaseLoss, LeaseRecord, OwnerEvent, Probe};
 
     fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -219,11 +227,11 @@ mod tests {
     /// Granted for 5 s, renewed at 2, silent from then on, expired at 9.
     fn record() -> LeaseRecord {
         LeaseRecord {
-            told: vec![
-                (s(0), Told::Renewed { deadline: s(5) }),
-                (s(2), Told::Renewed { deadline: s(7) }),
-                (s(7), Told::AtRisk { deadline: s(7) }),
-                (s(9), Told::Lost(Lost::Expired)),
+            owner_events: vec![
+                (s(0), OwnerEvent::Renewed { deadline: s(5) }),
+                (s(2), OwnerEvent::Renewed { deadline: s(7) }),
+                (s(7), OwnerEvent::AtRisk { deadline: s(7) }),
+                (s(9), OwnerEvent::Lost(LeaseLoss::Expired)),
             ],
             probes: vec![probe(1, 4), probe(6, 1), probe(8, -1), probe(10, -1)],
             keepalives: vec![s(2), s(4), s(8)],
@@ -247,14 +255,16 @@ mod tests {
     #[test]
     fn anything_after_lost_fails() {
         let mut record = record();
-        record.told.push((s(10), Told::AtRisk { deadline: s(7) }));
+        record
+            .owner_events
+            .push((s(10), OwnerEvent::AtRisk { deadline: s(7) }));
         violates(&record, "after lost (Expired) at 9s");
     }
 
     #[test]
     fn time_that_goes_back_fails() {
         let mut record = record();
-        record.told[1].0 = s(8);
+        record.owner_events[1].0 = s(8);
         violates(&record, "recorded after 8s");
     }
 
@@ -262,8 +272,8 @@ mod tests {
     fn renewed_after_the_server_said_gone_fails() {
         let mut record = record();
         record
-            .told
-            .insert(3, (s(9), Told::Renewed { deadline: s(9) }));
+            .owner_events
+            .insert(3, (s(9), OwnerEvent::Renewed { deadline: s(9) }));
         violates(&record, "told renewed at 9s, but it was gone at 8s");
         record.slack = s(2);
         assert_eq!(record.renewed_is_there(), Ok(()), "within the slack");
@@ -286,14 +296,14 @@ mod tests {
     #[test]
     fn risk_or_expiry_before_the_deadline_fails() {
         let mut early = record();
-        early.told[2].0 = s(6);
+        early.owner_events[2].0 = s(6);
         violates(&early, "told at risk at 6s, before the deadline at 7s");
         let mut early = record();
-        early.told.remove(2);
-        early.told[2].0 = s(6);
+        early.owner_events.remove(2);
+        early.owner_events[2].0 = s(6);
         early.keepalives.clear();
         violates(&early, "told expired at 6s, before the deadline at 7s");
-        early.told[2].1 = Told::Lost(Lost::Revoked);
+        early.owner_events[2].1 = OwnerEvent::Lost(LeaseLoss::Revoked);
         early.probes = vec![probe(6, 0)];
         early.revoked = Some(s(5));
         assert_eq!(early.validate(), Ok(()), "revoked at any time");
@@ -307,7 +317,7 @@ mod tests {
             &record,
             "told lost (Expired) at 9s, but it had 3 s left at 10s",
         );
-        record.told[3].1 = Told::Lost(Lost::NeverConfirmed);
+        record.owner_events[3].1 = OwnerEvent::Lost(LeaseLoss::NeverConfirmed);
         assert_eq!(
             record.validate(),
             Ok(()),
@@ -318,13 +328,13 @@ mod tests {
     #[test]
     fn keepalive_after_lost_fails_for_any_reason() {
         for reason in [
-            Lost::Expired,
-            Lost::Revoked,
-            Lost::NeverConfirmed,
-            Lost::Other,
+            LeaseLoss::Expired,
+            LeaseLoss::Revoked,
+            LeaseLoss::NeverConfirmed,
+            LeaseLoss::Other,
         ] {
             let mut record = record();
-            record.told[3].1 = Told::Lost(reason);
+            record.owner_events[3].1 = OwnerEvent::Lost(reason);
             record.keepalives.push(s(10));
             violates(&record, "but kept alive at 10s");
         }

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
 use crate::binary::Binary;
-use crate::guardian::Guardian;
+use crate::cleanup::CleanupGuard;
 use crate::link::Link;
 use crate::peers::PeerTable;
 use crate::proxy::{Listening, Proxy, Route};
@@ -33,7 +33,7 @@ struct State {
     index: usize,
     scheme: &'static str,
     binary: Binary,
-    guardian: Arc<Guardian>,
+    cleanup: Arc<CleanupGuard>,
     peers: Arc<PeerTable>,
     client_link: Link,
     client: Proxy,
@@ -51,7 +51,7 @@ impl Member {
         index: usize,
         scheme: &'static str,
         binary: Binary,
-        guardian: Arc<Guardian>,
+        cleanup: Arc<CleanupGuard>,
         peers: Arc<PeerTable>,
     ) -> Self {
         let (client, peer) = (Listening::new(), Listening::new());
@@ -61,7 +61,7 @@ impl Member {
             index,
             scheme,
             binary,
-            guardian,
+            cleanup,
             client: Proxy::start(client, Route::Anyone(client_link.clone())),
             peer: Proxy::start(peer, Route::Peers(peers.clone(), index)),
             peers,
@@ -118,7 +118,7 @@ impl Member {
 
     /// Its address leads clients to another member from now on, say to one of another cluster, as a name does that was
     /// given to another machine. What is open is reset.
-    pub fn lead_clients_to(&self, other: &Self) {
+    pub fn redirect_clients_to(&self, other: &Self) {
         let port = other.state.client_port.load(Ordering::SeqCst);
         self.state.client.set_target(port);
         self.state.client_link.reset_now();
@@ -126,7 +126,7 @@ impl Member {
 
     /// The folder with its data. While it is down, they may be replaced by others, say by a restored backup.
     pub fn data_folder(&self) -> PathBuf {
-        self.state.guardian.folder().join(self.name())
+        self.state.cleanup.folder().join(self.name())
     }
 
     /// Its process id while it runs.
@@ -251,7 +251,7 @@ impl Member {
     }
 
     /// How many of the lines it logged so far have all of these in them. Most need `--log-level=debug`.
-    pub fn logged(&self, parts: &[&str]) -> usize {
+    pub fn count_log_lines(&self, parts: &[&str]) -> usize {
         let log = fs::read(self.log_file()).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let fits = |line: &&str| parts.iter().all(|part| line.contains(part));
@@ -336,7 +336,7 @@ impl Member {
         let child = command.spawn();
         let child = child
             .unwrap_or_else(|why| panic!("{} does not start: {why}", state.binary.path.display()));
-        state.guardian.watch(child.id());
+        state.cleanup.watch(child.id());
         state.peers.set_process(state.index, Some(child.id()));
         *self.process() = Some(child);
         state.client_port.store(client, Ordering::SeqCst);
@@ -360,7 +360,7 @@ impl Member {
 
     fn log_file(&self) -> PathBuf {
         self.state
-            .guardian
+            .cleanup
             .folder()
             .join(format!("{}.log", self.name()))
     }

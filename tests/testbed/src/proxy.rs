@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::link::{Condition, Direction, End, Fault, Link};
 use crate::peers::PeerTable;
-use crate::streams::StreamCounter;
+use crate::stream_counter::StreamCounter;
 use crate::{ports, runtime};
 
 const BUFFER: usize = 128 * 1024;

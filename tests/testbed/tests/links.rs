@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use testbed::{Direction, Fault, TcpBehind};
+use testbed::{Direction, Fault, TcpProxy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -19,7 +19,7 @@ async fn echoed(stream: &mut TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-async fn connected(echo: &TcpBehind) -> TcpStream {
+async fn connected(echo: &TcpProxy) -> TcpStream {
     let mut stream = TcpStream::connect(echo.address()).await.unwrap();
     echoed(&mut stream).await.unwrap();
     stream
@@ -27,7 +27,7 @@ async fn connected(echo: &TcpBehind) -> TcpStream {
 
 #[tokio::test]
 async fn a_healthy_link_counts_what_passes() {
-    let echo = TcpBehind::echo();
+    let echo = TcpProxy::to_echo_server();
     let stream = connected(&echo).await;
     assert_eq!((echo.link().connections(), echo.link().accepted()), (1, 1));
     assert_eq!(echo.link().bytes(Direction::ToServer), 4);
@@ -42,7 +42,7 @@ async fn a_healthy_link_counts_what_passes() {
 
 #[tokio::test]
 async fn refuse_closes_what_is_open_and_refuses_what_is_new() {
-    let echo = TcpBehind::echo();
+    let echo = TcpProxy::to_echo_server();
     let mut stream = connected(&echo).await;
     echo.link().set(Fault::Refuse);
     let refused = TcpStream::connect(echo.address()).await.unwrap_err();
@@ -57,7 +57,7 @@ async fn refuse_closes_what_is_open_and_refuses_what_is_new() {
 
 #[tokio::test]
 async fn reset_is_seen_as_a_reset() {
-    let echo = TcpBehind::echo();
+    let echo = TcpProxy::to_echo_server();
     let mut stream = connected(&echo).await;
     echo.link().reset_now();
     let reset = timeout(LONG, stream.read(&mut [0]))
@@ -78,7 +78,7 @@ async fn reset_is_seen_as_a_reset() {
 
 #[tokio::test]
 async fn freeze_moves_no_byte_and_loses_none() {
-    let echo = TcpBehind::echo();
+    let echo = TcpProxy::to_echo_server();
     let mut stream = connected(&echo).await;
     echo.link().set(Fault::Freeze);
     assert!(timeout(SHORT, echoed(&mut stream)).await.is_err());
@@ -97,7 +97,7 @@ async fn freeze_moves_no_byte_and_loses_none() {
 
 #[tokio::test]
 async fn delay_holds_every_byte_but_not_those_behind_it() {
-    let echo = TcpBehind::echo();
+    let echo = TcpProxy::to_echo_server();
     let mut stream = connected(&echo).await;
     let delay = Duration::from_millis(1500);
     echo.link().set(Fault::Delay(delay));
@@ -119,7 +119,7 @@ async fn delay_holds_every_byte_but_not_those_behind_it() {
 
 #[tokio::test]
 async fn half_open_stops_one_direction_only() {
-    let echo = TcpBehind::echo();
+    let echo = TcpProxy::to_echo_server();
     for stopped in [Direction::ToClient, Direction::ToServer] {
         let mut stream = connected(&echo).await;
         let (up, down) = (

@@ -26,7 +26,7 @@ async fn members_come_and_go() {
     let member = cluster.add_member().await;
     assert_eq!((learner, member, cluster.endpoints().len()), (1, 2, 3));
     cluster.remove_member(0).await;
-    let list = cluster.ask_any("/v3/cluster/member/list", json!({})).await;
+    let list = cluster.api_any("/v3/cluster/member/list", json!({})).await;
     assert_eq!(list["members"].as_array().unwrap().len(), 2);
     assert_eq!(cluster.endpoints().len(), 2);
     cluster.wait_healthy().await;
@@ -102,7 +102,8 @@ async fn chaos_ends_healthy_and_a_seed_repeats_it() {
     for _ in 0..2 {
         let cluster = Cluster::start(3).await;
         let quick = (Duration::from_millis(100), Duration::from_millis(300));
-        let chaos = Chaos::new("itself", 7, Duration::from_secs(4)).lasts(quick.0, quick.1);
+        let chaos =
+            Chaos::new("itself", 7, Duration::from_secs(4)).fault_duration(quick.0, quick.1);
         let done = chaos.run(&cluster, &ChaosKind::ALL).await;
         assert!(cluster.members().iter().all(testbed::Member::is_running));
         let put = json!({"key": encode("k"), "value": encode("v")});

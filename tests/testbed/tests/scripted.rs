@@ -224,7 +224,7 @@ async fn a_conversation_goes_both_ways_and_can_break_within_a_message() {
 #[tokio::test]
 async fn a_script_can_decide_before_any_message() {
     let server = ScriptedServer::start().await;
-    server.on_head(PUT, |_| Reply::status(8, "too many"));
+    server.on_headers(PUT, |_| Reply::status(8, "too many"));
     let (mut client, _driver) = client(&server).await;
     let (response, _unsent) = open(&mut client, PUT);
     assert_eq!(answered(response).await.unwrap().1["grpc-status"], "8");

@@ -15,9 +15,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use super::frame_injection::{Extra, Wire};
 use super::reply::{GoAway, Kind, Reply};
 use super::stream::{Receiver, Sender, extend, framed, trailers};
-use super::wire::{Extra, Wire};
 use super::{Call, Greeting, Shared};
 
 /// Enough for anything a test sends at once.

@@ -17,10 +17,10 @@
 //! without a script get `UNIMPLEMENTED`.
 
 mod connection;
+mod frame_injection;
 mod messages;
 mod reply;
 mod stream;
-mod wire;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -37,7 +37,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use crate::{ports, runtime};
 pub use messages::{ResponseHeader, StatusResponse};
 pub use reply::{GoAway, Reply};
-pub use stream::{Receiver, Sender, Stopped, framed};
+pub use stream::{Receiver, Sender, StreamClosed, framed};
 
 /// The path of the RPC clients ask to see whether a member is well.
 pub const STATUS: &str = "/etcdserverpb.Maintenance/Status";
@@ -106,7 +106,7 @@ struct Shared {
 struct Plan {
     by_message: HashMap<String, Script>,
     by_head: HashMap<String, Script>,
-    otherwise: Option<Script>,
+    on_unscripted_path: Option<Script>,
     calls: Vec<Call>,
     counts: HashMap<String, usize>,
     greeting: Greeting,
@@ -170,15 +170,15 @@ impl ScriptedServer {
     }
 
     /// Decides what calls of a path get before any of their messages is read.
-    pub fn on_head(&self, path: &str, script: impl Fn(Call) -> Reply + Send + Sync + 'static) {
+    pub fn on_headers(&self, path: &str, script: impl Fn(Call) -> Reply + Send + Sync + 'static) {
         let mut plan = self.shared.plan();
         plan.by_message.remove(path);
         plan.by_head.insert(path.to_owned(), Arc::new(script));
     }
 
     /// Decides what calls get whose path has no script.
-    pub fn otherwise(&self, script: impl Fn(Call) -> Reply + Send + Sync + 'static) {
-        self.shared.plan().otherwise = Some(Arc::new(script));
+    pub fn on_unscripted_path(&self, script: impl Fn(Call) -> Reply + Send + Sync + 'static) {
+        self.shared.plan().on_unscripted_path = Some(Arc::new(script));
     }
 
     /// The calls of a path so far, in the order they came.
@@ -275,7 +275,7 @@ impl Shared {
             let by_message = || {
                 plan.by_message
                     .get(&call.path)
-                    .or(plan.otherwise.as_ref())
+                    .or(plan.on_unscripted_path.as_ref())
                     .cloned()
             };
             script.or_else(by_message)

@@ -137,11 +137,11 @@ impl Reply {
 
     /// The same, after a GOAWAY (`NO_ERROR`).
     pub fn after_go_away(self, last: GoAway) -> Self {
-        self.after_go_away_because(last, Reason::NO_ERROR)
+        self.after_go_away_with_reason(last, Reason::NO_ERROR)
     }
 
     /// The same, after a GOAWAY with this reason.
-    pub fn after_go_away_because(mut self, last: GoAway, reason: Reason) -> Self {
+    pub fn after_go_away_with_reason(mut self, last: GoAway, reason: Reason) -> Self {
         self.go_away = Some((last, reason));
         self
     }

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// The client is gone, or the stream was ended already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stopped;
+pub struct StreamClosed;
 
 /// Sends the messages of an answer. What is sent waits for the client's flow control.
 pub struct Sender {
@@ -27,26 +27,28 @@ impl Sender {
     }
 
     /// Sends a message.
-    pub async fn send(&mut self, message: &impl prost::Message) -> Result<(), Stopped> {
+    pub async fn send(&mut self, message: &impl prost::Message) -> Result<(), StreamClosed> {
         self.send_bytes(message.encode_to_vec()).await
     }
 
     /// Sends a message that is encoded already.
-    pub async fn send_bytes(&mut self, message: impl AsRef<[u8]>) -> Result<(), Stopped> {
+    pub async fn send_bytes(&mut self, message: impl AsRef<[u8]>) -> Result<(), StreamClosed> {
         self.send_raw(framed(message.as_ref())).await
     }
 
     /// Sends bytes as they are, for instance half a message (see [`framed`](crate::framed)).
-    pub async fn send_raw(&mut self, mut bytes: Bytes) -> Result<(), Stopped> {
+    pub async fn send_raw(&mut self, mut bytes: Bytes) -> Result<(), StreamClosed> {
         while !bytes.is_empty() {
             if self.ended {
-                return Err(Stopped);
+                return Err(StreamClosed);
             }
             self.stream.reserve_capacity(bytes.len());
             let granted = poll_fn(|cx| self.stream.poll_capacity(cx)).await;
-            let granted = granted.and_then(Result::ok).ok_or(Stopped)?;
+            let granted = granted.and_then(Result::ok).ok_or(StreamClosed)?;
             let now = bytes.split_to(granted.min(bytes.len()));
-            self.stream.send_data(now, false).map_err(|_| Stopped)?;
+            self.stream
+                .send_data(now, false)
+                .map_err(|_| StreamClosed)?;
         }
         Ok(())
     }
@@ -74,7 +76,7 @@ impl Sender {
     }
 
     /// Waits until the client resets the stream or its connection ends.
-    pub async fn stopped(&mut self) {
+    pub async fn closed(&mut self) {
         let _ = poll_fn(|cx| self.stream.poll_reset(cx)).await;
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// What happened to a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum EventKind {
     /// It was written.
     Put,
     /// It was deleted, or its lease ended.
@@ -22,9 +22,9 @@ pub struct Previous {
 
 /// One change of one key, as a server tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct KeyEvent {
     /// What happened.
-    pub kind: Kind,
+    pub kind: EventKind,
     /// To which key.
     pub key: Vec<u8>,
     /// The new value; empty for a delete.
@@ -47,7 +47,7 @@ pub enum Record {
         /// The revision the item was labelled with.
         revision: i64,
         /// The changes in it.
-        events: Vec<Change>,
+        events: Vec<KeyEvent>,
     },
     /// Everything up to this revision has been delivered.
     Progress(i64),
@@ -108,7 +108,7 @@ impl Request {
     }
 
     /// Whether a change belongs to this watch.
-    pub fn wants(&self, change: &Change) -> bool {
+    pub fn wants(&self, change: &KeyEvent) -> bool {
         let in_range = match self.range_end.as_deref() {
             None => change.key == self.key,
             Some([]) => change.key >= self.key,
@@ -116,8 +116,8 @@ impl Request {
         };
         in_range
             && match change.kind {
-                Kind::Put => !self.no_puts,
-                Kind::Delete => !self.no_deletes,
+                EventKind::Put => !self.no_puts,
+                EventKind::Delete => !self.no_deletes,
             }
     }
 }
@@ -125,13 +125,13 @@ impl Request {
 /// What truly happened: every change, by revision.
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    revisions: BTreeMap<i64, Vec<Change>>,
+    revisions: BTreeMap<i64, Vec<KeyEvent>>,
 }
 
 impl History {
     /// The history made of these changes, in any order; `previous` in them is not looked at.
-    pub fn new(changes: impl IntoIterator<Item = Change>) -> Self {
-        let mut revisions: BTreeMap<i64, Vec<Change>> = BTreeMap::new();
+    pub fn new(changes: impl IntoIterator<Item = KeyEvent>) -> Self {
+        let mut revisions: BTreeMap<i64, Vec<KeyEvent>> = BTreeMap::new();
         for change in changes {
             revisions
                 .entry(change.mod_revision)
@@ -148,7 +148,7 @@ impl History {
             .map_or(0, |(revision, _)| *revision)
     }
 
-    pub(super) fn revisions(&self) -> impl Iterator<Item = &Vec<Change>> {
+    pub(super) fn revisions(&self) -> impl Iterator<Item = &Vec<KeyEvent>> {
         self.revisions.values()
     }
 
@@ -158,7 +158,7 @@ impl History {
         request: &'a Request,
         from: i64,
         to: i64,
-    ) -> impl Iterator<Item = &'a Change> {
+    ) -> impl Iterator<Item = &'a KeyEvent> {
         let revisions = (from <= to).then(|| self.revisions.range(from..=to));
         revisions
             .into_iter()

@@ -1,9 +1,9 @@
-use super::{Change, History, Kind, Previous, Record, Request, all};
+use super::{EventKind, History, KeyEvent, Previous, Record, Request, all};
 use super::{atomic, bookmarkable, ordered, reliable, resumable, truthful, unique};
 
-fn put(key: &str, revision: i64) -> Change {
-    Change {
-        kind: Kind::Put,
+fn put(key: &str, revision: i64) -> KeyEvent {
+    KeyEvent {
+        kind: EventKind::Put,
         key: key.into(),
         value: format!("{key}@{revision}").into(),
         create_revision: revision,
@@ -13,10 +13,10 @@ fn put(key: &str, revision: i64) -> Change {
     }
 }
 
-fn delete(key: &str, revision: i64) -> Change {
+fn delete(key: &str, revision: i64) -> KeyEvent {
     let gone = put(key, revision);
-    Change {
-        kind: Kind::Delete,
+    KeyEvent {
+        kind: EventKind::Delete,
         value: Vec::new(),
         create_revision: 0,
         version: 0,
@@ -24,7 +24,7 @@ fn delete(key: &str, revision: i64) -> Change {
     }
 }
 
-fn events(changes: &[Change]) -> Record {
+fn events(changes: &[KeyEvent]) -> Record {
     Record::Events {
         revision: changes[0].mod_revision,
         events: changes.to_vec(),
@@ -239,13 +239,13 @@ fn resync_replaces_what_it_read_and_nothing_else() {
 
 #[test]
 fn truthful_fails_on_a_wrong_value_or_a_wrong_state_before() {
-    let with = |change: Change| [events(&[change])];
-    let wrong = Change {
+    let with = |change: KeyEvent| [events(&[change])];
+    let wrong = KeyEvent {
         value: b"x".into(),
         ..put("k/a", 2)
     };
     violates(truthful(&request(), &with(wrong), &history()), "but it was");
-    let created = Change {
+    let created = KeyEvent {
         create_revision: 1,
         ..put("k/a", 2)
     };
@@ -262,7 +262,7 @@ fn truthful_fails_on_a_wrong_value_or_a_wrong_state_before() {
         value: b"k/b@3".into(),
         mod_revision: 3,
     };
-    let right = Change {
+    let right = KeyEvent {
         previous: Some(before.clone()),
         ..delete("k/b", 7)
     };
@@ -278,7 +278,7 @@ fn truthful_fails_on_a_wrong_value_or_a_wrong_state_before() {
     violates(
         truthful(
             &asked,
-            &with(Change {
+            &with(KeyEvent {
                 previous: Some(stale),
                 ..delete("k/b", 7)
             }),
@@ -286,7 +286,7 @@ fn truthful_fails_on_a_wrong_value_or_a_wrong_state_before() {
         ),
         "told",
     );
-    let from_nothing = Change {
+    let from_nothing = KeyEvent {
         previous: Some(before),
         ..put("k/a", 6)
     };
@@ -303,7 +303,7 @@ fn prefix_ends_after_its_last_key() {
         Request::prefix([b'a', 0xff], 0).range_end,
         Some(b"b".to_vec())
     );
-    assert!(Request::prefix([0xff], 0).wants(&Change {
+    assert!(Request::prefix([0xff], 0).wants(&KeyEvent {
         key: vec![0xff, 1],
         ..put("", 2)
     }));

@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 
 mod record;
 
-pub use record::{Change, History, Kind, Previous, Record, Request};
+pub use record::{EventKind, History, KeyEvent, Previous, Record, Request};
 
 /// Runs every validator and gives the first violation.
 pub fn all(request: &Request, records: &[Record], history: &History) -> Result<(), String> {
@@ -173,12 +173,12 @@ pub fn reliable(request: &Request, records: &[Record], history: &History) -> Res
     let expected = history
         .wanted(request, first, last)
         .filter(|change| !read_anew(records, change.mod_revision));
-    let mut expected: Vec<&Change> = expected.collect();
-    let mut got: Vec<&Change> = changes(records).map(|(_, change)| change).collect();
+    let mut expected: Vec<&KeyEvent> = expected.collect();
+    let mut got: Vec<&KeyEvent> = changes(records).map(|(_, change)| change).collect();
     // Within a revision the order is the server's own.
     expected.sort_by_key(|change| (change.mod_revision, &change.key));
     got.sort_by_key(|change| (change.mod_revision, &change.key));
-    let position = |change: &Change| (change.mod_revision, change.key.clone());
+    let position = |change: &KeyEvent| (change.mod_revision, change.key.clone());
     for (index, wanted) in expected.iter().enumerate() {
         match got.get(index) {
             Some(change) if position(change) == position(wanted) => {}
@@ -212,14 +212,14 @@ pub fn truthful(request: &Request, records: &[Record], history: &History) -> Res
                 (change, state.get(key).cloned()),
             );
             match change.kind {
-                Kind::Put => {
+                EventKind::Put => {
                     let now = Previous {
                         value: change.value.clone(),
                         mod_revision: change.mod_revision,
                     };
                     state.insert(key, now);
                 }
-                Kind::Delete => {
+                EventKind::Delete => {
                     state.remove(key);
                 }
             }
@@ -232,10 +232,10 @@ pub fn truthful(request: &Request, records: &[Record], history: &History) -> Res
                 name(got)
             ));
         };
-        if (Change {
+        if (KeyEvent {
             previous: None,
             ..got.clone()
-        }) != (Change {
+        }) != (KeyEvent {
             previous: None,
             ..(*was).clone()
         }) {
@@ -264,7 +264,7 @@ pub fn truthful(request: &Request, records: &[Record], history: &History) -> Res
     Ok(())
 }
 
-fn changes(records: &[Record]) -> impl Iterator<Item = (usize, &Change)> {
+fn changes(records: &[Record]) -> impl Iterator<Item = (usize, &KeyEvent)> {
     records.iter().enumerate().flat_map(|(index, record)| {
         let events = match record {
             Record::Events { events, .. } => events.as_slice(),
@@ -291,10 +291,10 @@ fn read_anew(records: &[Record], revision: i64) -> bool {
     false
 }
 
-fn name(change: &Change) -> String {
+fn name(change: &KeyEvent) -> String {
     let kind = match change.kind {
-        Kind::Put => "put",
-        Kind::Delete => "delete",
+        EventKind::Put => "put",
+        EventKind::Delete => "delete",
     };
     format!(
         "{kind} of {:?} at revision {}",

@@ -12,15 +12,15 @@ use crate::runtime;
 
 /// A proxy in front of a port of loopback, with a [`Link`] that can fail. Ends when dropped.
 #[derive(Debug)]
-pub struct TcpBehind {
+pub struct TcpProxy {
     link: Link,
     proxy: Proxy,
     echo: Option<tokio::task::AbortHandle>,
 }
 
-impl TcpBehind {
+impl TcpProxy {
     /// A proxy in front of what listens on this port.
-    pub fn port(port: u16) -> Self {
+    pub fn to_port(port: u16) -> Self {
         let listening = Listening::new();
         let link = Link::new(format!("clients to port {port}"), Some(listening.clone()));
         let proxy = Proxy::start(listening, Route::Anyone(link.clone()));
@@ -33,7 +33,7 @@ impl TcpBehind {
     }
 
     /// A proxy in front of a server that sends back what it gets.
-    pub fn echo() -> Self {
+    pub fn to_echo_server() -> Self {
         let (listener, port) = ports::listen();
         let echo = runtime::spawn(async move {
             listener
@@ -48,7 +48,7 @@ impl TcpBehind {
                 });
             }
         });
-        let mut behind = Self::port(port);
+        let mut behind = Self::to_port(port);
         behind.echo = Some(echo.abort_handle());
         behind
     }
@@ -64,7 +64,7 @@ impl TcpBehind {
     }
 }
 
-impl Drop for TcpBehind {
+impl Drop for TcpProxy {
     fn drop(&mut self) {
         if let Some(echo) = &self.echo {
             echo.abort();

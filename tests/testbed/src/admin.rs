@@ -45,7 +45,7 @@ impl Cluster {
     /// Makes a learner a voting member, once it has caught up.
     pub async fn promote(&self, index: usize) {
         let id = self.member(index).id().to_string();
-        self.ask_any("/v3/cluster/member/promote", json!({"ID": id}))
+        self.api_any("/v3/cluster/member/promote", json!({"ID": id}))
             .await;
         self.wait_healthy().await;
     }
@@ -53,7 +53,7 @@ impl Cluster {
     /// Takes a member out of the cluster, then ends its process. Its number is not used again.
     pub async fn remove_member(&self, index: usize) {
         let member = self.member(index);
-        self.ask_any(
+        self.api_any(
             "/v3/cluster/member/remove",
             json!({"ID": member.id().to_string()}),
         )
@@ -68,23 +68,23 @@ impl Cluster {
             user, "root",
             "etcd wants a user root before it switches authentication on"
         );
-        self.ask_any(
+        self.api_any(
             "/v3/auth/user/add",
             json!({"name": user, "password": password}),
         )
         .await;
-        self.ask_any("/v3/auth/role/add", json!({"name": "root"}))
+        self.api_any("/v3/auth/role/add", json!({"name": "root"}))
             .await;
-        self.ask_any("/v3/auth/user/grant", json!({"user": user, "role": "root"}))
+        self.api_any("/v3/auth/user/grant", json!({"user": user, "role": "root"}))
             .await;
-        self.ask_any("/v3/auth/enable", json!({})).await;
+        self.api_any("/v3/auth/enable", json!({})).await;
         self.set_root(user, password);
         self.wait_healthy().await;
     }
 
     /// Adds a user without rights, or with those of one role over the keys of a prefix.
     pub async fn add_user(&self, name: &str, password: &str, prefix: Option<&str>) {
-        self.ask_any(
+        self.api_any(
             "/v3/auth/user/add",
             json!({"name": name, "password": password}),
         )
@@ -96,20 +96,20 @@ impl Cluster {
                 crate::encode(crate::history::prefix_end(prefix.as_bytes())),
             );
             let permission = json!({"permType": "READWRITE", "key": key, "range_end": end});
-            self.ask_any("/v3/auth/role/add", json!({"name": role}))
+            self.api_any("/v3/auth/role/add", json!({"name": role}))
                 .await;
-            self.ask_any(
+            self.api_any(
                 "/v3/auth/role/grant",
                 json!({"name": role, "perm": permission}),
             )
             .await;
-            self.ask_any("/v3/auth/user/grant", json!({"user": name, "role": role}))
+            self.api_any("/v3/auth/user/grant", json!({"user": name, "role": role}))
                 .await;
         }
     }
 
     /// As [`Cluster::api`], of whichever member that runs can do it; retried until one can.
-    pub async fn ask_any(&self, path: &str, body: Value) -> Value {
+    pub async fn api_any(&self, path: &str, body: Value) -> Value {
         let (cluster, path) = (self.clone(), path.to_owned());
         runtime::run(async move {
             let started = Instant::now();
@@ -136,7 +136,7 @@ impl Cluster {
     async fn add(&self, learner: bool) -> usize {
         let member = self.new_member();
         let body = json!({"peerURLs": [member.peer_url()], "isLearner": learner});
-        let added = self.ask_any("/v3/cluster/member/add", body).await;
+        let added = self.api_any("/v3/cluster/member/add", body).await;
         member.set_id(number(&added["member"]["ID"]));
         let peers = self.present();
         let peers: Vec<String> = peers

@@ -25,12 +25,12 @@ done
 
 /// A temporary folder and the processes that work in it.
 #[derive(Debug)]
-pub(crate) struct Guardian {
+pub(crate) struct CleanupGuard {
     folder: PathBuf,
     shell: Mutex<Option<(Child, ChildStdin)>>,
 }
 
-impl Guardian {
+impl CleanupGuard {
     pub(crate) fn new() -> Self {
         let name = format!(
             "actix-etcd-{}-{:016x}",
@@ -69,7 +69,7 @@ impl Guardian {
     }
 }
 
-impl Drop for Guardian {
+impl Drop for CleanupGuard {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.folder);
         let shell = self
