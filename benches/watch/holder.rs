@@ -131,7 +131,7 @@ async fn next(watch: &mut Watch) -> i64 {
     loop {
         match watch.next().await.expect("goes on") {
             WatchItem::Events(events) => return events.revision(),
-            WatchItem::Ended(why) => panic!("{why}"),
+            WatchItem::Ended(error) => panic!("{error}"),
             _ => {}
         }
     }

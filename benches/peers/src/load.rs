@@ -47,7 +47,7 @@ pub async fn run<C: Connect>(client: C, arguments: &Arguments) -> Result<String,
     let (elapsed, cpu) = (started.elapsed(), cpu_time()?.saturating_sub(cpu));
     let mut seen = Seen::default();
     for caller in callers {
-        let one = caller.await.map_err(|why| why.to_string())?;
+        let one = caller.await.map_err(|error| error.to_string())?;
         seen.nanos.extend(one.nanos);
         for (kind, count) in one.errors {
             *seen.errors.entry(kind).or_default() += count;
@@ -80,7 +80,7 @@ async fn call<C: Call>(mut client: C, op: Op, key: String, phase: Arc<AtomicU8>)
 
 /// User and system time of the whole process.
 pub fn cpu_time() -> Result<Duration, String> {
-    let usage = getrusage(UsageWho::RUSAGE_SELF).map_err(|why| why.to_string())?;
+    let usage = getrusage(UsageWho::RUSAGE_SELF).map_err(|error| error.to_string())?;
     let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
     Ok(Duration::from_micros(u64::try_from(micros).unwrap_or(0)))
 }

@@ -18,12 +18,12 @@ use clients::{Connect, EtcdClient, Etcdrs, OnArbiter, OnOwnThread};
 fn main() -> ExitCode {
     let arguments = match Arguments::parse(std::env::args().skip(1)) {
         Ok(arguments) => arguments,
-        Err(why) => return failed(&why),
+        Err(error) => return failed(&error),
     };
     if arguments.mode == Mode::Watch {
         return match watch(&arguments) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(why) => failed(&why),
+            Err(error) => failed(&error),
         };
     }
     let done = match (arguments.client, arguments.runtime) {
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => failed(&why),
+        Err(error) => failed(&error),
     }
 }
 
@@ -92,7 +92,7 @@ fn two_workers() -> tokio::runtime::Runtime {
         .expect("a runtime starts")
 }
 
-fn failed(why: &str) -> ExitCode {
-    eprintln!("{why}");
+fn failed(error: &str) -> ExitCode {
+    eprintln!("{error}");
     ExitCode::FAILURE
 }

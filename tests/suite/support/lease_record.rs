@@ -74,7 +74,7 @@ impl Recorder {
             let (cluster, probes, id) = (cluster.unwrap().clone(), record.clone(), lease.id());
             tasks.push(tokio::spawn(async move {
                 loop {
-                    let asked = start.elapsed();
+                    let requested = start.elapsed();
                     let answer = cluster.api(
                         member.index(),
                         "/v3/lease/timetolive",
@@ -91,8 +91,8 @@ impl Recorder {
                             -1
                         };
                         probes.lock().unwrap().probes.push(Probe {
-                            asked,
-                            answered: start.elapsed(),
+                            requested,
+                            responded: start.elapsed(),
                             ttl,
                         });
                     }
@@ -135,7 +135,8 @@ impl Recorder {
             until("a server says that it is there", || {
                 let record = self.record.lock().unwrap();
                 let mut probes = record.probes.iter();
-                probes.any(|probe| probe.asked >= now && probe.ttl > 0) || lost(&record).is_some()
+                probes.any(|probe| probe.requested >= now && probe.ttl > 0)
+                    || lost(&record).is_some()
             })
             .await;
         }

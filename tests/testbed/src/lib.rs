@@ -12,8 +12,8 @@
 //! # }
 //! ```
 //!
-//! Clients and peers reach a member only through proxies in this process, so every [`Link`] can fail by itself. They
-//! run on threads of their own: a test may block its thread or pause its clock.
+//! Clients and peers reach a member only through proxies in this process, so each [`Link`] can fail separately. The
+//! proxies have their own threads, so a test may block its thread or pause its clock.
 
 mod admin;
 mod binary;

@@ -1,4 +1,4 @@
-//! A link in front of anything that listens on loopback: other servers than etcd, and the tests of the links.
+//! A fault proxy in front of any loopback port, for servers other than etcd.
 
 use std::net::SocketAddr;
 
@@ -7,39 +7,40 @@ use tokio::task::JoinSet;
 
 use crate::link::Link;
 use crate::ports;
-use crate::proxy::{Listening, Proxy, Route};
+use crate::proxy::{Proxy, Route, SwitchableListener};
 use crate::runtime;
 
-/// A proxy in front of a port of loopback, with a [`Link`] that can fail. Ends when dropped.
+/// A proxy in front of a loopback port, whose [`Link`] can fail. Stops when dropped.
 #[derive(Debug)]
 pub struct TcpProxy {
     link: Link,
     proxy: Proxy,
-    echo: Option<tokio::task::AbortHandle>,
+    echo_server: Option<tokio::task::AbortHandle>,
 }
 
 impl TcpProxy {
-    /// A proxy in front of what listens on this port.
+    /// Starts a proxy in front of the server that listens on `port`.
     pub fn to_port(port: u16) -> Self {
-        let listening = Listening::new();
-        let link = Link::new(format!("clients to port {port}"), Some(listening.clone()));
-        let proxy = Proxy::start(listening, Route::Anyone(link.clone()));
+        let listener = SwitchableListener::new();
+        let link = Link::new(format!("clients to port {port}"), Some(listener.clone()));
+        let proxy = Proxy::start(listener, Route::Clients(link.clone()));
         proxy.set_target(port);
         Self {
             link,
             proxy,
-            echo: None,
+            echo_server: None,
         }
     }
 
-    /// A proxy in front of a server that sends back what it gets.
+    /// Starts a server that echoes all bytes, and a proxy in front of it.
     pub fn to_echo_server() -> Self {
         let (listener, port) = ports::listen();
-        let echo = runtime::spawn(async move {
+        let echo_server = runtime::spawn(async move {
             listener
                 .set_nonblocking(true)
-                .expect("a listener can be non-blocking");
-            let listener = TcpListener::from_std(listener).expect("the runtime takes a listener");
+                .expect("set the listener non-blocking");
+            let listener =
+                TcpListener::from_std(listener).expect("register the listener with the runtime");
             let mut connections = JoinSet::new();
             while let Ok((mut stream, _)) = listener.accept().await {
                 connections.spawn(async move {
@@ -48,17 +49,17 @@ impl TcpProxy {
                 });
             }
         });
-        let mut behind = Self::to_port(port);
-        behind.echo = Some(echo.abort_handle());
-        behind
+        let mut proxy = Self::to_port(port);
+        proxy.echo_server = Some(echo_server.abort_handle());
+        proxy
     }
 
-    /// Where clients connect to.
+    /// Returns the address that clients connect to.
     pub fn address(&self) -> SocketAddr {
         ports::loopback(self.proxy.port())
     }
 
-    /// What can be made to fail.
+    /// Returns the link between clients and the server.
     pub fn link(&self) -> &Link {
         &self.link
     }
@@ -66,8 +67,8 @@ impl TcpProxy {
 
 impl Drop for TcpProxy {
     fn drop(&mut self) {
-        if let Some(echo) = &self.echo {
-            echo.abort();
+        if let Some(echo_server) = &self.echo_server {
+            echo_server.abort();
         }
     }
 }

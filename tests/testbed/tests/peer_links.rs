@@ -30,7 +30,7 @@ async fn write(cluster: &Cluster, member: usize, key: &str) -> Duration {
         let started = Instant::now();
         match cluster.api(member, "/v3/kv/put", put(key)).await {
             Ok(_) => return started.elapsed(),
-            Err(why) => println!("{key} was not written: {why}"),
+            Err(error) => println!("{key} was not written: {error}"),
         }
     }
     panic!("{key} cannot be written");

@@ -176,7 +176,7 @@ async fn connections_are_closed_and_reset() {
         let end = timeout(LONG, driver).await.unwrap().unwrap();
         let kind = end
             .err()
-            .and_then(|why| why.get_io().map(std::io::Error::kind));
+            .and_then(|error| error.get_io().map(std::io::Error::kind));
         assert_eq!(
             kind == Some(std::io::ErrorKind::ConnectionReset),
             reset,

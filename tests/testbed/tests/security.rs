@@ -121,11 +121,11 @@ async fn tokens_of_both_kinds_end_when_told() {
             let denied = loop {
                 // Each look is a use, and makes a simple token live on: so it is left alone for longer than it lives.
                 tokio::time::sleep(LIFE + LIFE / 2).await;
-                if let Err(why) = cluster
+                if let Err(error) = cluster
                     .api_with_token(0, token, "/v3/kv/range", json!({"key": encode("k")}))
                     .await
                 {
-                    break why;
+                    break error;
                 }
                 assert!(
                     started.elapsed() < Duration::from_secs(20),

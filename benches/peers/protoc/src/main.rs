@@ -3,8 +3,8 @@
 fn main() {
     match protoc_bin_vendored::protoc_bin_path() {
         Ok(path) => println!("{}", path.display()),
-        Err(why) => {
-            eprintln!("there is no protoc for this platform ({why}): install it and set PROTOC");
+        Err(error) => {
+            eprintln!("there is no protoc for this platform ({error}): install it and set PROTOC");
             std::process::exit(1);
         }
     }

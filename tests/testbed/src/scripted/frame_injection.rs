@@ -1,7 +1,7 @@
-//! The socket under an HTTP/2 connection, into which whole frames can be slipped.
+//! Injects frames into the output of an HTTP/2 connection.
 //!
-//! The `h2` crate chooses a GOAWAY's last stream itself. A script wants to choose it, so frames are put between those
-//! of the `h2` crate, which this follows to know where one ends.
+//! The `h2` crate chooses the last stream id of a GOAWAY itself. To let scripts choose it, the socket writes injection frames
+//! between those of `h2`; for that it tracks where each frame ends.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,18 +20,18 @@ use crate::runtime;
 
 const FRAME_HEADER: usize = 9;
 const GOAWAY: u8 = 7;
-/// How long a client may take to close its end as well.
+/// How long the client may take to close its side.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What is to be slipped in, and how the socket is to end.
+/// Frames to inject, and how to close the socket.
 #[derive(Debug, Default)]
-pub(super) struct Extra {
+pub(super) struct Injection {
     frames: Mutex<VecDeque<Bytes>>,
     reset: AtomicBool,
 }
 
-impl Extra {
-    /// Has a GOAWAY sent; the connection must be polled afterwards.
+impl Injection {
+    /// Queues a GOAWAY. The connection must be polled afterwards.
     pub(super) fn go_away(&self, last: u32, reason: h2::Reason) {
         let mut frame = BytesMut::new();
         frame.put_uint(8, 3);
@@ -43,8 +43,8 @@ impl Extra {
         self.lock().push_back(frame.freeze());
     }
 
-    /// Has the socket reset when it is dropped.
-    pub(super) fn reset_at_end(&self) {
+    /// Makes the socket send RST when it is dropped.
+    pub(super) fn reset_on_drop(&self) {
         self.reset.store(true, Ordering::SeqCst);
     }
 
@@ -53,94 +53,91 @@ impl Extra {
     }
 }
 
-pub(super) struct Wire {
-    /// There until this is dropped.
+pub(super) struct InjectingSocket {
+    /// `Some` until dropped.
     socket: Option<TcpStream>,
-    extra: Arc<Extra>,
-    /// A frame that is being slipped in.
-    slipping: Bytes,
-    /// The header of the frame that is being written.
+    injection: Arc<Injection>,
+    /// Unwritten rest of the injected frame.
+    injected: Bytes,
+    /// Header of the frame that is being written.
     header: [u8; FRAME_HEADER],
-    seen: usize,
-    /// Bytes of its payload that are still to come.
-    payload: usize,
+    header_written: usize,
+    /// Number of payload bytes not written yet.
+    payload_left: usize,
 }
 
-impl Wire {
-    pub(super) fn new(socket: TcpStream, extra: Arc<Extra>) -> Self {
+impl InjectingSocket {
+    pub(super) fn new(socket: TcpStream, injection: Arc<Injection>) -> Self {
         Self {
             socket: Some(socket),
-            extra,
-            slipping: Bytes::new(),
+            injection,
+            injected: Bytes::new(),
             header: [0; FRAME_HEADER],
-            seen: 0,
-            payload: 0,
+            header_written: 0,
+            payload_left: 0,
         }
     }
 
     fn socket(&mut self) -> Pin<&mut TcpStream> {
-        Pin::new(
-            self.socket
-                .as_mut()
-                .expect("a socket is there until it is dropped"),
-        )
+        Pin::new(self.socket.as_mut().expect("the socket exists until drop"))
     }
 
-    fn poll_extra(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_injection(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            if self.slipping.is_empty() {
-                let within = self.seen > 0 || self.payload > 0;
-                match if within {
+            if self.injected.is_empty() {
+                let inside_frame = self.header_written > 0 || self.payload_left > 0;
+                match if inside_frame {
                     None
                 } else {
-                    self.extra.lock().pop_front()
+                    self.injection.lock().pop_front()
                 } {
-                    Some(frame) => self.slipping = frame,
+                    Some(frame) => self.injected = frame,
                     None => return Poll::Ready(Ok(())),
                 }
             }
-            let slipping = self.slipping.clone();
-            let written = ready!(self.socket().poll_write(cx, &slipping))?;
-            self.slipping.advance(written);
+            let injected = self.injected.clone();
+            let written = ready!(self.socket().poll_write(cx, &injected))?;
+            self.injected.advance(written);
         }
     }
 
-    fn follow(&mut self, mut written: &[u8]) {
+    fn track_frames(&mut self, mut written: &[u8]) {
         while !written.is_empty() {
-            if self.payload > 0 {
-                let take = self.payload.min(written.len());
-                self.payload -= take;
+            if self.payload_left > 0 {
+                let take = self.payload_left.min(written.len());
+                self.payload_left -= take;
                 written = &written[take..];
                 continue;
             }
-            let take = written.len().min(FRAME_HEADER - self.seen);
-            self.header[self.seen..self.seen + take].copy_from_slice(&written[..take]);
-            self.seen += take;
+            let take = written.len().min(FRAME_HEADER - self.header_written);
+            self.header[self.header_written..self.header_written + take]
+                .copy_from_slice(&written[..take]);
+            self.header_written += take;
             written = &written[take..];
-            if self.seen == FRAME_HEADER {
-                self.seen = 0;
+            if self.header_written == FRAME_HEADER {
+                self.header_written = 0;
                 let [a, b, c, ..] = self.header;
-                self.payload = u32::from_be_bytes([0, a, b, c]) as usize;
+                self.payload_left = u32::from_be_bytes([0, a, b, c]) as usize;
             }
         }
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for InjectingSocket {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let wire = self.get_mut();
-        ready!(wire.poll_extra(cx))?;
-        let written = ready!(wire.socket().poll_write(cx, buffer))?;
-        wire.follow(&buffer[..written]);
+        let socket = self.get_mut();
+        ready!(socket.poll_injection(cx))?;
+        let written = ready!(socket.socket().poll_write(cx, buffer))?;
+        socket.track_frames(&buffer[..written]);
         Poll::Ready(Ok(written))
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().poll_extra(cx)
+        self.get_mut().poll_injection(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -148,7 +145,7 @@ impl AsyncWrite for Wire {
     }
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for InjectingSocket {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -158,16 +155,16 @@ impl AsyncRead for Wire {
     }
 }
 
-impl Drop for Wire {
+impl Drop for InjectingSocket {
     fn drop(&mut self) {
         let Some(mut socket) = self.socket.take() else {
             return;
         };
-        if self.extra.reset.load(Ordering::SeqCst) {
+        if self.injection.reset.load(Ordering::SeqCst) {
             let _ = socket.set_zero_linger();
             return;
         }
-        // The kernel resets a socket that is closed with bytes unread: a plain end needs them read.
+        // The kernel resets a socket that is closed with unread bytes, so they are read first.
         runtime::spawn(async move {
             let _ = socket.shutdown().await;
             let _ = timeout(LINGER, tokio::io::copy(&mut socket, &mut tokio::io::sink())).await;
