@@ -62,7 +62,7 @@ pub(crate) enum Termination {
     Reset,
 }
 
-/// Shared of a link as the proxies see it.
+/// State of a link as the proxies see it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LinkState {
     pub(crate) fault: Fault,
@@ -76,6 +76,11 @@ pub(crate) struct LinkState {
 impl LinkState {
     pub(crate) fn listens(&self) -> bool {
         !self.server_down && self.fault != Fault::Refuse
+    }
+
+    fn terminate(&mut self, termination: Termination) {
+        self.generation += 1;
+        self.termination = termination;
     }
 }
 
@@ -123,14 +128,8 @@ impl Link {
         self.change(|link_state| {
             link_state.fault = fault;
             match fault {
-                Fault::Refuse => {
-                    (link_state.generation, link_state.termination) =
-                        (link_state.generation + 1, Termination::Close)
-                }
-                Fault::Reset => {
-                    (link_state.generation, link_state.termination) =
-                        (link_state.generation + 1, Termination::Reset)
-                }
+                Fault::Refuse => link_state.terminate(Termination::Close),
+                Fault::Reset => link_state.terminate(Termination::Reset),
                 _ => {}
             }
         });
@@ -148,10 +147,7 @@ impl Link {
 
     /// Resets (RST) the open connections once; new ones work.
     pub fn reset_now(&self) {
-        self.change(|link_state| {
-            (link_state.generation, link_state.termination) =
-                (link_state.generation + 1, Termination::Reset)
-        });
+        self.change(|link_state| link_state.terminate(Termination::Reset));
     }
 
     /// Returns the number of open connections.
