@@ -53,7 +53,7 @@ impl ClusterFault {
         }
     }
 
-    /// Bound of the excess: how much longer than the baseline no call may succeed, in seconds.
+    /// Bound of the excess: the longest allowed gap between successes beyond that of the baseline, in seconds.
     pub fn max_excess_secs(self) -> f64 {
         match self {
             Self::Kill | Self::Stop | Self::Freeze => 1.0,

@@ -82,7 +82,7 @@ impl FaultResult {
             let inside = |call: &&CallRecord| (window.from..window.until).contains(&call.ended);
             calls.iter().filter(inside).cloned().collect()
         };
-        let mut row = Self {
+        let mut result = Self {
             fault,
             baseline_gaps: Vec::new(),
             gaps: Vec::new(),
@@ -95,21 +95,24 @@ impl FaultResult {
         for window in windows() {
             let (writes, reads) = (inside(window, &run.writes), inside(window, &run.reads));
             let baseline_gap = longest_gap(window, run.baseline.iter().copied());
-            row.baseline_gaps.push(baseline_gap);
-            row.gaps.push(longest_gap(window, successes(&writes)));
-            row.read_gap = row.read_gap.max(longest_gap(window, successes(&reads)));
+            result.baseline_gaps.push(baseline_gap);
+            result.gaps.push(longest_gap(window, successes(&writes)));
+            result.read_gap = result.read_gap.max(longest_gap(window, successes(&reads)));
             for (kind, outcome) in writes.iter().filter_map(|call| call.failure.as_ref()) {
-                *row.errors.entry(format!("{kind}/{outcome}")).or_default() += 1;
-                row.disallowed_errors += usize::from(!fault.allows_write_error(kind, outcome));
+                *result
+                    .errors
+                    .entry(format!("{kind}/{outcome}"))
+                    .or_default() += 1;
+                result.disallowed_errors += usize::from(!fault.allows_write_error(kind, outcome));
             }
             for (kind, _) in reads.iter().filter_map(|call| call.failure.as_ref()) {
-                *row.read_errors.entry(kind.clone()).or_default() += 1;
+                *result.read_errors.entry(kind.clone()).or_default() += 1;
             }
             let elections = usize::from(baseline_gap > ELECTION_SECS);
             let slow = slow_calls(&writes, &run.baseline).saturating_sub(elections);
-            row.slow_calls = row.slow_calls.max(slow);
+            result.slow_calls = result.slow_calls.max(slow);
         }
-        row
+        result
     }
 
     /// Returns the largest excess over the baseline of all windows, in seconds.
@@ -149,7 +152,10 @@ impl WriteCheck {
 
 /// Returns whether all bounds were met.
 pub fn all_bounds_met(run: &Run) -> bool {
-    run.write_check.is_met() && rows(run).iter().all(|row| row.missed_bounds().is_empty())
+    run.write_check.is_met()
+        && fault_results(run)
+            .iter()
+            .all(|result| result.missed_bounds().is_empty())
 }
 
 fn successes(calls: &[CallRecord]) -> impl Iterator<Item = u128> + '_ {
@@ -202,7 +208,7 @@ fn longest_baseline_gap(baseline: &[u128], from: u128, until: u128) -> u128 {
     longest
 }
 
-fn rows(run: &Run) -> Vec<FaultResult> {
+fn fault_results(run: &Run) -> Vec<FaultResult> {
     let mut faults: Vec<ClusterFault> = run.windows.iter().map(|window| window.fault).collect();
     faults.dedup();
     faults
@@ -217,22 +223,22 @@ pub fn print(run: &Run) {
         "  {:<20} {:>8} {:>7} {:>7} {:>7}  {:<8} {:>5}  write errors; reads: longest gap, errors",
         "", "baseline", "gap", "excess", "bound", "", "slow"
     );
-    for row in rows(run) {
+    for result in fault_results(run) {
         println!(
             "  {:<20} {:>7.2}s {:>6.2}s {:>6.2}s  ≤{:>4.1}s  {:<8} {:>5}  {}; reads {:.2}s {}",
-            row.fault.describe(),
-            row.baseline_gaps.iter().copied().fold(0.0, f64::max),
-            row.gaps.iter().copied().fold(0.0, f64::max),
-            row.excess(),
-            row.fault.max_excess_secs(),
-            verdict(row.missed_bounds().is_empty()),
-            row.slow_calls,
-            format_counts(&row.errors),
-            row.read_gap,
-            format_counts(&row.read_errors),
+            result.fault.describe(),
+            result.baseline_gaps.iter().copied().fold(0.0, f64::max),
+            result.gaps.iter().copied().fold(0.0, f64::max),
+            result.excess(),
+            result.fault.max_excess_secs(),
+            verdict(result.missed_bounds().is_empty()),
+            result.slow_calls,
+            format_counts(&result.errors),
+            result.read_gap,
+            format_counts(&result.read_errors),
         );
-        if !row.missed_bounds().is_empty() {
-            println!("  {:<20} missed: {}", "", row.missed_bounds().join(", "));
+        if !result.missed_bounds().is_empty() {
+            println!("  {:<20} missed: {}", "", result.missed_bounds().join(", "));
         }
     }
     let write_check = &run.write_check;
@@ -260,21 +266,21 @@ fn format_counts(errors: &BTreeMap<String, usize>) -> String {
 
 /// Returns the results of one client as JSON.
 pub fn json(run: &Run) -> Value {
-    let rows: Vec<Value> = rows(run)
+    let faults: Vec<Value> = fault_results(run)
         .iter()
-        .map(|row| {
+        .map(|result| {
             json!({
-                "fault": row.fault.describe(),
-                "baseline_gap_s": row.baseline_gaps,
-                "gap_s": row.gaps,
-                "excess_s": row.excess(),
-                "max_excess_s": row.fault.max_excess_secs(),
-                "met": row.missed_bounds().is_empty(),
-                "missed": row.missed_bounds(),
-                "errors": row.errors,
-                "slow_calls_per_caller": row.slow_calls,
-                "read_gap_s": row.read_gap,
-                "read_errors": row.read_errors,
+                "fault": result.fault.describe(),
+                "baseline_gap_s": result.baseline_gaps,
+                "gap_s": result.gaps,
+                "excess_s": result.excess(),
+                "max_excess_s": result.fault.max_excess_secs(),
+                "met": result.missed_bounds().is_empty(),
+                "missed": result.missed_bounds(),
+                "errors": result.errors,
+                "slow_calls_per_caller": result.slow_calls,
+                "read_gap_s": result.read_gap,
+                "read_errors": result.read_errors,
             })
         })
         .collect();
@@ -287,7 +293,7 @@ pub fn json(run: &Run) -> Value {
         "client": run.client,
         "met": all_bounds_met(run),
         "windows": windows,
-        "faults": rows,
+        "faults": faults,
         "calls": run.writes.len(),
         "keys_written": run.write_check.written,
         "written_twice": run.write_check.duplicated,

@@ -1,9 +1,9 @@
-//! Measures the cost of a call: get and put, 1 to 512 callers, against a server that is never the bottleneck and against
-//! real etcd, compared with etcd-client and etcdrs.
+//! Measures the cost of a call: get and put, 1 to 512 callers, against a server that is never the bottleneck and
+//! against real etcd, compared with etcd-client and etcdrs.
 //!
-//! `cargo bench --bench unary` takes about four minutes. All clients have the same three endpoints and balance their calls
-//! in their own way. They run one after the other in every round, so that other load on the machine affects all of them.
-//! Ratios are ratios of medians. The bench exits with an error if a target is missed. Environment variables:
+//! `cargo bench --bench unary` takes about four minutes. All clients have the same three endpoints and balance their
+//! calls in their own way. They run one after the other in every round, so that other load on the machine affects all
+//! of them. Ratios are ratios of medians. The bench exits with an error if a target is missed. Environment variables:
 //!
 //! | variable | default | |
 //! |---|---|---|

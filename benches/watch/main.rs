@@ -1,7 +1,8 @@
 //! Measures watches: resuming many at once, the throughput of events, and the effect of a paused reader.
 //!
-//! `cargo bench --bench watch [-- resume|events|paused]`. Real members and proxies run on the same cores as the client, so
-//! times are those of a busy machine. Memory of `resume` is measured in a process that runs only the client.
+//! `cargo bench --bench watch [-- resume|events|paused]`. Real members and proxies run on the same cores as the
+//! client, so times are those of a busy machine. Memory of `resume` is measured in a process that runs only the
+//! client.
 
 #![allow(
     clippy::expect_used,

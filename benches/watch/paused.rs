@@ -1,7 +1,7 @@
 //! The effect of a paused reader on the latency of a thousand other readers, and the memory that it takes.
 //!
-//! Writes are sent at fixed intervals, so that a delayed reader increases the measured latency. A writer that waited for
-//! each response would only become slower.
+//! Writes are sent at fixed intervals, so that a delayed reader increases the measured latency. A writer that waited
+//! for each response would only become slower.
 
 use std::{
     sync::{Arc, OnceLock},

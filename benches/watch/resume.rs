@@ -41,8 +41,8 @@ pub async fn run(count: usize) -> bool {
         bytes_per_watch = memory.resident / count as u64;
         peak_per_watch = memory.peak / count as u64;
         println!(
-            "{count} watches, round {round}: put received by all after {without_reset:?}, after a reset {after_reset:?}; \
-             {bytes_per_watch} bytes per watch"
+            "{count} watches, round {round}: put received by all after {without_reset:?}, \
+             after a reset {after_reset:?}; {bytes_per_watch} bytes per watch"
         );
         times.push(after_reset);
     }
@@ -60,8 +60,8 @@ pub async fn run(count: usize) -> bool {
         Some(target) => format!("target ≤ {target}"),
     };
     println!(
-        "{count} watches resumed: median {median:?} (target ≤ {time_target:?}), max {max:?}; {bytes_per_watch} bytes per \
-         watch ({memory_target}), peak {peak_per_watch}: {}",
+        "{count} watches resumed: median {median:?} (target ≤ {time_target:?}), max {max:?}; \
+         {bytes_per_watch} bytes per watch ({memory_target}), peak {peak_per_watch}: {}",
         verdict(met),
     );
     measure_single_watch(&writer).await;

@@ -1,8 +1,8 @@
 //! Load program for all clients, so that the same loop measures each of them.
 //!
-//! `peers load client=ours op=get callers=64 runtime=one endpoints=http://127.0.0.1:2379 warmup=0.2 secs=1` prints one
-//! line of JSON. `peers stream client=ours callers=4 op=put endpoints=…` runs until the end of stdin and prints one line
-//! per call; see [`stream`].
+//! `peers load client=ours op=get callers=64 runtime=one endpoints=http://127.0.0.1:2379 warmup=0.2 secs=1` prints
+//! one line of JSON. `peers stream client=ours callers=4 op=put endpoints=…` runs until the end of stdin and prints
+//! one line per call; see [`stream`].
 
 mod arguments;
 mod clients;

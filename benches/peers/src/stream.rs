@@ -1,8 +1,8 @@
 //! Mode `stream`: calls without pause, each printed on its own line, for the failover bench.
 //!
-//! The first line is `ready`, after the client has connected. Then one line per call: start and end (microseconds since
-//! 1970, comparable between processes), `ok` or the error kind, the outcome that the client reports, and the key, which is
-//! unique. The program exits at the end of stdin.
+//! The first line is `ready`, after the client has connected. Then one line per call: start and end (microseconds
+//! since 1970, comparable between processes), `ok` or the error kind, the outcome that the client reports, and the
+//! key, which is unique. The program exits at the end of stdin.
 
 use std::{
     io::Write as _,

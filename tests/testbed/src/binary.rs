@@ -67,7 +67,8 @@ fn path_of_version(version: &str) -> PathBuf {
 
 fn panic_without_binary(reason: &dyn std::fmt::Display) -> ! {
     panic!(
-        "no etcd binary is packaged for this platform ({reason}): install etcd 3.4 or newer and set ETCD_BIN to its path"
+        "no etcd binary is packaged for this platform ({reason}): \
+         install etcd 3.4 or newer and set ETCD_BIN to its path"
     )
 }
 

@@ -64,7 +64,8 @@ pub struct Chaos {
 }
 
 impl Chaos {
-    /// Reads the duration from `CHAOS_SECS` (default: 10) and the seed from `CHAOS_SEED` (default: random), and prints both.
+    /// Reads the duration from `CHAOS_SECS` (default: 10) and the seed from `CHAOS_SEED` (default: random), and
+    /// prints both.
     pub fn from_env(name: &str) -> Self {
         let non_empty = |variable: &str| env::var(variable).ok().filter(|text| !text.is_empty());
         let number = |variable: &str| {

@@ -31,7 +31,8 @@ pub struct Change {
 }
 
 impl Cluster {
-    /// Returns all changes of keys with a prefix, in order, from the oldest revision that is not compacted to the newest.
+    /// Returns all changes of keys with a prefix, in order, from the oldest revision that is not compacted to the
+    /// newest.
     pub async fn history(&self, prefix: impl AsRef<[u8]>) -> Vec<Change> {
         let prefix = prefix.as_ref().to_vec();
         let revision = self.revision().await;

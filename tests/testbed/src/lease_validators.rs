@@ -1,9 +1,9 @@
 //! Checks the guarantees of a kept lease, over all events that its owner received.
 //!
-//! After *renewed* the server has the lease; at *at risk* and *expired* its deadline has passed; after *lost* the server
-//! does not have the lease and the client sends no keepalive. The events are compared with `TimeToLive` responses from an
-//! undisturbed connection, and with the keepalives that a server received. A lease that has ended never returns, so few
-//! probes suffice.
+//! After *renewed* the server has the lease; at *at risk* and *expired* its deadline has passed; after *lost* the
+//! server does not have the lease and the client sends no keepalive. The events are compared with `TimeToLive`
+//! responses from an undisturbed connection, and with the keepalives that a server received. A lease that has ended
+//! never returns, so few probes suffice.
 //!
 //! All times are durations since the start of the test, on one monotonic clock.
 

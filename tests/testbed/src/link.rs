@@ -160,7 +160,8 @@ impl Link {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
-    /// Returns the number of HTTP/2 streams that the dialling side opened so far (HEADERS frames). Zero with TLS or HTTP/1.
+    /// Returns the number of HTTP/2 streams that the dialling side opened so far (HEADERS frames). Zero with TLS or
+    /// HTTP/1.
     pub fn streams_opened(&self) -> u64 {
         self.shared.streams.load(Ordering::SeqCst)
     }

@@ -128,7 +128,8 @@ impl Member {
         self.state.client_link.reset_now();
     }
 
-    /// Returns the data folder. While the member is stopped, a test may replace its content, such as by a restored backup.
+    /// Returns the data folder. While the member is stopped, a test may replace its content, such as by a restored
+    /// backup.
     pub fn data_folder(&self) -> PathBuf {
         self.state.cleanup.folder().join(self.name())
     }

@@ -1,8 +1,8 @@
 //! Watch streams: sends events as fast as flow control allows.
 //!
-//! To avoid the cost of encoding, a batch is encoded once and only its revisions are overwritten. Revisions start at the
-//! first number whose varint has five bytes, which suffices for 34 billion events. To avoid the cost of system calls,
-//! responses are packed into frames of the largest size that HTTP/2 allows by default.
+//! To avoid the cost of encoding, a batch is encoded once and only its revisions are overwritten. Revisions start at
+//! the first number whose varint has five bytes, which suffices for 34 billion events. To avoid the cost of system
+//! calls, responses are packed into frames of the largest size that HTTP/2 allows by default.
 
 use bytes::{Bytes, BytesMut};
 use h2::{RecvStream, SendStream};

@@ -1,7 +1,7 @@
 //! Injects frames into the output of an HTTP/2 connection.
 //!
-//! The `h2` crate chooses the last stream id of a GOAWAY itself. To let scripts choose it, the socket writes injection frames
-//! between those of `h2`; for that it tracks where each frame ends.
+//! The `h2` crate chooses the last stream id of a GOAWAY itself. To let scripts choose it, the socket writes frames
+//! of its own between those of `h2`; for that it tracks where each frame ends.
 
 use std::collections::VecDeque;
 use std::io;

@@ -101,13 +101,14 @@ impl Reply {
         Self::new(ReplyKind::CloseConnection { reset: true })
     }
 
-    /// GOAWAY (`NO_ERROR`) without a response; the connection stays open. See [`Reply::after_go_away`] for GOAWAY with a
-    /// response.
+    /// GOAWAY (`NO_ERROR`) without a response; the connection stays open. See [`Reply::after_go_away`] for GOAWAY
+    /// with a response.
     pub fn go_away(last: GoAway) -> Self {
         Self::hang().after_go_away(last)
     }
 
-    /// Runs `handler` on the stream. When it returns, the stream ends with status OK, unless `handler` sent another status.
+    /// Runs `handler` on the stream. When it returns, the stream ends with status OK, unless `handler` sent another
+    /// status.
     pub fn streaming<F>(handler: impl FnOnce(Sender, Receiver) -> F + Send + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
