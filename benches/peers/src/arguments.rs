@@ -101,7 +101,7 @@ impl Arguments {
             ("secs", secs) => self.length = Duration::from_secs_f64(number(name, secs)?),
             ("timeout", secs) => self.timeout = Some(Duration::from_secs_f64(number(name, secs)?)),
             ("pause", secs) => self.pause = Duration::from_secs_f64(number(name, secs)?),
-            ("prefix", text) => self.prefix = text.to_owned(),
+            ("prefix", text) => text.clone_into(&mut self.prefix),
             _ => return Err(format!("unknown argument `{name}={value}`")),
         }
         Ok(())
