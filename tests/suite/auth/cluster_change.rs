@@ -64,7 +64,7 @@ async fn redirected_address_costs_one_login() {
     let before = login_count(&second).await;
     let stop = Arc::new(AtomicBool::new(false));
     let readers = spawn_readers(&etcd, &stop);
-    first.member(0).lead_clients_to(&second.member(0));
+    first.member(0).redirect_clients_to(&second.member(0));
     until("the client reports the other cluster", || {
         etcd.cluster_id() != Some(first_id)
     })
@@ -85,14 +85,14 @@ async fn redirected_address_fails_until_cluster_returns() {
     let (first, second) = start_two_clusters().await;
     let etcd = connect_as_root(&first).await;
     let first_id = etcd.put("k", "v").await.unwrap().header.cluster_id;
-    first.member(0).lead_clients_to(&second.member(0));
+    first.member(0).redirect_clients_to(&second.member(0));
     until_async("reads fail", async || etcd.get("k").await.is_err()).await;
     let refused = etcd.get("k").await.unwrap_err();
     let text = refused.to_string();
     assert_eq!(refused.kind(), ErrorKind::ClusterChanged, "{text}");
     assert!(text.contains(&format!("{first_id:x}")), "{text}");
     assert_eq!(etcd.cluster_id(), Some(first_id));
-    first.member(0).lead_clients_to(&first.member(0));
+    first.member(0).redirect_clients_to(&first.member(0));
     until_async("reads succeed again", async || {
         etcd.get("k").await.is_ok_and(|found| found.kvs.len() == 1)
     })

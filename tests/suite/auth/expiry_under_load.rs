@@ -102,7 +102,9 @@ async fn token_expiry_costs_no_write_or_event() {
 /// Returns the number of tokens of this user that the member has deleted.
 fn deleted_tokens(cluster: &Cluster, user: &str) -> usize {
     let user = format!(r#""user-name":"{user}""#);
-    cluster.member(0).logged(&["deleted a simple token", &user])
+    cluster
+        .member(0)
+        .count_log_lines(&["deleted a simple token", &user])
 }
 
 #[tokio::test]

@@ -97,7 +97,7 @@ async fn client_survives_authentication_being_enabled_and_disabled() {
     etcd.put("k", "before").await.unwrap();
     cluster.enable_auth("root", "secret").await;
     etcd.put("k", "after").await.unwrap();
-    cluster.ask_any("/v3/auth/disable", json!({})).await;
+    cluster.api_any("/v3/auth/disable", json!({})).await;
     etcd.put("k", "disabled again").await.unwrap();
 }
 
@@ -118,7 +118,7 @@ async fn provider_is_called_for_each_login() {
         .await
         .unwrap();
     let change = json!({"name": "root", "password": "rotated"});
-    cluster.ask_any("/v3/auth/user/changepw", change).await;
+    cluster.api_any("/v3/auth/user/changepw", change).await;
     etcd.put("k", "v").await.unwrap();
     assert_eq!(provider_calls.load(Ordering::SeqCst), 2);
 }

@@ -193,6 +193,6 @@ async fn watch_waits_for_unavailable_credentials() {
     );
     sealed.store(false, Ordering::SeqCst);
     let put = json!({"key": encode("k"), "value": encode("v")});
-    cluster.ask_any("/v3/kv/put", put).await;
+    cluster.api_any("/v3/kv/put", put).await;
     assert_eq!(next_change(&mut watch).await.1, ["k"]);
 }

@@ -42,7 +42,7 @@ async fn stream_is_reopened_with_new_token() {
                 kv: None,
             };
             let _ = sender.send(&response).await;
-            sender.stopped().await;
+            sender.closed().await;
         });
         refuse_first_token(&call, responses)
     });

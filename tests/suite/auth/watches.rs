@@ -24,7 +24,7 @@ async fn watch_resumes_after_token_expiry() {
         hold(ttl * 2 + Duration::from_millis(500)).await;
         cluster.member(0).client_link().reset_now();
         let put = json!({"key": encode("k"), "value": encode(value)});
-        cluster.ask_any("/v3/kv/put", put).await;
+        cluster.api_any("/v3/kv/put", put).await;
         assert_eq!(next_change(&mut watch).await.1, ["k"]);
     }
 }

@@ -8,7 +8,7 @@ use testbed::{Cluster, number};
 use tokio::time::timeout;
 
 async fn grant_lease(cluster: &Cluster) -> i64 {
-    let granted = cluster.ask_any("/v3/lease/grant", json!({"TTL": 60})).await;
+    let granted = cluster.api_any("/v3/lease/grant", json!({"TTL": 60})).await;
     number(&granted["ID"])
 }
 

@@ -52,7 +52,7 @@ async fn start_healthy() -> ScriptedServer {
     server.on(HEALTH, |_| {
         Reply::streaming(async |mut sender, _| {
             let _ = sender.send(&health_response(ServingStatus::Serving)).await;
-            sender.stopped().await;
+            sender.closed().await;
         })
     });
     server
@@ -129,7 +129,7 @@ async fn waiting_read_leaves_member_that_stops_serving() {
             let _ = sender
                 .send(&health_response(ServingStatus::NotServing))
                 .await;
-            sender.stopped().await;
+            sender.closed().await;
         })
     });
     stopping.on(RANGE, move |_| {

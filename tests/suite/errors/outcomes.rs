@@ -14,7 +14,7 @@ use actix_etcd::{
     retry::{Attempt, RetryDecision, RetryPolicy, StandardRetry},
 };
 use prost::Message;
-use testbed::{Call, Fault, GoAway, Reason, Reply, ScriptedServer, TcpBehind};
+use testbed::{Call, Fault, GoAway, Reason, Reply, ScriptedServer, TcpProxy};
 
 use crate::support::{
     scripted_put::{PUT, put_reply, put_with_script, start_scripted},
@@ -189,7 +189,7 @@ async fn unsent_requests_use_next_connection() {
 async fn queued_requests_are_sent_again() -> bool {
     let server = ScriptedServer::start().await;
     server.on(PUT, |_| put_reply());
-    let proxy = TcpBehind::port(server.address().port());
+    let proxy = TcpProxy::to_port(server.address().port());
     let policy = NotSentCounter::default();
     let etcd = Client::builder([format!("http://{}", proxy.address())])
         .request_timeout(Duration::from_secs(20))

@@ -5,7 +5,7 @@ use std::{cell::Cell, time::Duration};
 use actix_etcd::{Client, Lease, lease::LeaseEvent, testing};
 use testbed::{
     Chaos, ChaosKind, Cluster, Direction, Fault, Member,
-    lease_validators::{LeaseRecord, Told},
+    lease_validators::{LeaseRecord, OwnerEvent},
 };
 use tokio_stream::StreamExt;
 
@@ -35,10 +35,13 @@ async fn kept_lease() -> (Cluster, Client, Lease) {
 }
 
 fn longest_gap(record: &LeaseRecord) -> Duration {
-    let renewed = record.told.iter().filter_map(|(at, event)| match event {
-        Told::Renewed { .. } => Some(*at),
-        Told::AtRisk { .. } | Told::Lost(_) => None,
-    });
+    let renewed = record
+        .owner_events
+        .iter()
+        .filter_map(|(at, event)| match event {
+            OwnerEvent::Renewed { .. } => Some(*at),
+            OwnerEvent::AtRisk { .. } | OwnerEvent::Lost(_) => None,
+        });
     let renewed: Vec<Duration> = renewed.collect();
     let gaps = renewed
         .windows(2)
@@ -154,8 +157,8 @@ async fn lease_survives_repeated_leader_changes() {
     let (cluster, _etcd, lease) = kept_lease().await;
     let recorder = LeaseRecorder::start(&lease, Some(&cluster));
     let chaos = Chaos::from_env("leader changes")
-        .at_least(Duration::from_secs(30))
-        .pauses(Duration::from_millis(50), Duration::from_millis(500));
+        .min_duration(Duration::from_secs(30))
+        .pause_between_faults(Duration::from_millis(50), Duration::from_millis(500));
     let faults = chaos.run(&cluster, &[ChaosKind::MoveLeader]).await;
     assert!(faults.len() > 10, "{faults:?}");
     recorder.check_alive().await;

@@ -263,13 +263,13 @@ async fn lease_survives_full_outage_if_etcd_kept_it() {
         }
     }
     let record = recorder.check_alive().await;
-    let at_risk = |event: &testbed::lease_validators::Told| {
-        matches!(event, testbed::lease_validators::Told::AtRisk { .. })
+    let at_risk = |event: &testbed::lease_validators::OwnerEvent| {
+        matches!(event, testbed::lease_validators::OwnerEvent::AtRisk { .. })
     };
     assert!(
-        record.told.iter().any(|(_, event)| at_risk(event)),
+        record.owner_events.iter().any(|(_, event)| at_risk(event)),
         "{:#?}",
-        record.told
+        record.owner_events
     );
     assert!(lease.time_to_live().await.unwrap().remaining.is_some());
 }

@@ -128,7 +128,7 @@ async fn all_alarms_are_disarmed_together() {
         let raise = serde_json::json!({
             "action": "ACTIVATE", "memberID": member.to_string(), "alarm": alarm,
         });
-        cluster.ask_any("/v3/maintenance/alarm", raise).await;
+        cluster.api_any("/v3/maintenance/alarm", raise).await;
     }
     assert_eq!(etcd.maintenance().disarm_all().await.unwrap().len(), 2);
     etcd.put("k", "v").await.unwrap();

@@ -271,7 +271,7 @@ async fn cancelled_snapshot_leaves_no_file() {
     server.on(SNAPSHOT, |_| {
         Reply::streaming(|mut sender, _| async move {
             let _ = sender.send(&chunk(vec![7; 512], 512)).await;
-            sender.stopped().await;
+            sender.closed().await;
         })
     });
     let etcd = Client::connect([server.endpoint()]).await.unwrap();

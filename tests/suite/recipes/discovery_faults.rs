@@ -236,9 +236,9 @@ async fn list_equals_read_during_random_faults() {
         }
     });
     // Up to all members fail at once, for longer than a lease, so that instances have to register again.
-    let chaos = Chaos::from_env("discovery").bad_at_once(3);
+    let chaos = Chaos::from_env("discovery").max_faulty_members(3);
     let faults = chaos
-        .lasts(SECOND / 5, 4 * SECOND)
+        .fault_duration(SECOND / 5, 4 * SECOND)
         .run(&cluster, &ChaosKind::ALL)
         .await;
     churn.abort();

@@ -65,7 +65,7 @@ impl Member {
             })
         });
         let end_watch = end_first_watch.clone();
-        server.on_head("/etcdserverpb.Watch/Watch", move |call| {
+        server.on_headers("/etcdserverpb.Watch/Watch", move |call| {
             let end_watch = end_watch.clone();
             Reply::streaming(async move |mut sender, mut receiver| {
                 let create = loop {
@@ -100,7 +100,7 @@ impl Member {
                     };
                     let _ = sender.send(&next).await;
                 }
-                sender.stopped().await;
+                sender.closed().await;
             })
         });
         Self {

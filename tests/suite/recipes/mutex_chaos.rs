@@ -89,11 +89,11 @@ async fn lock_holders_never_overlap_during_random_faults() {
     // Up to all members fail at once, for longer than a lease, so that holders lose their locks. In addition, one
     // competitor at a time is cut off.
     let chaos = Chaos::from_env("mutex")
-        .bad_at_once(3)
-        .lasts(SECOND / 5, 4 * SECOND);
+        .max_faulty_members(3)
+        .fault_duration(SECOND / 5, 4 * SECOND);
     let (faults, cuts) = tokio::join!(
         chaos.run(&cluster, &ChaosKind::ALL),
-        cut_links_randomly(&links, chaos.seed(), chaos.length(), TTL),
+        cut_links_randomly(&links, chaos.seed(), chaos.duration(), TTL),
     );
     println!("{} faults, {cuts} cuts", faults.len());
     let (writes, losses) = {

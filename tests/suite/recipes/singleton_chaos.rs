@@ -80,11 +80,11 @@ async fn singleton_never_overlaps_during_random_faults() {
         singletons.push(start_node(node, &etcd, &record));
     }
     // Up to all members fail at once, for longer than a lease. In addition, one node at a time is cut off.
-    let chaos = Chaos::from_env("singleton").bad_at_once(3);
-    let chaos = chaos.lasts(SECOND / 5, 5 * SECOND);
+    let chaos = Chaos::from_env("singleton").max_faulty_members(3);
+    let chaos = chaos.fault_duration(SECOND / 5, 5 * SECOND);
     let (faults, cuts) = tokio::join!(
         chaos.run(&cluster, &ChaosKind::ALL),
-        cut_links_randomly(&links, chaos.seed(), chaos.length(), TTL),
+        cut_links_randomly(&links, chaos.seed(), chaos.duration(), TTL),
     );
     println!("{} faults, {cuts} cuts", faults.len());
     let before = record.lock().unwrap().writes.len();

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use actix_etcd::Client;
-use testbed::{Chaos, Cluster, Fault, TcpBehind};
+use testbed::{Chaos, Cluster, Fault, TcpProxy};
 
 use crate::support::{
     process_isolation::{ChildTest, child_test},
@@ -88,7 +88,7 @@ fn newest_token(node: &NodeProcess) -> Option<i64> {
 /// Node processes, each with its own link to etcd.
 struct Nodes {
     _cluster: Cluster,
-    links: Vec<TcpBehind>,
+    links: Vec<TcpProxy>,
     processes: Vec<NodeProcess>,
 }
 
@@ -98,7 +98,7 @@ impl Nodes {
         let cluster = Cluster::start(1).await;
         let direct = cluster.direct_endpoints()[0].clone();
         let port = direct.rsplit(':').next().unwrap().parse().unwrap();
-        let links: Vec<_> = (0..count).map(|_| TcpBehind::port(port)).collect();
+        let links: Vec<_> = (0..count).map(|_| TcpProxy::to_port(port)).collect();
         let processes: Vec<_> = links
             .iter()
             .map(|link| NodeProcess::start(test(), &[format!("http://{}", link.address())]))
@@ -238,7 +238,7 @@ fn randomly_paused_and_cut_off_nodes_never_overlap() {
         let nodes = Nodes::start(3, || child_test!()).await;
         let chaos = Chaos::from_env("nodes");
         let mut rng = fastrand::Rng::with_seed(chaos.seed());
-        let end = tokio::time::Instant::now() + chaos.length();
+        let end = tokio::time::Instant::now() + chaos.duration();
         let mut pauses = Vec::new();
         let mut faults = 0;
         while tokio::time::Instant::now() < end {

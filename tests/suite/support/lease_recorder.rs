@@ -9,7 +9,7 @@ use actix_etcd::lease::{Lease, LeaseEvent, LostReason};
 use serde_json::json;
 use testbed::{
     Cluster,
-    lease_validators::{LeaseRecord, Lost, Probe, Told},
+    lease_validators::{LeaseLoss, LeaseRecord, OwnerEvent, Probe},
     number,
 };
 use tokio::task::JoinHandle;
@@ -18,9 +18,9 @@ use tokio_stream::StreamExt;
 use crate::support::wait::until;
 
 /// Returns the loss event and its time.
-fn loss(record: &LeaseRecord) -> Option<&(Duration, Told)> {
-    let mut events = record.told.iter();
-    events.find(|(_, event)| matches!(event, Told::Lost(_)))
+fn loss(record: &LeaseRecord) -> Option<&(Duration, OwnerEvent)> {
+    let mut events = record.owner_events.iter();
+    events.find(|(_, event)| matches!(event, OwnerEvent::Lost(_)))
 }
 
 /// Records until it is dropped.
@@ -38,9 +38,9 @@ impl LeaseRecorder {
         let start = Instant::now();
         let since_start = move |at: Instant| at.saturating_duration_since(start);
         let record = Arc::new(Mutex::new(LeaseRecord {
-            told: vec![(
+            owner_events: vec![(
                 Duration::ZERO,
-                Told::Renewed {
+                OwnerEvent::Renewed {
                     deadline: since_start(lease.deadline()),
                 },
             )],
@@ -51,28 +51,32 @@ impl LeaseRecorder {
         let mut tasks = vec![tokio::spawn(async move {
             while let Some(event) = events.next().await {
                 let event = match event {
-                    LeaseEvent::Renewed { deadline } => Told::Renewed {
+                    LeaseEvent::Renewed { deadline } => OwnerEvent::Renewed {
                         deadline: since_start(deadline),
                     },
-                    LeaseEvent::AtRisk { deadline } => Told::AtRisk {
+                    LeaseEvent::AtRisk { deadline } => OwnerEvent::AtRisk {
                         deadline: since_start(deadline),
                     },
-                    LeaseEvent::Lost(reason) => Told::Lost(match reason {
-                        LostReason::Expired => Lost::Expired,
-                        LostReason::Revoked => Lost::Revoked,
-                        LostReason::NeverConfirmed => Lost::NeverConfirmed,
-                        _ => Lost::Other,
+                    LeaseEvent::Lost(reason) => OwnerEvent::Lost(match reason {
+                        LostReason::Expired => LeaseLoss::Expired,
+                        LostReason::Revoked => LeaseLoss::Revoked,
+                        LostReason::NeverConfirmed => LeaseLoss::NeverConfirmed,
+                        _ => LeaseLoss::Other,
                     }),
                     other => panic!("unknown event {other:?}"),
                 };
-                recorded.lock().unwrap().told.push((start.elapsed(), event));
+                recorded
+                    .lock()
+                    .unwrap()
+                    .owner_events
+                    .push((start.elapsed(), event));
             }
         })];
         for member in cluster.map(Cluster::members).unwrap_or_default() {
             let (cluster, probes, id) = (cluster.unwrap().clone(), record.clone(), lease.id());
             tasks.push(tokio::spawn(async move {
                 loop {
-                    let asked = start.elapsed();
+                    let requested = start.elapsed();
                     let request = cluster.api(
                         member.index(),
                         "/v3/lease/timetolive",
@@ -89,8 +93,8 @@ impl LeaseRecorder {
                             -1
                         };
                         probes.lock().unwrap().probes.push(Probe {
-                            asked,
-                            answered: start.elapsed(),
+                            requested,
+                            responded: start.elapsed(),
                             ttl,
                         });
                     }
@@ -121,7 +125,7 @@ impl LeaseRecorder {
     pub fn check(&self) -> LeaseRecord {
         let record = self.record.lock().unwrap().clone();
         if let Err(violation) = record.validate() {
-            panic!("{violation}\n{:#?}", record.told);
+            panic!("{violation}\n{:#?}", record.owner_events);
         }
         record
     }
@@ -133,7 +137,8 @@ impl LeaseRecorder {
             until("a server confirms the lease", || {
                 let record = self.record.lock().unwrap();
                 let mut probes = record.probes.iter();
-                probes.any(|probe| probe.asked >= now && probe.ttl > 0) || loss(&record).is_some()
+                probes.any(|probe| probe.requested >= now && probe.ttl > 0)
+                    || loss(&record).is_some()
             })
             .await;
         }

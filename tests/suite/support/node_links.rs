@@ -2,25 +2,25 @@
 
 use std::time::Duration;
 
-use testbed::{Cluster, Fault, TcpBehind};
+use testbed::{Cluster, Fault, TcpProxy};
 use tokio::time::Instant;
 
 use crate::support::wait::hold;
 
 /// Links of one client, one per member, in front of the links that all clients share. Either kind can fail.
-pub struct NodeLinks(Vec<TcpBehind>);
+pub struct NodeLinks(Vec<TcpProxy>);
 
 impl NodeLinks {
     pub fn to(cluster: &Cluster) -> Self {
         let link_to = |endpoint: String| {
             let port = endpoint.rsplit(':').next().map(str::parse);
-            TcpBehind::port(port.unwrap().unwrap())
+            TcpProxy::to_port(port.unwrap().unwrap())
         };
         Self(cluster.endpoints().into_iter().map(link_to).collect())
     }
 
     pub fn endpoints(&self) -> Vec<String> {
-        let url = |link: &TcpBehind| format!("http://{}", link.address());
+        let url = |link: &TcpProxy| format!("http://{}", link.address());
         self.0.iter().map(url).collect()
     }
 

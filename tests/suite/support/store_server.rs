@@ -74,7 +74,7 @@ impl ScriptedStore {
         let shared = state.clone();
         lease_server
             .server
-            .on_head("/etcdserverpb.Watch/Watch", move |_| {
+            .on_headers("/etcdserverpb.Watch/Watch", move |_| {
                 watch_without_events(&shared)
             });
         let etcd = Client::connect([lease_server.server.endpoint()])

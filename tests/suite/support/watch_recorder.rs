@@ -5,7 +5,7 @@ use std::time::Duration;
 use actix_etcd::{Client, Watch, WatchItem, proto};
 use testbed::{
     Cluster,
-    validators::{self, Change, History, Kind, Previous, Record, Request},
+    validators::{self, EventKind, History, KeyEvent, Previous, Record, Request},
 };
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -122,7 +122,7 @@ pub fn to_record(item: WatchItem) -> Option<Record> {
     Some(match item {
         WatchItem::Events(events) => Record::Events {
             revision: events.revision(),
-            events: events.iter().map(to_change).collect(),
+            events: events.iter().map(to_key_event).collect(),
         },
         WatchItem::Progress(revision) => Record::Progress(revision),
         WatchItem::Disconnected(_) => Record::Disconnected,
@@ -134,13 +134,13 @@ pub fn to_record(item: WatchItem) -> Option<Record> {
     })
 }
 
-fn to_change(event: &proto::Event) -> Change {
+fn to_key_event(event: &proto::Event) -> KeyEvent {
     let kv = event.kv.clone().unwrap_or_default();
-    Change {
+    KeyEvent {
         kind: if event.is_put() {
-            Kind::Put
+            EventKind::Put
         } else {
-            Kind::Delete
+            EventKind::Delete
         },
         key: kv.key.to_vec(),
         value: kv.value.to_vec(),
@@ -157,11 +157,11 @@ fn to_change(event: &proto::Event) -> Change {
 /// Reads the full history from the cluster, bypassing the fault proxies.
 pub async fn actual_history(cluster: &Cluster) -> History {
     let changes = cluster.history("").await;
-    History::new(changes.into_iter().map(|change| Change {
+    History::new(changes.into_iter().map(|change| KeyEvent {
         kind: if change.value.is_some() {
-            Kind::Put
+            EventKind::Put
         } else {
-            Kind::Delete
+            EventKind::Delete
         },
         key: change.key,
         value: change.value.unwrap_or_default(),

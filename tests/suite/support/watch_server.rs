@@ -99,7 +99,7 @@ where
     let server = ScriptedServer::start().await;
     let start_revisions = StartRevisions::default();
     let recorded = start_revisions.clone();
-    server.on_head(WATCH, move |call| {
+    server.on_headers(WATCH, move |call| {
         let (script, recorded) = (script.clone(), recorded.clone());
         Reply::streaming(move |sender, receiver| script(call.nth, sender, receiver, recorded))
     });

@@ -45,7 +45,7 @@ async fn compaction_during_initial_read_restarts_it() {
             let create = next_create(&mut rx).await;
             start_revisions.lock().unwrap().push(create.start_revision);
             tx.send(&created(create.watch_id, 20)).await.unwrap();
-            tx.stopped().await;
+            tx.closed().await;
         })
         .await;
     let reads = Arc::new(AtomicUsize::new(0));
@@ -78,7 +78,7 @@ async fn slow_initial_read_leaves_time_for_create() {
         tx.send(&created(id, 20)).await.unwrap();
         let first = event("k/1", create.start_revision);
         tx.send(&events(id, false, vec![first])).await.unwrap();
-        tx.stopped().await;
+        tx.closed().await;
     })
     .await;
     // Reading all pages takes longer than the request timeout.

@@ -34,7 +34,7 @@ async fn stream_ending_between_fragments_resumes_at_incomplete_revision() {
             }
             let complete = vec![event("a", 5), event("b", 5), event("a", 6)];
             tx.send(&events(id, false, complete)).await.unwrap();
-            tx.stopped().await;
+            tx.closed().await;
         })
         .await;
     let etcd = connect(&server).await;
@@ -67,7 +67,7 @@ async fn headers_and_early_progress_do_not_move_cursor() {
             }
             .unwrap();
             if nth == 2 {
-                tx.stopped().await;
+                tx.closed().await;
             }
         })
         .await;
@@ -104,7 +104,7 @@ async fn refused_watch_does_not_affect_others() {
                 .await
                 .unwrap();
         }
-        tx.stopped().await;
+        tx.closed().await;
     })
     .await;
     let etcd = connect(&server).await;
@@ -196,7 +196,7 @@ async fn watch_leaves_member_that_never_confirms_create() {
     let (silent, _) = start_watch_server(|_, mut tx, rx, _| async move {
         // Dropping the receiver would reset the stream.
         let _open = rx;
-        tx.stopped().await;
+        tx.closed().await;
     })
     .await;
     let (responsive, _) = start_watch_server(|_, mut tx, mut rx, _| async move {
@@ -224,7 +224,7 @@ async fn watch_leaves_member_that_never_confirms_create() {
 #[tokio::test]
 async fn failing_streams_are_reopened_with_backoff() {
     let server = ScriptedServer::start().await;
-    server.on_head(WATCH, |_| Reply::status(14, "etcdserver: server stopped"));
+    server.on_headers(WATCH, |_| Reply::status(14, "etcdserver: server stopped"));
     let etcd = Client::builder([server.endpoint()])
         .request_timeout(Duration::from_secs(2))
         .connect()
@@ -261,7 +261,7 @@ async fn revision_regression_and_cluster_change_are_reported() {
         }
         .unwrap();
         if nth == 2 {
-            tx.stopped().await;
+            tx.closed().await;
         }
     })
     .await;
@@ -291,7 +291,7 @@ async fn active_reader_never_lags_behind_fast_server() {
             let batch = (first..first + EVENTS_PER_BATCH).map(|revision| event("a", revision));
             tx.send(&events(id, false, batch.collect())).await.unwrap();
         }
-        tx.stopped().await;
+        tx.closed().await;
     })
     .await;
     let etcd = Client::builder([server.endpoint()])

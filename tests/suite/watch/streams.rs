@@ -33,7 +33,7 @@ async fn responses_split_across_frames_are_reassembled() {
         let (server, _) = start_watch_server(move |nth, mut tx, mut rx, _| async move {
             if nth > 0 {
                 // A second stream would hide events that were lost on the first.
-                return tx.stopped().await;
+                return tx.closed().await;
             }
             let mut ids = Vec::new();
             while ids.len() < 2 {
@@ -54,7 +54,7 @@ async fn responses_split_across_frames_are_reassembled() {
             for frame in bytes.chunks(size) {
                 tx.send_raw(frame.to_vec().into()).await.unwrap();
             }
-            tx.stopped().await;
+            tx.closed().await;
         })
         .await;
         let etcd = connect(&server).await;
