@@ -1,23 +1,23 @@
-//! What keeping leases costs and what it survives: `cargo bench --bench lease [-- faults|many|blocked]`.
+//! Measures the cost and the reliability of kept leases: `cargo bench --bench lease [-- faults|many|blocked]`.
 //!
-//! | part | asks | must |
+//! | part | measures | target |
 //! |---|---|---|
-//! | `faults` | a lease of 5 s through each fault of the failover bench, a member after the other | it lives through all six |
-//! | `many` | 10,000 leases of 10 s on one client for 60 s | none lost, ≤ 3 KiB each, ≤ 6.1 µs CPU a keepalive |
+//! | `faults` | a lease of 5 s during each fault of the failover bench, on one member at a time | kept during all |
+//! | `many` | 10,000 leases of 10 s on one client for 60 s | none lost; per lease ≤ 3 KiB; per keepalive ≤ 6.1 µs of CPU |
 //! | `blocked` | an application that blocks its thread for 20 s | a lease of 5 s is kept |
 //!
-//! The CPU is that of the client's own thread, where all keeping happens: the testbed's proxies share the process.
-//! `LEASES` and `SECONDS` change the size of `many`.
+//! The CPU time is that of the client's thread, which sends all keepalives; the testbed's proxies run in the same
+//! process. `LEASES` and `SECONDS` change the size of `many`.
 
 #![allow(
     clippy::expect_used,
     clippy::panic,
     clippy::cast_precision_loss,
     clippy::unchecked_time_subtraction,
-    reason = "a bench that cannot run says so, and its figures are rounded anyway"
+    reason = "a bench panics on failure, and its figures are rounded"
 )]
 
-#[expect(dead_code, reason = "what a call may cost is asked by that bench only")]
+#[expect(dead_code, reason = "only the failover bench uses the bounds")]
 #[path = "failover/faults.rs"]
 mod faults;
 
@@ -27,7 +27,7 @@ use std::{
 };
 
 use actix_etcd::{Client, Lease, lease::LeaseEvent};
-use faults::Fault;
+use faults::ClusterFault;
 use testbed::Cluster;
 use tokio_stream::StreamExt;
 
@@ -35,7 +35,7 @@ use tokio_stream::StreamExt;
 const GO_MICROS: f64 = 12.2;
 const GO_KIB: f64 = 8.5;
 
-/// What can be measured by itself.
+/// Part of the bench that can run separately.
 #[derive(Clone, Copy)]
 enum Part {
     Many,
@@ -54,11 +54,11 @@ impl Part {
         }
     }
 
-    async fn passes(self) -> bool {
+    async fn meets_target(self) -> bool {
         match self {
             Self::Many => many().await,
             Self::Blocked => blocked().await,
-            Self::Faults => lives_through_faults().await,
+            Self::Faults => kept_during_faults().await,
         }
     }
 }
@@ -68,37 +68,37 @@ fn main() {
         .skip(1)
         .filter(|arg| !arg.starts_with('-'))
         .collect();
-    let wanted = |part: &str| parts.is_empty() || parts.iter().any(|asked| asked == part);
+    let selected = |name: &str| parts.is_empty() || parts.iter().any(|part| part == name);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let runtime = runtime.expect("a runtime can be built");
-    let mut passed = true;
+    let runtime = runtime.expect("start the runtime");
+    let mut all_met = true;
     for part in Part::ALL {
-        if wanted(part.name()) {
-            passed &= runtime.block_on(part.passes());
+        if selected(part.name()) {
+            all_met &= runtime.block_on(part.meets_target());
         }
     }
-    assert!(passed, "a target is missed");
+    assert!(all_met, "a target was missed");
 }
 
 async fn connect(cluster: &Cluster) -> Client {
-    // Past the proxies, which are part of this process.
+    // Bypasses the proxies, which run in this process.
     Client::connect(cluster.direct_endpoints())
         .await
-        .expect("a healthy cluster")
+        .expect("connect to a healthy cluster")
 }
 
 async fn many() -> bool {
-    let count: usize = number("LEASES", 10_000);
-    let seconds: u64 = number("SECONDS", 60);
+    let count: usize = env_number("LEASES", 10_000);
+    let seconds: u64 = env_number("SECONDS", 60);
     let cluster = Cluster::start(3).await;
     let etcd = connect(&cluster).await;
-    let warm = etcd
+    let warmup = etcd
         .lease(Duration::from_secs(10))
         .keep_alive()
         .await
-        .expect("a lease");
+        .expect("grant a lease");
     let before = rss_kib();
     let granting = Instant::now();
     let mut tasks = Vec::new();
@@ -114,19 +114,19 @@ async fn many() -> bool {
                     grant
                         .timeout(Duration::from_secs(60))
                         .await
-                        .expect("a lease"),
+                        .expect("grant a lease"),
                 );
             }
             leases
         }));
     }
     for task in tasks {
-        leases.extend(task.await.expect("grants do not panic"));
+        leases.extend(task.await.expect("no panic while granting"));
     }
     println!("{count} leases granted in {:.1?}", granting.elapsed());
-    // The first round of keepalives fills every buffer.
+    // The first keepalives allocate all buffers.
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let grown = (rss_kib() - before) as f64 / count as f64;
+    let kib_per_lease = (rss_kib() - before) as f64 / count as f64;
     let (cpu, renewed) = (client_cpu(), keepalives(&cluster).await);
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     let cpu = client_cpu() - cpu;
@@ -135,25 +135,29 @@ async fn many() -> bool {
         .iter()
         .filter(|lease| lease.remaining().is_zero())
         .count();
-    let there = etcd.leases().await.expect("a list").leases.len();
+    let existing = etcd.leases().await.expect("list the leases").leases.len();
     let micros = cpu.as_secs_f64() * 1e6 / renewed;
     let rate = renewed / seconds as f64;
-    let needed = count as f64 * 3.0 / 10.0;
+    let required = count as f64 * 3.0 / 10.0;
     println!("{:<34}{:>12}{:>12}", "", "actix-etcd", "Go 3.5.30");
     println!(
         "{:<34}{lost:>12}{:>12}",
         "lost, of 10,000 (Go: in 20 s)", 9_457
     );
-    println!("{:<34}{grown:>12.2}{GO_KIB:>12.2}", "KiB a lease");
+    println!("{:<34}{kib_per_lease:>12.2}{GO_KIB:>12.2}", "KiB per lease");
     println!(
         "{:<34}{micros:>12.2}{GO_MICROS:>12.2}",
-        "µs of CPU a keepalive"
+        "µs of CPU per keepalive"
     );
-    println!("{:<34}{rate:>12.0}", "keepalives a second");
-    println!("{:<34}{needed:>12.0}", "needed (TTL/3)");
-    println!("{:<34}{:>12.2}", "seconds of CPU", cpu.as_secs_f64());
-    drop(warm);
-    lost == 0 && there > count && grown <= 3.0 && micros <= GO_MICROS / 2.0 && rate <= needed * 1.02
+    println!("{:<34}{rate:>12.0}", "keepalives per second");
+    println!("{:<34}{required:>12.0}", "required (one per TTL/3)");
+    println!("{:<34}{:>12.2}", "CPU time in seconds", cpu.as_secs_f64());
+    drop(warmup);
+    lost == 0
+        && existing > count
+        && kib_per_lease <= 3.0
+        && micros <= GO_MICROS / 2.0
+        && rate <= required * 1.02
 }
 
 async fn blocked() -> bool {
@@ -163,37 +167,39 @@ async fn blocked() -> bool {
         .lease(Duration::from_secs(5))
         .keep_alive()
         .await
-        .expect("a lease");
+        .expect("grant a lease");
     std::thread::sleep(Duration::from_secs(20));
-    let kept = is_there(&etcd, &lease).await && !lease.remaining().is_zero();
+    let kept = exists(&etcd, &lease).await && !lease.remaining().is_zero();
     println!(
-        "an application that blocks its thread for 20 s: {}",
+        "application blocks its thread for 20 s: lease {}",
         verdict(kept)
     );
     kept
 }
 
-async fn lives_through_faults() -> bool {
+async fn kept_during_faults() -> bool {
     let all = [
-        Fault::Kill,
-        Fault::Stop,
-        Fault::Freeze,
-        Fault::Isolate,
-        Fault::Reset,
-        Fault::Down,
+        ClusterFault::Kill,
+        ClusterFault::Stop,
+        ClusterFault::Freeze,
+        ClusterFault::Isolate,
+        ClusterFault::Reset,
+        ClusterFault::Down,
     ];
-    let mut lived = true;
-    println!("a lease of 5 s (Go 3.5.30 loses it in 3 to 4 of 6, etcd-client 0.21 in 4 to 5)");
+    let mut all_kept = true;
+    println!(
+        "lease of 5 s during each fault (Go 3.5.30 loses it in 3 to 4 of 6, etcd-client 0.21 in 4 to 5)"
+    );
     for fault in all {
         let cluster = Cluster::start(3).await;
         let etcd = Client::connect(cluster.endpoints())
             .await
-            .expect("a healthy cluster");
+            .expect("connect to a healthy cluster");
         let lease = etcd
             .lease(Duration::from_secs(5))
             .keep_alive()
             .await
-            .expect("a lease");
+            .expect("grant a lease");
         let mut events = lease.events();
         let at_risk = tokio::spawn(async move {
             let mut at_risk = 0;
@@ -202,41 +208,41 @@ async fn lives_through_faults() -> bool {
             }
             at_risk
         });
-        for member in 0..if fault.is_for_all() { 1 } else { 3 } {
-            fault.work(&cluster, member).await;
+        for member in 0..if fault.affects_all_members() { 1 } else { 3 } {
+            fault.inject(&cluster, member).await;
             cluster.wait_healthy().await;
         }
-        let kept = is_there(&etcd, &lease).await && !lease.remaining().is_zero();
+        let kept = exists(&etcd, &lease).await && !lease.remaining().is_zero();
         drop(lease);
-        let at_risk = at_risk.await.expect("counting does not panic");
+        let at_risk = at_risk.await.expect("no panic while counting");
         println!(
             "  {:<20} {} (at risk {at_risk} times)",
             fault.describe(),
             verdict(kept)
         );
-        lived &= kept;
+        all_kept &= kept;
     }
-    lived
+    all_kept
 }
 
-async fn is_there(etcd: &Client, lease: &Lease) -> bool {
-    let left = etcd
+async fn exists(etcd: &Client, lease: &Lease) -> bool {
+    let response = etcd
         .time_to_live(lease)
         .timeout(Duration::from_secs(30))
         .await;
-    left.is_ok_and(|left| left.remaining.is_some())
+    response.is_ok_and(|lease| lease.remaining.is_some())
 }
 
 fn verdict(kept: bool) -> &'static str {
     if kept { "kept" } else { "LOST" }
 }
 
-fn number<T: std::str::FromStr>(name: &str, otherwise: T) -> T {
-    let given = env::var(name).ok().and_then(|text| text.parse().ok());
-    given.unwrap_or(otherwise)
+fn env_number<T: std::str::FromStr>(name: &str, default: T) -> T {
+    let value = env::var(name).ok().and_then(|text| text.parse().ok());
+    value.unwrap_or(default)
 }
 
-/// The keepalives that clients sent to the members so far.
+/// Returns the number of keepalives that the members received so far.
 async fn keepalives(cluster: &Cluster) -> f64 {
     let mut sum = 0.0;
     for member in cluster.members() {
@@ -247,26 +253,26 @@ async fn keepalives(cluster: &Cluster) -> f64 {
 }
 
 fn rss_kib() -> i64 {
-    let status = fs::read_to_string("/proc/self/status").expect("Linux");
+    let status = fs::read_to_string("/proc/self/status").expect("procfs of Linux");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let text = line.and_then(|line| line.split_whitespace().next());
     text.and_then(|text| text.parse().ok())
         .expect("VmRSS in KiB")
 }
 
-/// The CPU time of the threads of clients so far.
+/// Returns the CPU time that the client threads used so far.
 fn client_cpu() -> Duration {
-    let tasks = fs::read_dir("/proc/self/task").expect("Linux");
+    let tasks = fs::read_dir("/proc/self/task").expect("procfs of Linux");
     let mut nanos = 0;
     for task in tasks.flatten() {
         let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
         if name.trim() == "actix-etcd" {
             let stat = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
-            let ran = stat
+            let thread_nanos = stat
                 .split_whitespace()
                 .next()
                 .and_then(|text| text.parse::<u64>().ok());
-            nanos += ran.unwrap_or(0);
+            nanos += thread_nanos.unwrap_or(0);
         }
     }
     Duration::from_nanos(nanos)

@@ -11,7 +11,7 @@ use actix_etcd::{
     kv::put,
     recipes::{election::Ownership, singleton::Singleton},
 };
-use testbed::{Cluster, Fault, TcpBehind};
+use testbed::{Cluster, Fault, TcpProxy};
 
 /// The one that plans the work of all.
 struct Scheduler {
@@ -80,7 +80,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .rsplit(':')
         .next()
         .map(str::parse);
-    let way = TcpBehind::port(port.ok_or("an endpoint has a port")??);
+    let way = TcpProxy::to_port(port.ok_or("an endpoint has a port")??);
     let cut_off = Client::connect([format!("http://{}", way.address())]).await?;
     let a = start_node(&cut_off, "a")?;
     a.running().await?;

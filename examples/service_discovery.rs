@@ -13,7 +13,7 @@ use actix_etcd::{
         registration::register,
     },
 };
-use testbed::{Cluster, Fault, TcpBehind};
+use testbed::{Cluster, Fault, TcpProxy};
 use tokio::sync::watch;
 
 /// Knows where the service can be reached.
@@ -82,7 +82,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .rsplit(':')
         .next()
         .map(str::parse);
-    let way = TcpBehind::port(port.ok_or("an endpoint has a port")??);
+    let way = TcpProxy::to_port(port.ok_or("an endpoint has a port")??);
     let doomed = Client::connect([format!("http://{}", way.address())]).await?;
     let third = doomed.register("services/web", "10.0.0.3:80");
     let third = third.metadata("zone c").ttl(Duration::from_secs(2));

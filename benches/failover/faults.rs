@@ -1,34 +1,34 @@
-//! What is done to a member, and for how long.
+//! The faults, their durations, and the bounds that the client must keep during each.
 
 use std::time::Duration;
 
 use testbed::{Cluster, Fault as LinkFault};
 use tokio::time::{Instant, sleep, sleep_until};
 
-const LASTS: Duration = Duration::from_secs(4);
-const DOWN: Duration = Duration::from_secs(5);
-const BETWEEN: Duration = Duration::from_secs(2);
-const RESET_EVERY: Duration = Duration::from_millis(300);
+const FAULT_DURATION: Duration = Duration::from_secs(4);
+const DOWN_DURATION: Duration = Duration::from_secs(5);
+const PAUSE_AFTER_FAULT: Duration = Duration::from_secs(2);
+const RESET_INTERVAL: Duration = Duration::from_millis(300);
 
-/// A way to fail.
+/// Fault of one member, or of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// kill -9, started again at the end.
+pub enum ClusterFault {
+    /// SIGKILL; restarted at the end.
     Kill,
-    /// SIGSTOP, SIGCONT at the end.
+    /// SIGSTOP; SIGCONT at the end.
     Stop,
-    /// No byte moves between the member and its clients; TCP stays up.
+    /// No bytes are transferred between the member and its clients; connections stay open.
     Freeze,
-    /// No byte moves between the member and its peers; clients reach it.
+    /// No bytes are transferred between the member and its peers; clients still reach it.
     Isolate,
-    /// The connections of its clients are reset again and again.
+    /// Client connections are reset repeatedly.
     Reset,
-    /// All members are killed, and started again.
+    /// All members are killed and restarted at the end.
     Down,
 }
 
-impl Fault {
-    pub fn named(name: &str) -> Self {
+impl ClusterFault {
+    pub fn parse(name: &str) -> Self {
         match name {
             "kill" => Self::Kill,
             "stop" => Self::Stop,
@@ -36,7 +36,9 @@ impl Fault {
             "isolate" => Self::Isolate,
             "reset" => Self::Reset,
             "down" => Self::Down,
-            _ => panic!("FAILOVER_FAULTS={name}: kill, stop, freeze, isolate, reset, down"),
+            _ => panic!(
+                "unknown fault {name}: set FAILOVER_FAULTS to kill, stop, freeze, isolate, reset, down"
+            ),
         }
     }
 
@@ -45,14 +47,14 @@ impl Fault {
             Self::Kill => "kill -9, restart",
             Self::Stop => "SIGSTOP",
             Self::Freeze => "client link frozen",
-            Self::Isolate => "cut off from peers",
+            Self::Isolate => "isolated from peers",
             Self::Reset => "reset every 300 ms",
             Self::Down => "all down for 5 s",
         }
     }
 
-    /// How much longer than the ideal nothing may succeed, in seconds.
-    pub fn excess(self) -> f64 {
+    /// Bound of the excess: the longest allowed gap between successes beyond that of the baseline, in seconds.
+    pub fn max_excess_secs(self) -> f64 {
         match self {
             Self::Kill | Self::Stop | Self::Freeze => 1.0,
             Self::Isolate => 2.0,
@@ -61,8 +63,8 @@ impl Fault {
         }
     }
 
-    /// Whether a write may fail like this.
-    pub fn excuses(self, kind: &str, outcome: &str) -> bool {
+    /// Returns whether a write may fail with this error kind and outcome.
+    pub fn allows_write_error(self, kind: &str, outcome: &str) -> bool {
         match self {
             Self::Kill | Self::Stop | Self::Freeze | Self::Isolate => true,
             Self::Reset => outcome == "unknown",
@@ -72,23 +74,28 @@ impl Fault {
         }
     }
 
-    /// How many calls a caller may have that wait for longer than a client would that always knows who serves, where
-    /// that is promised: a member that is there and silent costs one call, not one in three for as long as it lasts.
-    pub fn slow_calls(self) -> Option<usize> {
+    /// Bound of the calls per caller that take longer than the baseline, if there is one. A member that accepts
+    /// connections without responding may delay one call per caller, not every third call during the fault.
+    pub fn max_slow_calls(self) -> Option<usize> {
         match self {
             Self::Stop | Self::Freeze => Some(1),
             Self::Kill | Self::Isolate | Self::Reset | Self::Down => None,
         }
     }
 
-    pub fn is_for_all(self) -> bool {
+    pub fn affects_all_members(self) -> bool {
         self == Self::Down
     }
 
-    /// Makes it so, undoes it, and waits for the cluster to be well again.
-    pub async fn work(self, cluster: &Cluster, index: usize) {
+    /// Injects the fault, removes it, and waits until the cluster is healthy.
+    pub async fn inject(self, cluster: &Cluster, index: usize) {
         let member = cluster.member(index);
-        let until = Instant::now() + if self == Self::Down { DOWN } else { LASTS };
+        let until = Instant::now()
+            + if self == Self::Down {
+                DOWN_DURATION
+            } else {
+                FAULT_DURATION
+            };
         match self {
             Self::Kill => member.kill(),
             Self::Stop => member.freeze(),
@@ -97,13 +104,13 @@ impl Fault {
             Self::Reset => {
                 while Instant::now() < until {
                     member.client_link().reset_now();
-                    sleep(RESET_EVERY).await;
+                    sleep(RESET_INTERVAL).await;
                 }
             }
             Self::Down => cluster.members().iter().for_each(testbed::Member::kill),
         }
         sleep_until(until).await;
-        let next = Instant::now() + BETWEEN;
+        let next = Instant::now() + PAUSE_AFTER_FAULT;
         cluster.heal();
         cluster.start_all().await;
         sleep_until(next).await;

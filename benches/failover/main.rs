@@ -1,57 +1,59 @@
-//! What a failing member costs: how long nothing succeeds, beyond what no client could have avoided.
+//! Measures failover: how long no call succeeds during a fault, beyond what no client can avoid.
 //!
-//! Three real members behind proxies, four writers without pause and two readers, 5 s a call; each fault on each member in
-//! turn, 4 s each, 2 s between. *Ideal* is what a client sees that always knows which member serves; see [`ideal`].
-//! *Excess* is the longest gap between two successes beyond the ideal's in the same window, the worst of three members.
+//! Three real members behind proxies, four writers without pause and two readers, with a timeout of 5 s per call. Each
+//! fault is injected into each member in turn, for 4 s, with a pause of 2 s. The *baseline* is the best that any client
+//! could achieve; see [`baseline`]. The *excess* is the longest gap between two successes minus the longest gap of the
+//! baseline in the same window; the worst of the three members counts.
 //!
-//! `cargo bench --bench failover` takes about six minutes: each client gets a fresh cluster and the same faults. Less, by
-//! environment: `FAILOVER_CLIENTS=ours`, `FAILOVER_FAULTS=kill,stop,freeze,isolate,reset,down`, `FAILOVER_MEMBERS=0`.
+//! `cargo bench --bench failover` takes about six minutes. Each client gets a new cluster and the same faults. It exits
+//! with an error if this client misses a bound. These environment variables select less:
+//! `FAILOVER_CLIENTS=ours`, `FAILOVER_FAULTS=kill,stop,freeze,isolate,reset,down`, `FAILOVER_MEMBERS=0`.
 
 #![allow(
     clippy::expect_used,
     clippy::panic,
-    reason = "a bench that can't go on says why and ends"
+    reason = "a bench panics on failure"
 )]
 
-mod calls;
+mod baseline;
 mod faults;
-mod ideal;
-#[path = "../program/mod.rs"]
-mod program;
+mod load_process;
+#[path = "../load_program/mod.rs"]
+mod load_program;
 mod report;
 
 use std::{env, process::ExitCode, time::Duration};
 
-use calls::{Call, Running};
-use faults::Fault;
-use ideal::Ideal;
-use program::Program;
+use baseline::Baseline;
+use faults::ClusterFault;
+use load_process::{CallRecord, LoadProcess};
+use load_program::LoadProgram;
 use testbed::Cluster;
 
-/// This client, among those that take part.
+/// Name of this client among the measured clients.
 const OURS: &str = "ours";
 const WRITERS: usize = 4;
 const READERS: usize = 2;
 
-/// One fault on one member (or on all), and what came of it.
+/// Time window of one fault on one member, or on all.
 struct Window {
-    fault: Fault,
+    fault: ClusterFault,
     member: usize,
     from: u128,
     until: u128,
 }
 
-/// All windows of one client on one cluster.
+/// Results of one client on one cluster.
 struct Run {
     client: String,
     windows: Vec<Window>,
-    writes: Vec<Call>,
-    reads: Vec<Call>,
-    ideal: Vec<u128>,
-    truth: report::Truth,
+    writes: Vec<CallRecord>,
+    reads: Vec<CallRecord>,
+    /// Times of the successes of the baseline.
+    baseline: Vec<u128>,
+    write_check: report::WriteCheck,
 }
 
-/// Ends with an error where one of this client's own promises is broken, once everything is told.
 #[tokio::main]
 async fn main() -> ExitCode {
     let list = |name: &str, default: &str| -> Vec<String> {
@@ -62,34 +64,39 @@ async fn main() -> ExitCode {
     if clients == ["all"] {
         clients = [OURS, "etcdrs", "etcd-client"].map(str::to_owned).to_vec();
     }
-    let faults: Vec<Fault> = list("FAILOVER_FAULTS", "kill,stop,freeze,isolate,reset,down")
+    let faults: Vec<ClusterFault> = list("FAILOVER_FAULTS", "kill,stop,freeze,isolate,reset,down")
         .iter()
-        .map(|name| Fault::named(name))
+        .map(|name| ClusterFault::parse(name))
         .collect();
     let members: Vec<usize> = list("FAILOVER_MEMBERS", "0,1,2")
         .iter()
-        .map(|text| text.parse().expect("FAILOVER_MEMBERS are numbers"))
+        .map(|text| text.parse().expect("FAILOVER_MEMBERS is a list of numbers"))
         .collect();
-    let program = Program::build();
+    let program = LoadProgram::build();
     let mut runs = Vec::new();
     for client in clients {
         let run = run(&program, &client, &faults, &members).await;
         report::print(&run);
         runs.push(run);
     }
-    let path = program::results("failover.json");
+    let path = load_program::result_path("failover.json");
     let all: Vec<_> = runs.iter().map(report::json).collect();
     let text = serde_json::Value::from(all).to_string();
-    std::fs::write(&path, text).expect("the result can be written");
+    std::fs::write(&path, text).expect("write the result file");
     println!("\n{}", path.display());
-    let broken = runs
+    let missed = runs
         .iter()
-        .any(|run| run.client == OURS && !report::holds(run));
-    ExitCode::from(u8::from(broken))
+        .any(|run| run.client == OURS && !report::all_bounds_met(run));
+    ExitCode::from(u8::from(missed))
 }
 
-async fn run(program: &Program, client: &str, faults: &[Fault], members: &[usize]) -> Run {
-    println!("\n{client}: a fresh cluster");
+async fn run(
+    program: &LoadProgram,
+    client: &str,
+    faults: &[ClusterFault],
+    members: &[usize],
+) -> Run {
+    println!("\n{client}, on a new cluster");
     let cluster = Cluster::start(3).await;
     let endpoints = cluster.endpoints().join(",");
     let start = |op: &str, callers: usize, pause: &str| {
@@ -103,41 +110,45 @@ async fn run(program: &Program, client: &str, faults: &[Fault], members: &[usize
             ("pause", pause.to_owned()),
         ];
         if client != OURS {
-            // The others have no deadline of their own.
+            // The other clients have no default deadline.
             arguments.push(("timeout", "5".to_owned()));
         }
-        Running::start(program, &arguments)
+        LoadProcess::start(program, &arguments)
     };
     let writers = start("put", WRITERS, "0");
     let readers = start("get", READERS, "0.002");
-    let ideal = Ideal::start(&cluster);
-    for running in [&writers, &readers] {
-        running.wait_for_success().await;
+    let baseline = Baseline::start(&cluster);
+    for process in [&writers, &readers] {
+        process.wait_for_success().await;
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
     let mut windows = Vec::new();
     for fault in faults {
-        let targets = if fault.is_for_all() { &[0] } else { members };
+        let targets = if fault.affects_all_members() {
+            &[0]
+        } else {
+            members
+        };
         for member in targets {
-            let from = calls::now();
-            fault.work(&cluster, *member).await;
+            let from = load_process::now();
+            fault.inject(&cluster, *member).await;
             windows.push(Window {
                 fault: *fault,
                 member: *member,
                 from,
-                until: calls::now(),
+                until: load_process::now(),
             });
         }
     }
-    let ideal = ideal.stop().await;
+    let baseline = baseline.stop().await;
     let (puts, gets) = (writers.stop(), readers.stop());
-    let truth = report::Truth::new(&puts, &cluster.history("put/").await);
+    let write_check = report::WriteCheck::new(&puts, &cluster.history("put/").await);
     Run {
         client: client.to_owned(),
         windows,
         writes: puts,
         reads: gets,
-        ideal,
-        truth,
+        baseline,
+        write_check,
     }
 }

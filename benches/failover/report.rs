@@ -1,151 +1,169 @@
-//! What the calls and the history together say.
+//! Compares the calls with the bounds and with the history of the cluster.
 
 use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Value, json};
 use testbed::Change;
 
-use crate::{Run, Window, calls::Call, faults::Fault, program::verdict};
+use crate::{Run, Window, faults::ClusterFault, load_process::CallRecord, load_program::verdict};
 
-/// A call that takes longer than this was held up by a fault.
-const SLOW: u128 = 300_000;
-/// Where not even the ideal succeeded for that long, in seconds, a leader was elected. That costs a caller one slow call of
-/// its own: what a follower had passed on to the leader before is lost without a word.
-const ELECTION: f64 = 0.5;
-/// What a call may take, in seconds.
-const DEADLINE: f64 = 5.0;
+/// A call that takes longer, in microseconds, was delayed by a fault.
+const SLOW_CALL_MICROS: u128 = 300_000;
+/// A baseline gap longer than this, in seconds, is an election. It may cost a caller one more slow call, because
+/// requests that a follower forwarded to the old leader are lost.
+const ELECTION_SECS: f64 = 0.5;
+/// Deadline of a call, in seconds.
+const DEADLINE_SECS: f64 = 5.0;
 
-/// What the history of the cluster says of the writes.
-pub struct Truth {
-    /// Keys written more than once: each is written by one call only.
-    pub twice: usize,
-    /// Writes that were acknowledged and are not there.
+/// Writes compared with the history of the cluster.
+pub struct WriteCheck {
+    /// Number of keys written more than once; each key belongs to one call.
+    pub duplicated: usize,
+    /// Number of acknowledged writes that are not in the history.
     pub lost: usize,
-    /// Writes that are there, of calls that said `not-sent` or `rejected`.
-    pub denied: usize,
+    /// Number of writes in the history whose calls reported `not-sent` or `rejected`.
+    pub wrongly_denied: usize,
+    /// Number of keys in the history.
     pub written: usize,
 }
 
-impl Truth {
-    pub fn new(writes: &[Call], history: &[Change]) -> Self {
-        let mut times: HashMap<&[u8], usize> = HashMap::new();
+impl WriteCheck {
+    pub fn new(writes: &[CallRecord], history: &[Change]) -> Self {
+        let mut writes_per_key: HashMap<&[u8], usize> = HashMap::new();
         for change in history {
-            *times.entry(&change.key).or_default() += 1;
+            *writes_per_key.entry(&change.key).or_default() += 1;
         }
-        let there = |call: &&Call| times.contains_key(call.key.as_bytes());
-        let denies = |call: &&Call| {
+        let was_applied = |call: &&CallRecord| writes_per_key.contains_key(call.key.as_bytes());
+        let reports_not_applied = |call: &&CallRecord| {
             let failure = call.failure.as_ref();
             failure.is_some_and(|(_, outcome)| outcome == "not-sent" || outcome == "rejected")
         };
         let acknowledged = writes.iter().filter(|call| call.failure.is_none());
         Self {
-            twice: times.values().filter(|times| **times > 1).count(),
-            lost: acknowledged.filter(|call| !there(call)).count(),
-            denied: writes.iter().filter(denies).filter(there).count(),
-            written: times.len(),
+            duplicated: writes_per_key
+                .values()
+                .filter(|writes| **writes > 1)
+                .count(),
+            lost: acknowledged.filter(|call| !was_applied(call)).count(),
+            wrongly_denied: writes
+                .iter()
+                .filter(reports_not_applied)
+                .filter(was_applied)
+                .count(),
+            written: writes_per_key.len(),
         }
     }
 }
 
-/// What the windows of one fault say of a client.
-struct Row {
-    fault: Fault,
-    ideal: Vec<f64>,
-    gap: Vec<f64>,
+/// Results of a client in all windows of one fault.
+struct FaultResult {
+    fault: ClusterFault,
+    /// Longest gap of the baseline per window, in seconds.
+    baseline_gaps: Vec<f64>,
+    /// Longest gap of the client's writes per window, in seconds.
+    gaps: Vec<f64>,
     errors: BTreeMap<String, usize>,
-    not_excused: usize,
-    slow: usize,
+    /// Number of write errors that the fault does not allow.
+    disallowed_errors: usize,
+    /// Largest number of slow calls per caller and window.
+    slow_calls: usize,
     read_gap: f64,
     read_errors: BTreeMap<String, usize>,
 }
 
-impl Row {
-    fn new(run: &Run, fault: Fault) -> Self {
+impl FaultResult {
+    fn new(run: &Run, fault: ClusterFault) -> Self {
         let windows = || {
             run.windows
                 .iter()
                 .filter(move |window| window.fault == fault)
         };
-        let inside = |window: &Window, calls: &[Call]| -> Vec<Call> {
-            let inside = |call: &&Call| (window.from..window.until).contains(&call.ended);
+        let inside = |window: &Window, calls: &[CallRecord]| -> Vec<CallRecord> {
+            let inside = |call: &&CallRecord| (window.from..window.until).contains(&call.ended);
             calls.iter().filter(inside).cloned().collect()
         };
-        let mut row = Self {
+        let mut result = Self {
             fault,
-            ideal: Vec::new(),
-            gap: Vec::new(),
+            baseline_gaps: Vec::new(),
+            gaps: Vec::new(),
             errors: BTreeMap::new(),
-            not_excused: 0,
-            slow: 0,
+            disallowed_errors: 0,
+            slow_calls: 0,
             read_gap: 0.0,
             read_errors: BTreeMap::new(),
         };
         for window in windows() {
             let (writes, reads) = (inside(window, &run.writes), inside(window, &run.reads));
-            let ideal = longest_gap(window, run.ideal.iter().copied());
-            row.ideal.push(ideal);
-            row.gap.push(longest_gap(window, successes(&writes)));
-            row.read_gap = row.read_gap.max(longest_gap(window, successes(&reads)));
+            let baseline_gap = longest_gap(window, run.baseline.iter().copied());
+            result.baseline_gaps.push(baseline_gap);
+            result.gaps.push(longest_gap(window, successes(&writes)));
+            result.read_gap = result.read_gap.max(longest_gap(window, successes(&reads)));
             for (kind, outcome) in writes.iter().filter_map(|call| call.failure.as_ref()) {
-                *row.errors.entry(format!("{kind}/{outcome}")).or_default() += 1;
-                row.not_excused += usize::from(!fault.excuses(kind, outcome));
+                *result
+                    .errors
+                    .entry(format!("{kind}/{outcome}"))
+                    .or_default() += 1;
+                result.disallowed_errors += usize::from(!fault.allows_write_error(kind, outcome));
             }
             for (kind, _) in reads.iter().filter_map(|call| call.failure.as_ref()) {
-                *row.read_errors.entry(kind.clone()).or_default() += 1;
+                *result.read_errors.entry(kind.clone()).or_default() += 1;
             }
-            let elected = usize::from(ideal > ELECTION);
-            let slow = slow_calls(&writes, &run.ideal).saturating_sub(elected);
-            row.slow = row.slow.max(slow);
+            let elections = usize::from(baseline_gap > ELECTION_SECS);
+            let slow = slow_calls(&writes, &run.baseline).saturating_sub(elections);
+            result.slow_calls = result.slow_calls.max(slow);
         }
-        row
+        result
     }
 
-    /// The worst of the members.
+    /// Returns the largest excess over the baseline of all windows, in seconds.
     fn excess(&self) -> f64 {
-        let each = self.gap.iter().zip(&self.ideal);
-        each.map(|(gap, ideal)| (gap - ideal).max(0.0))
+        let each = self.gaps.iter().zip(&self.baseline_gaps);
+        each.map(|(gap, baseline)| (gap - baseline).max(0.0))
             .fold(0.0, f64::max)
     }
 
-    /// Whether nobody served for longer than a call may take.
-    fn nobody_could_read(&self) -> bool {
-        self.ideal.iter().any(|gap| *gap > DEADLINE)
+    /// Returns whether the cluster was unavailable for longer than the deadline of a call.
+    fn unavailable_past_deadline(&self) -> bool {
+        self.baseline_gaps.iter().any(|gap| *gap > DEADLINE_SECS)
     }
 
-    /// What was promised and did not come true, for people.
-    fn broken(&self) -> Vec<&'static str> {
-        let limit = self.fault.slow_calls().unwrap_or(usize::MAX);
-        let promises = [
-            (self.excess() <= self.fault.excess(), "excess"),
-            (self.not_excused == 0, "errors of writes"),
+    /// Returns the names of the missed bounds.
+    fn missed_bounds(&self) -> Vec<&'static str> {
+        let limit = self.fault.max_slow_calls().unwrap_or(usize::MAX);
+        let bounds = [
+            (self.excess() <= self.fault.max_excess_secs(), "excess"),
+            (self.disallowed_errors == 0, "write errors"),
             (
-                self.read_errors.is_empty() || self.nobody_could_read(),
-                "errors of reads",
+                self.read_errors.is_empty() || self.unavailable_past_deadline(),
+                "read errors",
             ),
-            (self.slow <= limit, "slow calls"),
+            (self.slow_calls <= limit, "slow calls"),
         ];
-        let broken = promises.into_iter().filter(|(holds, _)| !holds);
-        broken.map(|(_, name)| name).collect()
+        let missed = bounds.into_iter().filter(|(met, _)| !met);
+        missed.map(|(_, name)| name).collect()
     }
 }
 
-impl Truth {
-    fn holds(&self) -> bool {
-        self.twice == 0 && self.lost == 0 && self.denied == 0
+impl WriteCheck {
+    fn is_met(&self) -> bool {
+        self.duplicated == 0 && self.lost == 0 && self.wrongly_denied == 0
     }
 }
 
-/// Whether everything that is promised came true.
-pub fn holds(run: &Run) -> bool {
-    run.truth.holds() && rows(run).iter().all(|row| row.broken().is_empty())
+/// Returns whether all bounds were met.
+pub fn all_bounds_met(run: &Run) -> bool {
+    run.write_check.is_met()
+        && fault_results(run)
+            .iter()
+            .all(|result| result.missed_bounds().is_empty())
 }
 
-fn successes(calls: &[Call]) -> impl Iterator<Item = u128> + '_ {
+fn successes(calls: &[CallRecord]) -> impl Iterator<Item = u128> + '_ {
     let succeeded = calls.iter().filter(|call| call.failure.is_none());
     succeeded.map(|call| call.ended)
 }
 
-/// The longest time in a window without a success, in seconds.
+/// Returns the longest time without a success in a window, in seconds.
 fn longest_gap(window: &Window, successes: impl Iterator<Item = u128>) -> f64 {
     let mut last = window.from;
     let mut longest = 0;
@@ -157,21 +175,19 @@ fn longest_gap(window: &Window, successes: impl Iterator<Item = u128>) -> f64 {
     seconds(longest)
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "a bench takes minutes, not years"
-)]
+#[expect(clippy::cast_precision_loss, reason = "a bench takes minutes")]
 fn seconds(micros: u128) -> f64 {
     micros as f64 / 1e6
 }
 
-/// How many slow calls the caller had that had most of them. What nobody could have avoided, an election say, does not
+/// Returns the largest number of slow calls of one caller. Delays that no client can avoid, such as an election, do not
 /// make a call slow.
-fn slow_calls(calls: &[Call], ideal: &[u128]) -> usize {
+fn slow_calls(calls: &[CallRecord], baseline: &[u128]) -> usize {
     let mut callers: HashMap<&str, usize> = HashMap::new();
-    let slow = |call: &&Call| {
+    let slow = |call: &&CallRecord| {
         let took = call.ended - call.sent;
-        took > SLOW && took - longest_within(ideal, call.sent, call.ended) > SLOW
+        took > SLOW_CALL_MICROS
+            && took - longest_baseline_gap(baseline, call.sent, call.ended) > SLOW_CALL_MICROS
     };
     for call in calls.iter().filter(slow) {
         *callers.entry(call.caller()).or_default() += 1;
@@ -179,10 +195,10 @@ fn slow_calls(calls: &[Call], ideal: &[u128]) -> usize {
     callers.into_values().max().unwrap_or(0)
 }
 
-/// The longest part of a time in which not even the ideal succeeded, in microseconds.
-fn longest_within(ideal: &[u128], from: u128, until: u128) -> u128 {
-    let first = ideal.partition_point(|at| *at < from);
-    let inside = ideal[first..].iter().copied();
+/// Returns the longest gap of the baseline within a time range, in microseconds.
+fn longest_baseline_gap(baseline: &[u128], from: u128, until: u128) -> u128 {
+    let first = baseline.partition_point(|at| *at < from);
+    let inside = baseline[first..].iter().copied();
     let inside = inside.take_while(|at| *at < until);
     let (mut last, mut longest) = (from, 0);
     for at in inside.chain([until]) {
@@ -192,52 +208,52 @@ fn longest_within(ideal: &[u128], from: u128, until: u128) -> u128 {
     longest
 }
 
-fn rows(run: &Run) -> Vec<Row> {
-    let mut faults: Vec<Fault> = run.windows.iter().map(|window| window.fault).collect();
+fn fault_results(run: &Run) -> Vec<FaultResult> {
+    let mut faults: Vec<ClusterFault> = run.windows.iter().map(|window| window.fault).collect();
     faults.dedup();
     faults
         .into_iter()
-        .map(|fault| Row::new(run, fault))
+        .map(|fault| FaultResult::new(run, fault))
         .collect()
 }
 
-/// The table of one client.
+/// Prints the results of one client.
 pub fn print(run: &Run) {
     println!(
-        "  {:<20} {:>7} {:>7} {:>7} {:>7}  {:<8} {:>5}  errors of writes; reads: longest gap, errors",
-        "", "ideal", "gap", "excess", "must", "", "slow"
+        "  {:<20} {:>8} {:>7} {:>7} {:>7}  {:<8} {:>5}  write errors; reads: longest gap, errors",
+        "", "baseline", "gap", "excess", "bound", "", "slow"
     );
-    for row in rows(run) {
+    for result in fault_results(run) {
         println!(
-            "  {:<20} {:>6.2}s {:>6.2}s {:>6.2}s  ≤{:>4.1}s  {:<8} {:>5}  {}; reads {:.2}s {}",
-            row.fault.describe(),
-            row.ideal.iter().copied().fold(0.0, f64::max),
-            row.gap.iter().copied().fold(0.0, f64::max),
-            row.excess(),
-            row.fault.excess(),
-            verdict(row.broken().is_empty()),
-            row.slow,
-            counted(&row.errors),
-            row.read_gap,
-            counted(&row.read_errors),
+            "  {:<20} {:>7.2}s {:>6.2}s {:>6.2}s  ≤{:>4.1}s  {:<8} {:>5}  {}; reads {:.2}s {}",
+            result.fault.describe(),
+            result.baseline_gaps.iter().copied().fold(0.0, f64::max),
+            result.gaps.iter().copied().fold(0.0, f64::max),
+            result.excess(),
+            result.fault.max_excess_secs(),
+            verdict(result.missed_bounds().is_empty()),
+            result.slow_calls,
+            format_counts(&result.errors),
+            result.read_gap,
+            format_counts(&result.read_errors),
         );
-        if !row.broken().is_empty() {
-            println!("  {:<20} broken: {}", "", row.broken().join(", "));
+        if !result.missed_bounds().is_empty() {
+            println!("  {:<20} missed: {}", "", result.missed_bounds().join(", "));
         }
     }
-    let truth = &run.truth;
+    let write_check = &run.write_check;
     println!(
-        "  {} calls, {} keys written; twice: {}, acknowledged and lost: {}, denied and there: {}: {}",
+        "  {} calls, {} keys written; written twice: {}, acknowledged but lost: {}, denied but applied: {}: {}",
         run.writes.len(),
-        truth.written,
-        truth.twice,
-        truth.lost,
-        truth.denied,
-        verdict(truth.holds()),
+        write_check.written,
+        write_check.duplicated,
+        write_check.lost,
+        write_check.wrongly_denied,
+        verdict(write_check.is_met()),
     );
 }
 
-fn counted(errors: &BTreeMap<String, usize>) -> String {
+fn format_counts(errors: &BTreeMap<String, usize>) -> String {
     if errors.is_empty() {
         return "none".to_owned();
     }
@@ -248,47 +264,52 @@ fn counted(errors: &BTreeMap<String, usize>) -> String {
     each.join(", ")
 }
 
-/// The same for programs.
+/// Returns the results of one client as JSON.
 pub fn json(run: &Run) -> Value {
-    let rows: Vec<Value> = rows(run)
+    let faults: Vec<Value> = fault_results(run)
         .iter()
-        .map(|row| {
+        .map(|result| {
             json!({
-                "fault": row.fault.describe(),
-                "ideal_s": row.ideal,
-                "gap_s": row.gap,
-                "excess_s": row.excess(),
-                "must_s": row.fault.excess(),
-                "holds": row.broken().is_empty(),
-                "broken": row.broken(),
-                "errors": row.errors,
-                "slow_calls_a_caller": row.slow,
-                "read_gap_s": row.read_gap,
-                "read_errors": row.read_errors,
+                "fault": result.fault.describe(),
+                "baseline_gap_s": result.baseline_gaps,
+                "gap_s": result.gaps,
+                "excess_s": result.excess(),
+                "max_excess_s": result.fault.max_excess_secs(),
+                "met": result.missed_bounds().is_empty(),
+                "missed": result.missed_bounds(),
+                "errors": result.errors,
+                "slow_calls_per_caller": result.slow_calls,
+                "read_gap_s": result.read_gap,
+                "read_errors": result.read_errors,
             })
         })
         .collect();
-    let members: Vec<Value> = run.windows.iter().map(|one| window(run, one)).collect();
+    let windows: Vec<Value> = run
+        .windows
+        .iter()
+        .map(|window| window_json(run, window))
+        .collect();
     json!({
         "client": run.client,
-        "holds": holds(run),
-        "windows": members,
-        "faults": rows,
+        "met": all_bounds_met(run),
+        "windows": windows,
+        "faults": faults,
         "calls": run.writes.len(),
-        "keys_written": run.truth.written,
-        "written_twice": run.truth.twice,
-        "acknowledged_and_lost": run.truth.lost,
-        "denied_and_there": run.truth.denied,
+        "keys_written": run.write_check.written,
+        "written_twice": run.write_check.duplicated,
+        "acknowledged_but_lost": run.write_check.lost,
+        "denied_but_applied": run.write_check.wrongly_denied,
     })
 }
 
-/// One window, with every call that failed or was held up: what to read when a promise is broken.
-fn window(run: &Run, window: &Window) -> Value {
-    let inside = |call: &&Call| (window.from..window.until).contains(&call.ended);
-    let notable = |call: &&Call| call.failure.is_some() || call.ended - call.sent > SLOW;
+/// Returns a window with all failed and slow calls as JSON, to investigate a missed bound.
+fn window_json(run: &Run, window: &Window) -> Value {
+    let inside = |call: &&CallRecord| (window.from..window.until).contains(&call.ended);
+    let failed_or_slow =
+        |call: &&CallRecord| call.failure.is_some() || call.ended - call.sent > SLOW_CALL_MICROS;
     let calls = run.writes.iter().chain(&run.reads).filter(inside);
     let calls: Vec<Value> = calls
-        .filter(notable)
+        .filter(failed_or_slow)
         .map(|call| {
             let failure = call.failure.as_ref();
             json!({
@@ -303,6 +324,6 @@ fn window(run: &Run, window: &Window) -> Value {
         "fault": window.fault.describe(),
         "member": window.member,
         "length_s": seconds(window.until - window.from),
-        "calls_held_up": calls,
+        "failed_or_slow_calls": calls,
     })
 }

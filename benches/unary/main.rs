@@ -1,31 +1,31 @@
-//! What a call costs: get and put, 1 to 512 callers, against a server that is never the bottleneck and against real etcd,
-//! beside etcd-client and etcdrs.
+//! Measures the cost of a call: get and put, 1 to 512 callers, against a server that is never the bottleneck and
+//! against real etcd, compared with etcd-client and etcdrs.
 //!
-//! `cargo bench --bench unary` takes about four minutes. All clients have the same three endpoints and spread their calls as
-//! they do. They run one after the other in every round, so a machine that is busy now and then does no harm; a ratio is
-//! that of the medians. A promise that is broken makes it end with an error. Longer or less, by environment:
+//! `cargo bench --bench unary` takes about four minutes. All clients have the same three endpoints and balance their
+//! calls in their own way. They run one after the other in every round, so that other load on the machine affects all
+//! of them. Ratios are ratios of medians. The bench exits with an error if a target is missed. Environment variables:
 //!
 //! | variable | default | |
 //! |---|---|---|
-//! | `UNARY_ROUNDS` | 2 | rounds of everything; where a figure is promised, four times as many |
-//! | `UNARY_SECS` | 0.4 | seconds a run is measured |
+//! | `UNARY_ROUNDS` | 2 | rounds per workload; four times as many for workloads with a target |
+//! | `UNARY_SECS` | 0.4 | measured seconds per run |
 //! | `UNARY_SERVERS` | scripted,etcd | |
 //! | `UNARY_OPS` | get,put | |
 //! | `UNARY_CALLERS` | 1,8,64,512 | |
-//! | `UNARY_THREADS` | one,two | the client and its callers on one thread, or on two |
+//! | `UNARY_THREADS` | one,two | threads of the client and its callers together |
 //! | `UNARY_CLIENTS` | ours,etcd-client,etcdrs | |
 
 #![allow(
     clippy::expect_used,
     clippy::panic,
-    reason = "a bench that can't go on says why and ends"
+    reason = "a bench panics on failure"
 )]
 
-#[path = "../program/mod.rs"]
-mod program;
-mod promises;
+mod constant_servers;
+#[path = "../load_program/mod.rs"]
+mod load_program;
 mod table;
-mod wire;
+mod targets;
 
 use std::{
     env, fmt,
@@ -33,26 +33,26 @@ use std::{
     time::Instant,
 };
 
-use program::Program;
+use constant_servers::ConstantServers;
+use load_program::LoadProgram;
 use serde_json::{Value, json};
 use testbed::Cluster;
-use wire::WireServer;
 
-/// What every client is compared with.
-const BASE: &str = "etcd-client";
-/// A figure that is promised is measured this many times as often.
-const CARE: usize = 4;
+/// The client that all others are compared with.
+const REFERENCE_CLIENT: &str = "etcd-client";
+/// Workloads with a target are measured this many times as often.
+const TARGET_ROUNDS_FACTOR: usize = 4;
 
-/// One row of the grid: all clients do this, one after the other.
+/// One workload, which all clients run one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Cell {
+struct Workload {
     server: String,
     op: String,
     callers: usize,
     threads: String,
 }
 
-impl fmt::Display for Cell {
+impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (op, server, callers, threads) = (&self.op, &self.server, self.callers, &self.threads);
         let plural = |many: bool| if many { "s" } else { "" };
@@ -64,41 +64,44 @@ impl fmt::Display for Cell {
     }
 }
 
-/// What one run of one client gave.
+/// Results of one run of one client.
 #[derive(Clone, Debug)]
-struct Figures {
-    calls: f64,
+struct Measurement {
+    calls_per_sec: f64,
+    /// Latency in microseconds.
     p50: f64,
     p99: f64,
+    /// CPU time per call in microseconds.
     cpu: f64,
     errors: Value,
 }
 
-/// A client's figures, a round each. Rounds are the same for all clients of a cell.
-struct Series {
+/// Measurements of one client, one per round.
+struct ClientResults {
     client: String,
-    rounds: Vec<Figures>,
+    rounds: Vec<Measurement>,
 }
 
-struct Measured {
-    cell: Cell,
-    series: Vec<Series>,
+/// Measurements of all clients for one workload.
+struct WorkloadResults {
+    workload: Workload,
+    clients: Vec<ClientResults>,
 }
 
-impl Measured {
-    fn of(&self, client: &str) -> Option<&Series> {
-        self.series.iter().find(|series| series.client == client)
+impl WorkloadResults {
+    fn of(&self, client: &str) -> Option<&ClientResults> {
+        self.clients.iter().find(|results| results.client == client)
     }
 
-    /// How a client stands to etcd-client: the ratio of the medians.
-    fn ratio(&self, client: &str, figure: impl Fn(&Figures) -> f64) -> Option<f64> {
-        let (mine, base) = (self.of(client)?, self.of(BASE)?);
-        Some(mine.median(&figure) / base.median(&figure))
+    /// Returns the ratio of a client's median to that of the reference client.
+    fn ratio(&self, client: &str, figure: impl Fn(&Measurement) -> f64) -> Option<f64> {
+        let (client, reference) = (self.of(client)?, self.of(REFERENCE_CLIENT)?);
+        Some(client.median(&figure) / reference.median(&figure))
     }
 }
 
-impl Series {
-    fn median(&self, figure: impl Fn(&Figures) -> f64) -> f64 {
+impl ClientResults {
+    fn median(&self, figure: impl Fn(&Measurement) -> f64) -> f64 {
         median(self.rounds.iter().map(figure))
     }
 }
@@ -116,7 +119,7 @@ fn median(numbers: impl Iterator<Item = f64>) -> f64 {
 struct Plan {
     rounds: usize,
     secs: String,
-    cells: Vec<Cell>,
+    workloads: Vec<Workload>,
     clients: Vec<String>,
 }
 
@@ -126,15 +129,15 @@ impl Plan {
             let text = env::var(name).unwrap_or_else(|_| default.to_owned());
             text.split(',').map(|word| word.trim().to_owned()).collect()
         };
-        let mut cells = Vec::new();
+        let mut workloads = Vec::new();
         for server in list("UNARY_SERVERS", "scripted,etcd") {
             for op in list("UNARY_OPS", "get,put") {
                 for callers in list("UNARY_CALLERS", "1,8,64,512") {
                     for threads in list("UNARY_THREADS", "one,two") {
-                        cells.push(Cell {
+                        workloads.push(Workload {
                             server: server.clone(),
                             op: op.clone(),
-                            callers: callers.parse().expect("UNARY_CALLERS are numbers"),
+                            callers: callers.parse().expect("UNARY_CALLERS is a list of numbers"),
                             threads,
                         });
                     }
@@ -145,7 +148,7 @@ impl Plan {
         Self {
             rounds: rounds.parse().expect("UNARY_ROUNDS is a number"),
             secs: list("UNARY_SECS", "0.4").remove(0),
-            cells,
+            workloads,
             clients: list("UNARY_CLIENTS", "ours,etcd-client,etcdrs"),
         }
     }
@@ -153,78 +156,94 @@ impl Plan {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    WireServer::run_if_child();
+    ConstantServers::run_if_child();
     let plan = Plan::from_env();
-    let program = Program::build();
-    let scripted = WireServer::start();
-    let cluster = if plan.cells.iter().any(|cell| cell.server == "etcd") {
+    let program = LoadProgram::build();
+    let constant_servers = ConstantServers::start();
+    let cluster = if plan
+        .workloads
+        .iter()
+        .any(|workload| workload.server == "etcd")
+    {
         Some(Cluster::start(3).await)
     } else {
         None
     };
     let started = Instant::now();
-    let mut measured: Vec<Measured> = Vec::new();
-    for cell in &plan.cells {
-        let endpoints = match (cell.server.as_str(), &cluster) {
+    let mut measured: Vec<WorkloadResults> = Vec::new();
+    for workload in &plan.workloads {
+        let endpoints = match (workload.server.as_str(), &cluster) {
             ("etcd", Some(cluster)) => cluster.direct_endpoints().join(","),
-            ("scripted", _) => scripted.endpoints().to_owned(),
-            (other, _) => panic!("UNARY_SERVERS={other}: `scripted` and `etcd` there are"),
+            ("scripted", _) => constant_servers.endpoints().to_owned(),
+            (other, _) => {
+                panic!("unknown server {other}: set UNARY_SERVERS to `scripted` or `etcd`")
+            }
         };
-        let care = if promises::concern(cell) { CARE } else { 1 };
-        let row = measure(&program, &plan, cell, &endpoints, plan.rounds * care);
+        let factor = if targets::apply_to(workload) {
+            TARGET_ROUNDS_FACTOR
+        } else {
+            1
+        };
+        let row = measure(&program, &plan, workload, &endpoints, plan.rounds * factor);
         table::print(&row);
         measured.push(row);
     }
-    println!("\n{:.0} s in all", started.elapsed().as_secs_f64());
-    let (promises, all_hold) = promises::check(&measured);
-    let path = program::results("unary.json");
+    println!("\n{:.0} s in total", started.elapsed().as_secs_f64());
+    let (targets, all_met) = targets::check(&measured);
+    let path = load_program::result_path("unary.json");
     let rows: Vec<Value> = measured.iter().map(table::json).collect();
-    let all = json!({"rows": rows, "promises": promises});
-    std::fs::write(&path, all.to_string()).expect("the result can be written");
+    let all = json!({"rows": rows, "targets": targets});
+    std::fs::write(&path, all.to_string()).expect("write the result file");
     println!("{}", path.display());
-    ExitCode::from(u8::from(!all_hold))
+    ExitCode::from(u8::from(!all_met))
 }
 
 fn measure(
-    program: &Program,
+    program: &LoadProgram,
     plan: &Plan,
-    cell: &Cell,
+    workload: &Workload,
     endpoints: &str,
     rounds: usize,
-) -> Measured {
-    let mut series: Vec<Series> = plan
+) -> WorkloadResults {
+    let mut clients: Vec<ClientResults> = plan
         .clients
         .iter()
-        .map(|client| Series {
+        .map(|client| ClientResults {
             client: client.clone(),
             rounds: Vec::new(),
         })
         .collect();
     for round in 0..rounds {
-        // Whoever comes first in one round comes last in another.
-        let shift = round % series.len();
-        series.rotate_left(shift);
-        for one in &mut series {
-            let figures = run(program, plan, cell, endpoints, &one.client);
-            one.rounds.push(figures);
+        // Each round starts with another client.
+        let shift = round % clients.len();
+        clients.rotate_left(shift);
+        for results in &mut clients {
+            let measurement = run(program, plan, workload, endpoints, &results.client);
+            results.rounds.push(measurement);
         }
-        series.rotate_right(shift);
+        clients.rotate_right(shift);
     }
-    Measured {
-        cell: cell.clone(),
-        series,
+    WorkloadResults {
+        workload: workload.clone(),
+        clients,
     }
 }
 
-fn run(program: &Program, plan: &Plan, cell: &Cell, endpoints: &str, client: &str) -> Figures {
+fn run(
+    program: &LoadProgram,
+    plan: &Plan,
+    workload: &Workload,
+    endpoints: &str,
+    client: &str,
+) -> Measurement {
     let output = program
         .command(
             "load",
             &[
                 ("client", client),
-                ("op", &cell.op),
-                ("callers", &cell.callers.to_string()),
-                ("runtime", &cell.threads),
+                ("op", &workload.op),
+                ("callers", &workload.callers.to_string()),
+                ("runtime", &workload.threads),
                 ("endpoints", endpoints),
                 ("warmup", "0.15"),
                 ("secs", &plan.secs),
@@ -232,20 +251,20 @@ fn run(program: &Program, plan: &Plan, cell: &Cell, endpoints: &str, client: &st
         )
         .stderr(Stdio::inherit())
         .output()
-        .expect("the load program can be started");
-    assert!(output.status.success(), "{client} fails: {cell}");
+        .expect("start the load program");
+    assert!(output.status.success(), "{client} failed: {workload}");
     let text = String::from_utf8_lossy(&output.stdout);
-    let told: Value = serde_json::from_str(text.trim()).expect("the load program prints JSON");
-    let number = |name: &str| told[name].as_f64().expect("a figure is a number");
+    let output: Value = serde_json::from_str(text.trim()).expect("the load program prints JSON");
+    let number = |name: &str| output[name].as_f64().expect("a number in the output");
     assert!(
         number("calls") > 0.0,
-        "{client} gets nothing but errors: {cell}: {told}"
+        "no call of {client} succeeded: {workload}: {output}"
     );
-    Figures {
-        calls: number("calls_per_s"),
+    Measurement {
+        calls_per_sec: number("calls_per_s"),
         p50: number("p50_us"),
         p99: number("p99_us"),
         cpu: number("cpu_us"),
-        errors: told["errors"].clone(),
+        errors: output["errors"].clone(),
     }
 }

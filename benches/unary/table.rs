@@ -1,77 +1,80 @@
-//! A table for people, JSON for programs.
+//! Results of a workload, as a table and as JSON.
 
 use serde_json::{Value, json};
 
-use super::{Figures, Measured};
+use super::{Measurement, WorkloadResults};
 
-/// One row of the grid, as soon as it is known.
-pub fn print(row: &Measured) {
-    println!("\n{} ({} rounds)", row.cell, rounds(row));
+/// Prints the results of a workload.
+pub fn print(results: &WorkloadResults) {
+    println!("\n{} ({} rounds)", results.workload, rounds(results));
     println!(
         "  {:<12} {:>9} {:>9} {:>9} {:>9}    {:>7} {:>7} {:>7}",
         "", "calls/s", "p50 µs", "p99 µs", "CPU µs", "calls/s", "p99", "CPU"
     );
-    for series in &row.series {
-        let ratio = |figure: fn(&Figures) -> f64| match row.ratio(&series.client, figure) {
+    for client in &results.clients {
+        let ratio = |figure: fn(&Measurement) -> f64| match results.ratio(&client.client, figure) {
             Some(ratio) => format!("{ratio:.2}×"),
             None => "-".to_owned(),
         };
-        let failed = series.rounds.iter().filter(|one| has_errors(one)).count();
+        let failed = client.rounds.iter().filter(|run| has_errors(run)).count();
         println!(
             "  {:<12} {:>9.0} {:>9.1} {:>9.1} {:>9.2}    {:>7} {:>7} {:>7}{}",
-            series.client,
-            series.median(|one| one.calls),
-            series.median(|one| one.p50),
-            series.median(|one| one.p99),
-            series.median(|one| one.cpu),
-            ratio(|one| one.calls),
-            ratio(|one| one.p99),
-            ratio(|one| one.cpu),
+            client.client,
+            client.median(|run| run.calls_per_sec),
+            client.median(|run| run.p50),
+            client.median(|run| run.p99),
+            client.median(|run| run.cpu),
+            ratio(|run| run.calls_per_sec),
+            ratio(|run| run.p99),
+            ratio(|run| run.cpu),
             if failed > 0 { "  errors!" } else { "" },
         );
     }
 }
 
-fn rounds(row: &Measured) -> usize {
-    row.series.first().map_or(0, |series| series.rounds.len())
+fn rounds(results: &WorkloadResults) -> usize {
+    results
+        .clients
+        .first()
+        .map_or(0, |client| client.rounds.len())
 }
 
-fn has_errors(figures: &Figures) -> bool {
-    figures
+fn has_errors(measurement: &Measurement) -> bool {
+    measurement
         .errors
         .as_object()
         .is_some_and(|errors| !errors.is_empty())
 }
 
-/// The same row with every round in it.
-pub fn json(row: &Measured) -> Value {
-    let clients: Vec<Value> = row
-        .series
+/// Returns the results of a workload, with all rounds, as JSON.
+pub fn json(results: &WorkloadResults) -> Value {
+    let clients: Vec<Value> = results
+        .clients
         .iter()
-        .map(|series| {
-            let each = |figure: fn(&Figures) -> f64| -> Vec<f64> {
-                series.rounds.iter().map(figure).collect()
+        .map(|client| {
+            let each = |figure: fn(&Measurement) -> f64| -> Vec<f64> {
+                client.rounds.iter().map(figure).collect()
             };
             json!({
-                "client": series.client,
-                "calls_per_s": each(|one| one.calls),
-                "p50_us": each(|one| one.p50),
-                "p99_us": each(|one| one.p99),
-                "cpu_us": each(|one| one.cpu),
-                "errors": series.rounds.iter().map(|one| one.errors.clone()).collect::<Vec<_>>(),
-                "against_etcd_client": {
-                    "calls": row.ratio(&series.client, |one| one.calls),
-                    "p99": row.ratio(&series.client, |one| one.p99),
-                    "cpu": row.ratio(&series.client, |one| one.cpu),
+                "client": client.client,
+                "calls_per_s": each(|run| run.calls_per_sec),
+                "p50_us": each(|run| run.p50),
+                "p99_us": each(|run| run.p99),
+                "cpu_us": each(|run| run.cpu),
+                "errors": client.rounds.iter().map(|run| run.errors.clone()).collect::<Vec<_>>(),
+                "ratio_to_etcd_client": {
+                    "calls": results.ratio(&client.client, |run| run.calls_per_sec),
+                    "p99": results.ratio(&client.client, |run| run.p99),
+                    "cpu": results.ratio(&client.client, |run| run.cpu),
                 },
             })
         })
         .collect();
     json!({
-        "server": row.cell.server,
-        "op": row.cell.op,
-        "callers": row.cell.callers,
-        "threads": row.cell.threads,
+        "server": results.workload.server,
+        "op": results.workload.op,
+        "callers": results.workload.callers,
+        "threads": results.workload.threads,
         "clients": clients,
     })
 }

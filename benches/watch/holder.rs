@@ -1,7 +1,7 @@
-//! The client with many watches, in a process of its own: its memory is nothing but the client's.
+//! A client with many watches in a separate process, so that the memory of the process is that of the client.
 //!
-//! The bench starts itself again as the holder. It says a line when all watches are open, and a line each time the
-//! last of them has shown the next write.
+//! The bench runs itself again as the holder. The holder prints a line when all watches are open, and a line each time
+//! all watches have received the next write.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -10,70 +10,79 @@ use std::{
 
 use actix_etcd::{Client, Watch, WatchEvent};
 
-use crate::process::Memory;
+use crate::memory::Memory;
 
 const CHILD: &str = "WATCH_BENCH_HOLDER";
-/// How many watches are being opened at a time.
-const OPENING: usize = 500;
+/// Number of watches opened concurrently.
+const OPEN_BATCH: usize = 500;
 
-/// The bench's end of the holder.
-pub struct Holder {
+/// The holder process, as seen by the bench.
+pub struct WatchHolder {
     child: Child,
     _stdin: ChildStdin,
-    told: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
 }
 
-/// What all watches have shown, or 0 when they have just been opened; and the memory above that of a single watch.
-pub struct Told {
+/// Line of the holder.
+pub struct HolderReport {
+    /// Revision that all watches have received; 0 when they have just been opened.
     pub revision: i64,
+    /// Memory in excess of a client with one watch.
     pub memory: Memory,
 }
 
-impl Holder {
-    /// Becomes the holder if this process was started as one; never returns then.
+impl WatchHolder {
+    /// Runs the holder if this process was started as one, and does not return in that case.
     pub fn run_if_child() {
         if let Ok(task) = std::env::var(CHILD) {
             std::thread::spawn(|| {
                 let _ = std::io::stdin().read_to_end(&mut Vec::new());
                 std::process::exit(0);
             });
-            let mut words = task.split(' ');
-            let count = words.next().and_then(|count| count.parse().ok());
-            let endpoints: Vec<&str> = words.collect();
+            let mut arguments = task.split(' ');
+            let count = arguments.next().and_then(|count| count.parse().ok());
+            let endpoints: Vec<&str> = arguments.collect();
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
-                .expect("a runtime starts");
-            runtime.block_on(hold(&endpoints, count.expect("a number of watches")));
+                .expect("start the runtime");
+            runtime.block_on(hold(&endpoints, count.expect("number of watches")));
             std::process::exit(0);
         }
     }
 
-    /// Starts it.
+    /// Starts the holder.
     pub fn start(endpoints: &[String], count: usize) -> Self {
-        let program = std::env::current_exe().expect("a program knows where it is");
+        let program = std::env::current_exe().expect("path of this program");
         let mut child = Command::new(program)
             .env(CHILD, format!("{count} {}", endpoints.join(" ")))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("a program can be started again");
-        let stdin = child.stdin.take().expect("it is piped");
-        let stdout = child.stdout.take().expect("it is piped");
+            .expect("start this program again");
+        let stdin = child.stdin.take().expect("stdin is piped");
+        let stdout = child.stdout.take().expect("stdout is piped");
         Self {
             child,
             _stdin: stdin,
-            told: BufReader::new(stdout),
+            output: BufReader::new(stdout),
         }
     }
 
-    /// Waits for its next line. It blocks: the testbed has threads of its own.
-    pub fn next(&mut self) -> Told {
+    /// Waits for the next report. Blocks the thread; the testbed has its own threads.
+    pub fn next_report(&mut self) -> HolderReport {
         let mut line = String::new();
-        self.told.read_line(&mut line).expect("the holder tells");
+        self.output
+            .read_line(&mut line)
+            .expect("read the holder's output");
         let mut numbers = line.split_whitespace().map(|word| word.parse().ok());
-        let mut next = || numbers.next().flatten().expect("a number");
-        Told {
+        let mut next = || {
+            numbers
+                .next()
+                .flatten()
+                .expect("a number in the holder's output")
+        };
+        HolderReport {
             revision: next(),
             memory: Memory {
                 resident: next().unsigned_abs(),
@@ -83,7 +92,7 @@ impl Holder {
     }
 }
 
-impl Drop for Holder {
+impl Drop for WatchHolder {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -93,45 +102,48 @@ impl Drop for Holder {
 async fn hold(endpoints: &[&str], count: usize) {
     let etcd = Client::connect(endpoints.iter().copied())
         .await
-        .expect("connects");
-    // What a first watch starts is not a watch's cost.
-    let first = etcd.watch("key").await.expect("opens");
+        .expect("connect");
+    // The first watch also starts the stream, which is not part of the cost per watch.
+    let first = etcd.watch("key").await.expect("open a watch");
     let before = Memory::now();
     let mut watches = Vec::with_capacity(count);
     while watches.len() < count {
-        let some = (watches.len()..count).take(OPENING);
-        let opening: Vec<_> = some
+        let batch = (watches.len()..count).take(OPEN_BATCH);
+        let opening: Vec<_> = batch
             .map(|_| tokio::spawn(etcd.watch("key").into_future()))
             .collect();
         for opened in opening {
-            watches.push(opened.await.expect("no panic").expect("opens"));
+            watches.push(opened.await.expect("no panic").expect("open a watch"));
         }
     }
     drop(first);
-    tell(0, before);
+    print_report(0, before);
     loop {
         let mut revision = 0;
         for watch in &mut watches {
-            let told = next(watch).await;
-            assert!(revision == 0 || revision == told, "a watch missed a write");
-            revision = told;
+            let received = next_revision(watch).await;
+            assert!(
+                revision == 0 || revision == received,
+                "a watch missed a write"
+            );
+            revision = received;
         }
-        tell(revision, before);
+        print_report(revision, before);
     }
 }
 
-fn tell(revision: i64, before: Memory) {
+fn print_report(revision: i64, before: Memory) {
     let Memory { resident, peak } = Memory::now();
-    let above = |figure: u64| figure.saturating_sub(before.resident);
-    println!("{revision} {} {}", above(resident), above(peak));
+    let excess = |bytes: u64| bytes.saturating_sub(before.resident);
+    println!("{revision} {} {}", excess(resident), excess(peak));
 }
 
-/// The revision of the next event.
-async fn next(watch: &mut Watch) -> i64 {
+/// Returns the revision of the next event.
+async fn next_revision(watch: &mut Watch) -> i64 {
     loop {
-        match watch.next().await.expect("goes on") {
+        match watch.next().await.expect("the watch continues") {
             WatchEvent::Events(events) => return events.revision(),
-            WatchEvent::Ended(why) => panic!("{why}"),
+            WatchEvent::Ended(error) => panic!("{error}"),
             _ => {}
         }
     }

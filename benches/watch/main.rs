@@ -1,22 +1,23 @@
-//! What watches cost: to resume many at once, to receive events, to have a slow one among them.
+//! Measures watches: resuming many at once, the throughput of events, and the effect of a paused reader.
 //!
-//! `cargo bench --bench watch [-- resume|events|paused]`. Real members and proxies run beside the client, on the same
-//! cores, so figures are those of a busy machine; memory is that of a process with nothing but the client.
+//! `cargo bench --bench watch [-- resume|events|paused]`. Real members and proxies run on the same cores as the
+//! client, so times are those of a busy machine. Memory of `resume` is measured in a process that runs only the
+//! client.
 
 #![allow(
     clippy::expect_used,
     clippy::panic,
     clippy::unchecked_time_subtraction,
-    reason = "a bench that can't go on says why and ends"
+    reason = "a bench panics on failure"
 )]
 
 mod events;
 mod holder;
-mod paused;
-mod process;
-#[path = "../program/mod.rs"]
+#[path = "../load_program/mod.rs"]
 #[expect(dead_code, reason = "other benches write their results to files")]
-mod program;
+mod load_program;
+mod memory;
+mod paused;
 mod resume;
 
 use std::process::ExitCode;
@@ -25,35 +26,35 @@ use testbed::FastServer;
 
 fn main() -> ExitCode {
     FastServer::run_if_child();
-    holder::Holder::run_if_child();
+    holder::WatchHolder::run_if_child();
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .init();
-    let wanted = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
-    let runs = |name: &str| wanted.as_deref().is_none_or(|wanted| wanted == name);
+    let selected = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
+    let is_selected = |name: &str| selected.as_deref().is_none_or(|part| part == name);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .expect("a runtime starts");
-    let holds = runtime.block_on(async {
-        let mut holds = true;
-        if runs("resume") {
+        .expect("start the runtime");
+    let all_met = runtime.block_on(async {
+        let mut all_met = true;
+        if is_selected("resume") {
             for watches in [1_000, 10_000] {
-                holds &= resume::run(watches).await;
+                all_met &= resume::run(watches).await;
             }
         }
-        if runs("events") {
-            holds &= events::run();
+        if is_selected("events") {
+            all_met &= events::run();
         }
-        if runs("paused") {
-            holds &= paused::run().await;
+        if is_selected("paused") {
+            all_met &= paused::run().await;
         }
-        holds
+        all_met
     });
-    if holds {
+    if all_met {
         ExitCode::SUCCESS
     } else {
-        eprintln!("a promise does not hold");
+        eprintln!("a target was missed");
         ExitCode::FAILURE
     }
 }

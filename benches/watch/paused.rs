@@ -1,7 +1,7 @@
-//! A paused reader among a thousand that go on: how late they hear of a write, and what the paused one costs.
+//! The effect of a paused reader on the latency of a thousand other readers, and the memory that it takes.
 //!
-//! Writes come at a pace of their own, so that a reader that is held up is seen to be late; a writer that waits for
-//! each answer would only be slower.
+//! Writes are sent at fixed intervals, so that a delayed reader increases the measured latency. A writer that waited
+//! for each response would only become slower.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -12,134 +12,143 @@ use actix_etcd::{Client, WatchEvent, proto::Event};
 use testbed::Cluster;
 use tokio::task::JoinSet;
 
-use crate::{process::Memory, program::verdict};
+use crate::{load_program::verdict, memory::Memory};
 
 const READERS: usize = 1_000;
 const ROUNDS: usize = 3;
-/// Between two writes: what one client, etcd and this bench can do on two cores with some to spare.
-const PACE: Duration = Duration::from_millis(25);
+/// Interval between two writes, which two cores can sustain.
+const WRITE_INTERVAL: Duration = Duration::from_millis(25);
 const WRITES: usize = 200;
-/// The paused reader has no room for half of them.
+/// Buffer of the paused reader: half of the writes do not fit.
 const BUFFER: usize = WRITES / 2;
 const VALUE: usize = 1_000;
 
-/// Says whether the paused one takes no more memory than it may. How late the others are is shown side by side.
+/// Returns whether the memory of the paused reader is within its bound. The latencies are only printed.
 pub async fn run() -> bool {
     let cluster = Cluster::start(1).await;
-    // In turn, so that what else the machine does hits both.
+    // Alternates, so that other load on the machine affects both.
     for _ in 0..ROUNDS {
         for paused in [0, 1] {
-            let late = lateness(&cluster, paused).await;
-            let at = |part: f64| {
+            let latencies = measure_latencies(&cluster, paused).await;
+            let quantile = |part: f64| {
                 #[expect(
                     clippy::cast_possible_truncation,
                     clippy::cast_precision_loss,
                     clippy::cast_sign_loss,
                     reason = "an index of a list of thousands"
                 )]
-                let index = ((late.len() - 1) as f64 * part) as usize;
-                late[index]
+                let index = ((latencies.len() - 1) as f64 * part) as usize;
+                latencies[index]
             };
             println!(
-                "{READERS} readers beside {paused} paused: from put to event {:?} (p50), {:?} (p99), {:?} (worst)",
-                at(0.5),
-                at(0.99),
-                at(1.0)
+                "{READERS} readers and {paused} paused: latency from put to event p50 {:?}, p99 {:?}, max {:?}",
+                quantile(0.5),
+                quantile(0.99),
+                quantile(1.0)
             );
         }
     }
-    memory(&cluster).await
+    memory_within_bound(&cluster).await
 }
 
 async fn connect(cluster: &Cluster) -> Client {
-    // Past the proxies, which are part of this process.
+    // Bypasses the proxies, which run in this process.
     let connected = Client::connect(cluster.direct_endpoints()).await;
-    connected.expect("connects")
+    connected.expect("connect")
 }
 
-/// How long after it was sent each write reached each reader, in order.
-async fn lateness(cluster: &Cluster, paused: usize) -> Vec<Duration> {
+/// Returns the latencies from each put to its event at each reader, sorted.
+async fn measure_latencies(cluster: &Cluster, paused: usize) -> Vec<Duration> {
     let (etcd, writer) = (connect(cluster).await, connect(cluster).await);
-    let mut idle = Vec::new();
+    let mut paused_watches = Vec::new();
     for _ in 0..paused {
-        idle.push(etcd.watch("key").buffer(BUFFER).await.expect("opens"));
+        paused_watches.push(
+            etcd.watch("key")
+                .buffer(BUFFER)
+                .await
+                .expect("open a watch"),
+        );
     }
     let sent: Arc<[OnceLock<Instant>]> = (0..WRITES).map(|_| OnceLock::new()).collect();
     let mut readers = JoinSet::new();
     for _ in 0..READERS {
-        let mut watch = etcd.watch("key").await.expect("opens");
+        let mut watch = etcd.watch("key").await.expect("open a watch");
         let sent = sent.clone();
         readers.spawn(async move {
-            let mut late = Vec::with_capacity(WRITES);
-            while late.len() < WRITES {
-                match watch.next().await.expect("goes on") {
+            let mut latencies = Vec::with_capacity(WRITES);
+            while latencies.len() < WRITES {
+                match watch.next().await.expect("the watch continues") {
                     WatchEvent::Events(events) => {
-                        late.extend(events.iter().map(|event| since(event, &sent)));
+                        latencies.extend(events.iter().map(|event| latency(event, &sent)));
                     }
-                    other => panic!("{other:?}"),
+                    other => panic!("unexpected item {other:?}"),
                 }
             }
-            late
+            latencies
         });
     }
-    let mut turns = tokio::time::interval(PACE);
+    let mut ticks = tokio::time::interval(WRITE_INTERVAL);
     let mut puts = JoinSet::new();
     for nth in 0..WRITES {
-        turns.tick().await;
+        ticks.tick().await;
         let value = format!("{nth:0>VALUE$}");
         let _ = sent[nth].set(Instant::now());
         puts.spawn(writer.put("key", value).into_future());
     }
     while let Some(written) = puts.join_next().await {
-        written.expect("no panic").expect("puts");
+        written.expect("no panic").expect("put");
     }
-    let mut late = Vec::with_capacity(READERS * WRITES);
+    let mut latencies = Vec::with_capacity(READERS * WRITES);
     while let Some(reader) = readers.join_next().await {
-        late.extend(reader.expect("no panic"));
+        latencies.extend(reader.expect("no panic"));
     }
-    drop(idle);
+    drop(paused_watches);
     etcd.shutdown().await;
     writer.shutdown().await;
-    late.sort_unstable();
-    late
+    latencies.sort_unstable();
+    latencies
 }
 
-fn since(event: &Event, sent: &[OnceLock<Instant>]) -> Duration {
+fn latency(event: &Event, sent: &[OnceLock<Instant>]) -> Duration {
     let text = std::str::from_utf8(event.value()).unwrap_or_default();
-    let nth: usize = text.parse().expect("a value is the number of its write");
-    sent[nth].get().expect("it was sent").elapsed()
+    let nth: usize = text.parse().expect("the value is the number of the write");
+    sent[nth].get().expect("the time of the write").elapsed()
 }
 
-/// What a paused reader alone keeps in memory, beside what its buffer allows.
-async fn memory(cluster: &Cluster) -> bool {
+/// Compares the memory of a paused reader with the size of its buffer.
+async fn memory_within_bound(cluster: &Cluster) -> bool {
     const EVENTS: usize = 10_000;
-    /// At a time: what their answers take is not the reader's.
-    const AT_ONCE: usize = 50;
+    /// Concurrent puts; few, because their responses also take memory.
+    const CONCURRENT_PUTS: usize = 50;
     let (etcd, writer) = (connect(cluster).await, connect(cluster).await);
     let value = "v".repeat(VALUE);
     let put = async |count: usize| {
-        for _ in 0..count / AT_ONCE {
-            let puts = (0..AT_ONCE).map(|_| writer.put("key", &value).into_future());
+        for _ in 0..count / CONCURRENT_PUTS {
+            let puts = (0..CONCURRENT_PUTS).map(|_| writer.put("key", &value).into_future());
             for put in puts.map(tokio::spawn).collect::<Vec<_>>() {
-                put.await.expect("no panic").expect("puts");
+                put.await.expect("no panic").expect("put");
             }
         }
     };
     put(EVENTS).await;
     let before = Memory::now().resident;
-    let paused = etcd.watch("key").buffer(EVENTS).await.expect("opens");
+    let paused = etcd
+        .watch("key")
+        .buffer(EVENTS)
+        .await
+        .expect("open a watch");
     put(2 * EVENTS).await;
-    let grown = Memory::now().resident.saturating_sub(before) / 1024;
-    // The frames of the answer and the allocator take their share.
-    let each = size_of::<Event>() + VALUE + 256;
-    let limit = (EVENTS * each / 1024) as u64;
-    let holds = grown <= limit;
+    let growth = Memory::now().resident.saturating_sub(before) / 1024;
+    // Includes the frames of the response and the overhead of the allocator.
+    let event_size = size_of::<Event>() + VALUE + 256;
+    let bound = (EVENTS * event_size / 1024) as u64;
+    let met = growth <= bound;
     println!(
-        "a paused reader with room for {EVENTS} events of {VALUE} bytes: memory +{grown} KiB of {limit} it may take: {}",
-        verdict(holds)
+        "paused reader with a buffer of {EVENTS} events of {VALUE} bytes: memory +{growth} KiB (bound {bound} KiB): {}",
+        verdict(met)
     );
     drop(paused);
     etcd.shutdown().await;
     writer.shutdown().await;
-    holds
+    met
 }

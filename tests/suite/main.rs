@@ -1,4 +1,4 @@
-//! Everything that needs a server: one binary, a module a topic.
+//! Tests that need a server: one binary, one module per topic.
 
 #![allow(
     clippy::unwrap_used,
@@ -7,7 +7,7 @@
     clippy::similar_names,
     clippy::too_many_lines,
     clippy::type_complexity,
-    reason = "a test says what it expects by failing, and tells one story from its beginning to its end"
+    reason = "tests fail by panicking, and a long scenario reads best in one function"
 )]
 
 mod actor;

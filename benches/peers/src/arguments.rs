@@ -1,14 +1,14 @@
-//! What the program is asked to do: a mode, then `name=value`.
+//! Command-line arguments: a mode, then `name=value` pairs.
 
 use std::{str::FromStr, time::Duration};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// As many calls as possible for a while, summed up.
+    /// As many calls as possible for a fixed time; prints a summary.
     Load,
-    /// Calls without pause until the input ends, told one by one.
+    /// Calls until the end of stdin; prints each call.
     Stream,
-    /// The events of one watch, as fast as they come.
+    /// Receives the events of one watch; prints a summary.
     Watch,
 }
 
@@ -25,7 +25,7 @@ pub enum Op {
     Put,
 }
 
-/// How many threads the client and its callers have in all.
+/// Number of threads of the client and its callers together.
 #[derive(Clone, Copy)]
 pub enum Runtime {
     One,
@@ -38,16 +38,16 @@ pub struct Arguments {
     pub op: Op,
     pub runtime: Runtime,
     pub callers: usize,
-    /// How many events a watch waits for.
+    /// Number of events that a watch receives.
     pub events: u64,
     pub endpoints: Vec<String>,
     pub warmup: Duration,
     pub length: Duration,
-    /// How long a call may take; where it is not said, what the client does by itself.
+    /// Timeout of a call. `None`: the default of the client.
     pub timeout: Option<Duration>,
-    /// Between two calls of a caller, where calls are told one by one.
+    /// Pause between two calls of a caller, in mode `stream`.
     pub pause: Duration,
-    /// Goes before every key and value.
+    /// Prefix of all keys and values.
     pub prefix: String,
 }
 
@@ -57,7 +57,7 @@ impl Arguments {
             Some("load") => Mode::Load,
             Some("stream") => Mode::Stream,
             Some("watch") => Mode::Watch,
-            _ => return Err("say `load`, `stream` or `watch`, then name=value …".to_owned()),
+            _ => return Err("usage: peers load|stream|watch name=value …".to_owned()),
         };
         let mut arguments = Self {
             mode,
@@ -101,8 +101,8 @@ impl Arguments {
             ("secs", secs) => self.length = Duration::from_secs_f64(number(name, secs)?),
             ("timeout", secs) => self.timeout = Some(Duration::from_secs_f64(number(name, secs)?)),
             ("pause", secs) => self.pause = Duration::from_secs_f64(number(name, secs)?),
-            ("prefix", text) => self.prefix = text.to_owned(),
-            _ => return Err(format!("`{name}={value}` means nothing here")),
+            ("prefix", text) => text.clone_into(&mut self.prefix),
+            _ => return Err(format!("unknown argument `{name}={value}`")),
         }
         Ok(())
     }

@@ -1,24 +1,25 @@
-//! The clients behind one trait: what differs between them is here, and nothing of the measuring.
+//! Adapters of the clients to common traits.
 
 use std::future::Future;
 
 use actix_etcd::Outcome;
 
-/// A call that failed.
-pub struct Failed {
-    /// A word for it, to be counted by.
+/// Error of a call.
+pub struct CallError {
+    /// Kind of the error, for counting.
     pub kind: String,
-    /// What it says of a write: `not-sent`, `rejected`, `unknown`; `-` where the client does not tell.
+    /// Outcome of a write: `not-sent`, `rejected`, `unknown`; `-` if the client does not report it.
     pub outcome: &'static str,
 }
 
-/// One caller's handle.
+/// Client handle of one caller.
 pub trait Call: Send + 'static {
-    fn get(&mut self, key: &str) -> impl Future<Output = Result<(), Failed>> + Send;
-    fn put(&mut self, key: &str, value: &str) -> impl Future<Output = Result<(), Failed>> + Send;
+    fn get(&mut self, key: &str) -> impl Future<Output = Result<(), CallError>> + Send;
+    fn put(&mut self, key: &str, value: &str)
+    -> impl Future<Output = Result<(), CallError>> + Send;
 }
 
-/// Connects with the client's own defaults.
+/// Connects with the default options of the client.
 pub trait Connect: Call + Clone + Sized {
     fn connect(endpoints: &[String]) -> impl Future<Output = Result<Self, String>>;
 }
@@ -27,7 +28,7 @@ pub trait Connect: Call + Clone + Sized {
 #[derive(Clone)]
 pub struct OnArbiter(actix_etcd::Client);
 
-/// actix-etcd as it is by default, on a thread of its own.
+/// actix-etcd on its own thread, as by default.
 #[derive(Clone)]
 pub struct OnOwnThread(actix_etcd::Client);
 
@@ -56,20 +57,20 @@ macro_rules! ours {
         }
 
         impl Call for $client {
-            async fn get(&mut self, key: &str) -> Result<(), Failed> {
-                self.0.get(key).await.map(drop).map_err(|error| told(&error))
+            async fn get(&mut self, key: &str) -> Result<(), CallError> {
+                self.0.get(key).await.map(drop).map_err(|error| from_actix_etcd(&error))
             }
 
-            async fn put(&mut self, key: &str, value: &str) -> Result<(), Failed> {
-                self.0.put(key, value).await.map(drop).map_err(|error| told(&error))
+            async fn put(&mut self, key: &str, value: &str) -> Result<(), CallError> {
+                self.0.put(key, value).await.map(drop).map_err(|error| from_actix_etcd(&error))
             }
         })*
     };
 }
 ours!(OnArbiter, OnOwnThread);
 
-fn told(error: &actix_etcd::Error) -> Failed {
-    Failed {
+fn from_actix_etcd(error: &actix_etcd::Error) -> CallError {
+    CallError {
         kind: format!("{:?}", error.kind()),
         outcome: match error.outcome() {
             Outcome::NotSent => "not-sent",
@@ -80,7 +81,7 @@ fn told(error: &actix_etcd::Error) -> Failed {
     }
 }
 
-/// etcd-client; its methods need `&mut self`, so each caller has a clone.
+/// etcd-client. Its methods need `&mut self`, so each caller has a clone.
 #[derive(Clone)]
 pub struct EtcdClient(etcd_client::Client);
 
@@ -98,19 +99,19 @@ impl EtcdClient {
 }
 
 impl Call for EtcdClient {
-    async fn get(&mut self, key: &str) -> Result<(), Failed> {
-        let answer = self.0.get(key, None).await;
-        answer.map(drop).map_err(|error| graded(&error))
+    async fn get(&mut self, key: &str) -> Result<(), CallError> {
+        let response = self.0.get(key, None).await;
+        response.map(drop).map_err(|error| from_etcd_client(&error))
     }
 
-    async fn put(&mut self, key: &str, value: &str) -> Result<(), Failed> {
-        let answer = self.0.put(key, value, None).await;
-        answer.map(drop).map_err(|error| graded(&error))
+    async fn put(&mut self, key: &str, value: &str) -> Result<(), CallError> {
+        let response = self.0.put(key, value, None).await;
+        response.map(drop).map_err(|error| from_etcd_client(&error))
     }
 }
 
-fn graded(error: &etcd_client::Error) -> Failed {
-    Failed {
+fn from_etcd_client(error: &etcd_client::Error) -> CallError {
+    CallError {
         kind: match error {
             etcd_client::Error::GRpcStatus(status) => format!("{:?}", status.code()),
             etcd_client::Error::TransportError(_) => "Transport".to_owned(),
@@ -132,19 +133,23 @@ impl Connect for Etcdrs {
 }
 
 impl Call for Etcdrs {
-    async fn get(&mut self, key: &str) -> Result<(), Failed> {
-        let answer = self.0.get(key).await;
-        answer.map(drop).map_err(|error| worded(error.kind()))
+    async fn get(&mut self, key: &str) -> Result<(), CallError> {
+        let response = self.0.get(key).await;
+        response
+            .map(drop)
+            .map_err(|error| from_etcdrs(error.kind()))
     }
 
-    async fn put(&mut self, key: &str, value: &str) -> Result<(), Failed> {
-        let answer = self.0.put(key).value(value).await;
-        answer.map(drop).map_err(|error| worded(error.kind()))
+    async fn put(&mut self, key: &str, value: &str) -> Result<(), CallError> {
+        let response = self.0.put(key).value(value).await;
+        response
+            .map(drop)
+            .map_err(|error| from_etcdrs(error.kind()))
     }
 }
 
-fn worded(kind: impl std::fmt::Debug) -> Failed {
-    Failed {
+fn from_etcdrs(kind: impl std::fmt::Debug) -> CallError {
+    CallError {
         kind: format!("{kind:?}"),
         outcome: "-",
     }

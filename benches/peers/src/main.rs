@@ -1,8 +1,8 @@
-//! One load program for every client, so that all of them are measured by the same loop.
+//! Load program for all clients, so that the same loop measures each of them.
 //!
-//! `peers load client=ours op=get callers=64 runtime=one endpoints=http://127.0.0.1:2379 warmup=0.2 secs=1` prints one
-//! line of JSON. `peers stream client=ours callers=4 op=put endpoints=…` goes on until its input ends and prints a
-//! line a call; see [`stream`].
+//! `peers load client=ours op=get callers=64 runtime=one endpoints=http://127.0.0.1:2379 warmup=0.2 secs=1` prints
+//! one line of JSON. `peers stream client=ours callers=4 op=put endpoints=…` runs until the end of stdin and prints
+//! one line per call; see [`stream`].
 
 mod arguments;
 mod clients;
@@ -18,19 +18,19 @@ use clients::{Connect, EtcdClient, Etcdrs, OnArbiter, OnOwnThread};
 fn main() -> ExitCode {
     let arguments = match Arguments::parse(std::env::args().skip(1)) {
         Ok(arguments) => arguments,
-        Err(why) => return failed(&why),
+        Err(error) => return exit_with_error(&error),
     };
     if arguments.mode == Mode::Watch {
         return match watch(&arguments) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(why) => failed(&why),
+            Err(error) => exit_with_error(&error),
         };
     }
-    let done = match (arguments.client, arguments.runtime) {
+    let result = match (arguments.client, arguments.runtime) {
         (ClientKind::Ours, Runtime::One) => {
             actix_rt::System::new().block_on(run::<OnArbiter>(&arguments))
         }
-        // The client's own thread is the second one: the callers must not get a third.
+        // The client has its own thread, so the callers get one thread.
         (ClientKind::Ours, Runtime::Two) => one_thread().block_on(run::<OnOwnThread>(&arguments)),
         (ClientKind::EtcdClient, Runtime::One) => {
             one_thread().block_on(run::<EtcdClient>(&arguments))
@@ -41,9 +41,9 @@ fn main() -> ExitCode {
         (ClientKind::Etcdrs, Runtime::One) => one_thread().block_on(run::<Etcdrs>(&arguments)),
         (ClientKind::Etcdrs, Runtime::Two) => two_workers().block_on(run::<Etcdrs>(&arguments)),
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => failed(&why),
+        Err(error) => exit_with_error(&error),
     }
 }
 
@@ -61,7 +61,7 @@ fn watch(arguments: &Arguments) -> Result<(), String> {
         (ClientKind::EtcdClient, Runtime::Two) => {
             two_workers().block_on(watch::run::<EtcdClient>(arguments))
         }
-        (ClientKind::Etcdrs, _) => Err("etcdrs is not measured here".to_owned()),
+        (ClientKind::Etcdrs, _) => Err("mode `watch` does not support etcdrs".to_owned()),
     }
 }
 
@@ -73,7 +73,7 @@ async fn run<C: Connect>(arguments: &Arguments) -> Result<(), String> {
             Ok(())
         }
         Mode::Stream => stream::run(client, arguments).await,
-        Mode::Watch => Err("it has no calls".to_owned()),
+        Mode::Watch => Err("mode `watch` makes no calls".to_owned()),
     }
 }
 
@@ -81,7 +81,7 @@ fn one_thread() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .expect("a runtime starts")
+        .expect("start the runtime")
 }
 
 fn two_workers() -> tokio::runtime::Runtime {
@@ -89,10 +89,10 @@ fn two_workers() -> tokio::runtime::Runtime {
         .worker_threads(2)
         .enable_all()
         .build()
-        .expect("a runtime starts")
+        .expect("start the runtime")
 }
 
-fn failed(why: &str) -> ExitCode {
-    eprintln!("{why}");
+fn exit_with_error(error: &str) -> ExitCode {
+    eprintln!("{error}");
     ExitCode::FAILURE
 }

@@ -1,8 +1,8 @@
-//! Calls without pause, told one by one, for who makes members fail meanwhile.
+//! Mode `stream`: calls without pause, each printed on its own line, for the failover bench.
 //!
-//! A line a call: when it was sent and when it ended (microseconds since 1970: a clock that all processes
-//! share), `ok` or the kind of error, the outcome the client claims, and the key, which no two calls share. A first line
-//! `ready` says that the client is connected; everything ends when the input does.
+//! The first line is `ready`, after the client has connected. Then one line per call: start and end (microseconds
+//! since 1970, comparable between processes), `ok` or the error kind, the outcome that the client reports, and the
+//! key, which is unique. The program exits at the end of stdin.
 
 use std::{
     io::Write as _,
@@ -13,14 +13,14 @@ use tokio::{io::AsyncReadExt as _, sync::mpsc};
 
 use crate::{
     arguments::{Arguments, Op},
-    clients::{Call, Connect, Failed},
+    clients::{Call, CallError, Connect},
 };
 
-/// A client that fails at once must not fill the disk with the news; a real caller would not spin either.
-const AFTER_ERROR: Duration = Duration::from_millis(1);
+/// Minimum pause after a failed call, so that a client that fails immediately does not flood the output.
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(1);
 
 pub async fn run<C: Connect>(client: C, arguments: &Arguments) -> Result<(), String> {
-    let (lines, mut told) = mpsc::unbounded_channel::<String>();
+    let (lines, mut printed_lines) = mpsc::unbounded_channel::<String>();
     for number in 0..arguments.callers {
         let caller = Caller {
             client: client.clone(),
@@ -36,22 +36,22 @@ pub async fn run<C: Connect>(client: C, arguments: &Arguments) -> Result<(), Str
         let mut out = std::io::stdout().lock();
         let _ = writeln!(out, "ready");
         let _ = out.flush();
-        while let Some(line) = told.blocking_recv() {
+        while let Some(line) = printed_lines.blocking_recv() {
             if out.write_all(line.as_bytes()).is_err() {
                 return;
             }
         }
         let _ = out.flush();
     });
-    let mut nothing = Vec::new();
-    let _ = tokio::io::stdin().read_to_end(&mut nothing).await;
+    let mut input = Vec::new();
+    let _ = tokio::io::stdin().read_to_end(&mut input).await;
     drop(lines);
-    // Callers end with the process; what they said is printed first.
-    let printed = tokio::time::timeout(
+    // The callers are still running, so the printer gets limited time to print the queued lines.
+    let printer_done = tokio::time::timeout(
         Duration::from_millis(200),
         tokio::task::spawn_blocking(move || printer.join()),
     );
-    let _ = printed.await;
+    let _ = printer_done.await;
     std::process::exit(0);
 }
 
@@ -68,18 +68,18 @@ impl<C: Call> Caller<C> {
     async fn run(mut self) {
         for count in 0u64.. {
             let key = format!("{}/{count}", self.prefix);
-            let sent = micros();
-            let ended = self.call(&key).await;
-            let (kind, outcome) = match &ended {
+            let sent = now_micros();
+            let result = self.call(&key).await;
+            let (kind, outcome) = match &result {
                 Ok(()) => ("ok", "-"),
-                Err(failed) => (failed.kind.as_str(), failed.outcome),
+                Err(error) => (error.kind.as_str(), error.outcome),
             };
-            let line = format!("{sent} {} {kind} {outcome} {key}\n", micros());
+            let line = format!("{sent} {} {kind} {outcome} {key}\n", now_micros());
             if self.lines.send(line).is_err() {
                 return;
             }
-            let pause = if ended.is_err() {
-                self.pause.max(AFTER_ERROR)
+            let pause = if result.is_err() {
+                self.pause.max(PAUSE_AFTER_ERROR)
             } else {
                 self.pause
             };
@@ -89,7 +89,7 @@ impl<C: Call> Caller<C> {
         }
     }
 
-    async fn call(&mut self, key: &str) -> Result<(), Failed> {
+    async fn call(&mut self, key: &str) -> Result<(), CallError> {
         let call = async {
             match self.op {
                 Op::Get => self.client.get(key).await,
@@ -102,7 +102,7 @@ impl<C: Call> Caller<C> {
         tokio::time::timeout(timeout, call)
             .await
             .unwrap_or_else(|_| {
-                Err(Failed {
+                Err(CallError {
                     kind: "Timeout".to_owned(),
                     outcome: "-",
                 })
@@ -110,7 +110,7 @@ impl<C: Call> Caller<C> {
     }
 }
 
-fn micros() -> u128 {
-    let since = SystemTime::UNIX_EPOCH.elapsed();
-    since.expect("1970 is over").as_micros()
+fn now_micros() -> u128 {
+    let elapsed = SystemTime::UNIX_EPOCH.elapsed();
+    elapsed.expect("the clock is after 1970").as_micros()
 }

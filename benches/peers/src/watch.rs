@@ -1,4 +1,4 @@
-//! Events through one watch, counted until enough have come: `peers watch client=ours events=1000000 endpoints=…`.
+//! Mode `watch`: throughput of one watch, `peers watch client=ours events=1000000 endpoints=…`.
 
 use std::{future::Future, time::Instant};
 
@@ -9,22 +9,22 @@ use crate::{
 };
 
 /// A client that can watch.
-pub trait Watches: Connect {
-    /// Reads a watch until it has told that many events.
-    fn watch(&mut self, events: u64) -> impl Future<Output = Result<(), String>>;
+pub trait ReceiveEvents: Connect {
+    /// Opens a watch and receives `events` events.
+    fn receive_events(&mut self, events: u64) -> impl Future<Output = Result<(), String>>;
 }
 
 macro_rules! ours {
     ($($client:ty),*) => {
-        $(impl Watches for $client {
-            async fn watch(&mut self, events: u64) -> Result<(), String> {
+        $(impl ReceiveEvents for $client {
+            async fn receive_events(&mut self, events: u64) -> Result<(), String> {
                 let open = self.client().watch("bench/key").notices();
                 let mut watch = open.await.map_err(|error| error.to_string())?;
-                let mut seen = 0;
-                while seen < events {
+                let mut received = 0;
+                while received < events {
                     match watch.next().await {
-                        Some(actix_etcd::WatchItem::Events(events)) => seen += events.len() as u64,
-                        other => return Err(format!("{other:?}")),
+                        Some(actix_etcd::WatchItem::Events(events)) => received += events.len() as u64,
+                        other => return Err(format!("unexpected item {other:?}")),
                     }
                 }
                 Ok(())
@@ -34,24 +34,24 @@ macro_rules! ours {
 }
 ours!(OnArbiter, OnOwnThread);
 
-impl Watches for EtcdClient {
-    async fn watch(&mut self, events: u64) -> Result<(), String> {
+impl ReceiveEvents for EtcdClient {
+    async fn receive_events(&mut self, events: u64) -> Result<(), String> {
         let opened = self.client().watch("bench/key", None).await;
         let mut watch = opened.map_err(|error| error.to_string())?;
-        let mut seen = 0;
-        while seen < events {
+        let mut received = 0;
+        while received < events {
             let message = watch.message().await.map_err(|error| error.to_string())?;
             let message = message.ok_or("the watch ended")?;
-            seen += message.events().len() as u64;
+            received += message.events().len() as u64;
         }
         Ok(())
     }
 }
 
-pub async fn run<C: Watches>(arguments: &Arguments) -> Result<(), String> {
+pub async fn run<C: ReceiveEvents>(arguments: &Arguments) -> Result<(), String> {
     let mut client = C::connect(&arguments.endpoints).await?;
     let (started, cpu) = (Instant::now(), cpu_time()?);
-    client.watch(arguments.events).await?;
+    client.receive_events(arguments.events).await?;
     let (elapsed, cpu) = (started.elapsed(), cpu_time()?.saturating_sub(cpu));
     #[expect(clippy::cast_precision_loss, reason = "a count of events is small")]
     let events = arguments.events as f64;

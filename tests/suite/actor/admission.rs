@@ -1,4 +1,4 @@
-//! How many calls the actor `Etcd` lets through, and what becomes of those nobody waits for.
+//! Limits on calls in flight and in the queue of the actor `Etcd`, and failures of calls without a caller.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use actix_etcd::{
 };
 use testbed::{Reply, ScriptedServer};
 
-use crate::{
-    actor::requests::ear,
-    support::wait::{hold, until, until_async},
+use crate::support::{
+    message_recorder::record_messages,
+    wait::{hold, until, until_async},
 };
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A server whose puts hang.
-async fn hanging() -> (ScriptedServer, Client) {
+/// Starts a server that never responds to puts.
+async fn server_with_hanging_puts() -> (ScriptedServer, Client) {
     let server = ScriptedServer::start().await;
     server.on(PUT, |_| Reply::hang());
     let client = Client::builder([server.endpoint()])
@@ -32,49 +32,49 @@ async fn hanging() -> (ScriptedServer, Client) {
 }
 
 #[actix::test]
-async fn failures_nobody_waits_for_reach_the_subscriber_and_others_do_not() {
+async fn subscriber_receives_only_failures_without_caller() {
     let server = ScriptedServer::start().await;
     server.on(PUT, |_| {
         Reply::status(8, "etcdserver: mvcc: database space exceeded")
     });
     let client = Client::connect([server.endpoint()]).await.unwrap();
-    let (failures, subscriber) = ear::<RequestFailed>();
+    let (failures, subscriber) = record_messages::<RequestFailed>();
     let etcd = Etcd::new(client).deliver_failures_to(subscriber).start();
 
-    let told = etcd.send(put("asked", "v")).await.unwrap().unwrap_err();
-    assert_eq!(told.kind(), ErrorKind::NoSpace);
-    etcd.do_send(put("unasked", "v"));
+    let error = etcd.send(put("awaited", "v")).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    etcd.do_send(put("unawaited", "v"));
     etcd.do_send(put("", "v"));
-    until("two failures are told", || {
+    until("two failures are received", || {
         failures.lock().unwrap().len() == 2
     })
     .await;
     let mut failures = std::mem::take(&mut *failures.lock().unwrap());
     failures.sort_by_key(|failed| failed.error.kind() == ErrorKind::NoSpace);
     assert_eq!(failures[0].error.kind(), ErrorKind::EmptyKey);
-    let unasked = &failures[1];
-    assert_eq!(unasked.name, "Put");
-    let request = unasked.request::<Put>().unwrap().wire().unwrap();
-    assert_eq!(request.key, "unasked");
-    assert!(unasked.request::<Get>().is_none());
+    let unawaited = &failures[1];
+    assert_eq!(unawaited.name, "Put");
+    let request = unawaited.request::<Put>().unwrap().wire().unwrap();
+    assert_eq!(request.key, "unawaited");
+    assert!(unawaited.request::<Get>().is_none());
 }
 
 #[actix::test]
-async fn a_full_front_refuses_if_told_so() {
-    let (server, client) = hanging().await;
-    let (failures, subscriber) = ear::<RequestFailed>();
+async fn full_actor_rejects_requests_if_configured() {
+    let (server, client) = server_with_hanging_puts().await;
+    let (failures, subscriber) = record_messages::<RequestFailed>();
     let etcd = Etcd::new(client)
         .max_in_flight(2)
         .overload_policy(OverloadPolicy::Reject)
         .deliver_failures_to(subscriber)
         .start();
-    let under_way = [etcd.send(put("a", "v")), etcd.send(put("b", "v"))];
-    until("two calls are under way", || server.count(PUT) == 2).await;
+    let in_flight = [etcd.send(put("a", "v")), etcd.send(put("b", "v"))];
+    until("two calls are in flight", || server.count(PUT) == 2).await;
     let error = etcd.send(get("c")).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");
     assert_eq!(error.outcome(), Outcome::NotSent);
     etcd.do_send(put("d", "v"));
-    until("the other one is told", || {
+    until("the failure is received", || {
         failures.lock().unwrap().len() == 1
     })
     .await;
@@ -82,33 +82,33 @@ async fn a_full_front_refuses_if_told_so() {
         failures.lock().unwrap()[0].error.kind(),
         ErrorKind::Overloaded
     );
-    // Who does not wait any more makes room.
-    drop(under_way);
-    until_async("there is room", async || {
-        let asked = etcd.send(get("e")).await.unwrap();
-        asked.unwrap_err().kind() != ErrorKind::Overloaded
+    // Dropping the futures cancels the calls in flight.
+    drop(in_flight);
+    until_async("another request is accepted", async || {
+        let response = etcd.send(get("e")).await.unwrap();
+        response.unwrap_err().kind() != ErrorKind::Overloaded
     })
     .await;
     assert_eq!(server.count(PUT), 2);
 }
 
 #[actix::test]
-async fn a_full_front_lets_requests_wait_in_their_order() {
-    let (server, client) = hanging().await;
+async fn full_actor_queues_requests_in_order() {
+    let (server, client) = server_with_hanging_puts().await;
     let etcd = Etcd::new(client).max_in_flight(2).start();
-    let mut under_way = vec![etcd.send(put("a", "v")), etcd.send(put("b", "v"))];
-    until("two calls are under way", || server.count(PUT) == 2).await;
-    let left = etcd.send(put("left", "v"));
+    let mut in_flight = vec![etcd.send(put("a", "v")), etcd.send(put("b", "v"))];
+    until("two calls are in flight", || server.count(PUT) == 2).await;
+    let cancelled = etcd.send(put("cancelled", "v"));
     let waiting = etcd.send(put("waiting", "v"));
-    etcd.do_send(put("unasked", "v"));
+    etcd.do_send(put("unawaited", "v"));
     hold(SECOND / 5).await;
-    assert_eq!(server.count(PUT), 2, "the others wait");
-    // One that has left the queue is not sent when there is room.
-    drop(left);
-    under_way.pop();
-    until("the next call is under way", || server.count(PUT) == 3).await;
+    assert_eq!(server.count(PUT), 2, "a queued request was sent");
+    // A request that was cancelled in the queue is not sent.
+    drop(cancelled);
+    in_flight.pop();
+    until("the next call is in flight", || server.count(PUT) == 3).await;
     drop(waiting);
-    until("the last call is under way", || server.count(PUT) == 4).await;
+    until("the last call is in flight", || server.count(PUT) == 4).await;
     hold(SECOND / 5).await;
     let keys: Vec<_> = server
         .calls(PUT)
@@ -119,20 +119,20 @@ async fn a_full_front_lets_requests_wait_in_their_order() {
                 .key
         })
         .collect();
-    assert_eq!(keys[2..], ["waiting", "unasked"]);
+    assert_eq!(keys[2..], ["waiting", "unawaited"]);
 }
 
 #[actix::test]
-async fn no_more_than_so_many_requests_wait() {
-    let (server, client) = hanging().await;
-    let (failures, subscriber) = ear::<RequestFailed>();
+async fn queue_rejects_requests_above_its_limit() {
+    let (server, client) = server_with_hanging_puts().await;
+    let (failures, subscriber) = record_messages::<RequestFailed>();
     let etcd = Etcd::new(client)
         .max_in_flight(1)
         .max_queued(2)
         .deliver_failures_to(subscriber)
         .start();
-    let under_way = etcd.send(put("a", "v"));
-    until("a call is under way", || server.count(PUT) == 1).await;
+    let in_flight = etcd.send(put("a", "v"));
+    until("a call is in flight", || server.count(PUT) == 1).await;
     let waiting = [etcd.send(put("b", "v")), etcd.send(put("c", "v"))];
     let error = etcd.send(put("d", "v")).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");
@@ -140,54 +140,54 @@ async fn no_more_than_so_many_requests_wait() {
     for _ in 0..1000 {
         etcd.do_send(put("e", "v"));
     }
-    until("those nobody waits for are told", || {
+    until("all failures are received", || {
         failures.lock().unwrap().len() == 1000
     })
     .await;
-    // Who waits, is served; who waits no more, makes room.
-    drop(under_way);
-    until("the next one is under way", || server.count(PUT) == 2).await;
+    // A queued request is sent when a call ends. Dropping a queued request frees its place.
+    drop(in_flight);
+    until("the next call is in flight", || server.count(PUT) == 2).await;
     let [second, third] = waiting;
     drop(third);
-    until_async("there is room to wait", async || {
-        let one_more = etcd.send(put("f", "v"));
-        let asked = tokio::time::timeout(SECOND / 20, one_more).await;
-        asked.is_err()
+    until_async("another request is queued", async || {
+        let request = etcd.send(put("f", "v"));
+        let response = tokio::time::timeout(SECOND / 20, request).await;
+        response.is_err()
     })
     .await;
     drop(second);
 }
 
 #[actix::test]
-async fn a_request_that_panics_costs_its_own_call() {
-    /// A request of an application.
+async fn panicking_request_fails_only_its_own_call() {
+    /// A request that panics when it is sent.
     #[derive(Clone)]
-    struct Faulty;
+    struct PanickingRequest;
 
-    impl actix::Message for Faulty {
+    impl actix::Message for PanickingRequest {
         type Result = actix_etcd::Result<()>;
     }
 
-    impl actix_etcd::request::EtcdRequest<actix_etcd::Client> for Faulty {
+    impl actix_etcd::request::EtcdRequest<actix_etcd::Client> for PanickingRequest {
         type Response = ();
 
         fn name(&self) -> &'static str {
-            "Faulty"
+            "PanickingRequest"
         }
 
         fn send_with(
             self,
             _: &Client,
         ) -> std::pin::Pin<Box<dyn Future<Output = actix_etcd::Result<()>> + Send>> {
-            panic!("it is faulty");
+            panic!("panic on purpose");
         }
     }
 
-    let (server, client) = hanging().await;
+    let (server, client) = server_with_hanging_puts().await;
     let etcd = Etcd::new(client).max_in_flight(1).start();
     for _ in 0..3 {
-        assert!(etcd.send(Faulty).await.is_err());
+        assert!(etcd.send(PanickingRequest).await.is_err());
     }
     etcd.do_send(put("k", "v"));
-    until("the next call is under way", || server.count(PUT) == 1).await;
+    until("the next call is in flight", || server.count(PUT) == 1).await;
 }

@@ -1,4 +1,4 @@
-//! An actor of the user that panics in its handler, or never comes back from it: nobody else notices.
+//! An application's actor that panics or blocks in its handler does not affect other actors.
 
 use std::{
     sync::{
@@ -21,50 +21,51 @@ use actix_etcd::{
 };
 use testbed::Cluster;
 
-use crate::{
-    actor::requests::ear,
-    support::wait::{until, until_async},
+use crate::support::{
+    message_recorder::record_messages,
+    wait::{until, until_async},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum Defect {
     Panics,
-    GetsStuck,
+    Blocks,
 }
 
-/// Does so at the first message, whichever it is.
-struct Bad {
-    kind: Kind,
-    met: Arc<AtomicUsize>,
+/// Fails at the first message.
+struct FaultyActor {
+    defect: Defect,
+    received: Arc<AtomicUsize>,
 }
 
-impl Actor for Bad {
+impl Actor for FaultyActor {
     type Context = Context<Self>;
 }
 
-impl<M: actix::Message<Result = ()> + 'static> Handler<M> for Bad {
+impl<M: actix::Message<Result = ()> + 'static> Handler<M> for FaultyActor {
     type Result = ();
 
     fn handle(&mut self, _: M, ctx: &mut Context<Self>) {
-        self.met.fetch_add(1, Ordering::SeqCst);
-        assert_ne!(self.kind, Kind::Panics, "as it does");
+        self.received.fetch_add(1, Ordering::SeqCst);
+        assert_ne!(self.defect, Defect::Panics, "panic on purpose");
         ctx.wait(wrap_future(std::future::pending()));
     }
 }
 
-fn bad<M>(kind: Kind) -> (Arc<AtomicUsize>, Recipient<M>)
+/// Starts a faulty actor. Returns the number of messages it has received, and its address.
+fn start_faulty<M>(defect: Defect) -> (Arc<AtomicUsize>, Recipient<M>)
 where
     M: actix::Message<Result = ()> + Send + 'static,
 {
-    let met = Arc::default();
-    let bad = Bad {
-        kind,
-        met: Arc::clone(&met),
+    let received = Arc::default();
+    let actor = FaultyActor {
+        defect,
+        received: Arc::clone(&received),
     };
-    (met, bad.start().recipient())
+    (received, actor.start().recipient())
 }
 
 async fn cluster_and_client() -> (Cluster, Client) {
@@ -74,60 +75,68 @@ async fn cluster_and_client() -> (Cluster, Client) {
 }
 
 #[actix::test]
-async fn a_lease_is_kept_and_others_are_told_of_it() {
+async fn faulty_actor_does_not_affect_lease_events() {
     let (_cluster, etcd) = cluster_and_client().await;
-    for kind in [Kind::Panics, Kind::GetsStuck] {
+    for defect in [Defect::Panics, Defect::Blocks] {
         let lease = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
-        let (met, recipient) = bad::<LeaseMessage>(kind);
+        let (received, recipient) = start_faulty::<LeaseMessage>(defect);
         lease.deliver_to(recipient);
-        let (news, recipient) = ear::<LeaseMessage>();
+        let (events, recipient) = record_messages::<LeaseMessage>();
         lease.deliver_to(recipient);
-        until("it is renewed past its first end", || {
-            let renewed = |news: &&LeaseMessage| matches!(news.event, LeaseEvent::Renewed { .. });
-            news.lock().unwrap().iter().filter(renewed).count() >= 5
+        until("the lease is renewed beyond its first TTL", || {
+            let renewed =
+                |message: &&LeaseMessage| matches!(message.event, LeaseEvent::Renewed { .. });
+            events.lock().unwrap().iter().filter(renewed).count() >= 5
         })
         .await;
-        assert_eq!(met.load(Ordering::SeqCst), 1, "{kind:?}");
+        assert_eq!(received.load(Ordering::SeqCst), 1, "{defect:?}");
         lease.revoke().await.unwrap();
     }
 }
 
 #[actix::test]
-async fn a_list_of_instances_is_live_for_others() {
+async fn faulty_actor_does_not_affect_discovery() {
     let (_cluster, client) = cluster_and_client().await;
     let etcd = Etcd::new(client.clone()).start();
-    for kind in [Kind::Panics, Kind::GetsStuck] {
-        let target = format!("{kind:?}");
-        let (met, recipient) = bad::<DiscoveryEvent>(kind);
+    for defect in [Defect::Panics, Defect::Blocks] {
+        let target = format!("{defect:?}");
+        let (received, recipient) = start_faulty::<DiscoveryEvent>(defect);
         etcd.do_send(discover(target.clone()).deliver_to(recipient));
-        let (found, recipient) = ear::<DiscoveryEvent>();
+        let (events, recipient) = record_messages::<DiscoveryEvent>();
         etcd.do_send(discover(target.clone()).deliver_to(recipient));
-        let mut registered = Vec::new();
+        let mut registrations = Vec::new();
         for n in 0..5 {
-            let one = client.register(target.clone(), n.to_string()).ttl(LONG);
-            registered.push(one.await.unwrap());
-            until("it is found", || {
-                let found = found.lock().unwrap();
-                matches!(found.last(), Some(DiscoveryEvent::Changed(now)) if now.instances.len() == n + 1)
+            let registration = client.register(target.clone(), n.to_string()).ttl(LONG);
+            registrations.push(registration.await.unwrap());
+            until("the new instance is reported", || {
+                let events = events.lock().unwrap();
+                matches!(events.last(), Some(DiscoveryEvent::Changed(change)) if change.instances.len() == n + 1)
             })
             .await;
         }
-        until("the bad one was told", || met.load(Ordering::SeqCst) == 1).await;
+        until("the faulty actor has received an event", || {
+            received.load(Ordering::SeqCst) == 1
+        })
+        .await;
     }
 }
 
 #[actix::test]
-async fn a_lock_is_given_back_by_an_actor_that_panicked_and_with_the_claim_of_a_stuck_one() {
+async fn faulty_actor_does_not_keep_its_lock() {
     let (_cluster, etcd) = cluster_and_client().await;
-    let (one, other) = (
+    let (session, other) = (
         etcd.session(LONG).await.unwrap(),
         etcd.session(LONG).await.unwrap(),
     );
-    for kind in [Kind::Panics, Kind::GetsStuck] {
-        let (met, recipient) = bad::<LockEvent>(kind);
-        let claim = one.mutex("l").lock_for(recipient);
-        until("it has the lock", || met.load(Ordering::SeqCst) == 1).await;
-        let claim = Some(claim).filter(|_| kind == Kind::Panics);
+    for defect in [Defect::Panics, Defect::Blocks] {
+        let (received, recipient) = start_faulty::<LockEvent>(defect);
+        let claim = session.mutex("l").lock_for(recipient);
+        until("the faulty actor has the lock", || {
+            received.load(Ordering::SeqCst) == 1
+        })
+        .await;
+        // A panicked actor releases the lock by itself, a blocked actor when its claim is dropped.
+        let claim = Some(claim).filter(|_| defect == Defect::Panics);
         let guard = other.mutex("l").lock_within(LONG / 2).await.unwrap();
         guard.unlock().await.unwrap();
         drop(claim);
@@ -139,21 +148,21 @@ async fn a_lock_is_given_back_by_an_actor_that_panicked_and_with_the_claim_of_a_
 }
 
 #[actix::test]
-async fn changes_of_connectivity_are_told_to_others() {
+async fn faulty_actor_does_not_affect_connectivity_changes() {
     let (cluster, client) = cluster_and_client().await;
     let etcd = Etcd::new(client).start();
-    let (panicked, recipient) = bad::<ConnectivityChange>(Kind::Panics);
+    let (panicked, recipient) = start_faulty::<ConnectivityChange>(Defect::Panics);
     etcd.do_send(SubscribeConnectivity(recipient));
-    let (stuck, recipient) = bad::<ConnectivityChange>(Kind::GetsStuck);
+    let (blocked, recipient) = start_faulty::<ConnectivityChange>(Defect::Blocks);
     etcd.do_send(SubscribeConnectivity(recipient));
-    let (changes, recipient) = ear::<ConnectivityChange>();
+    let (changes, recipient) = record_messages::<ConnectivityChange>();
     etcd.send(SubscribeConnectivity(recipient))
         .await
         .unwrap()
         .unwrap();
     for round in 1..4 {
         cluster.member(0).client_link().reset_now();
-        until("it is ready again", || {
+        until("the connection is ready again", || {
             let changes = changes.lock().unwrap();
             let ready = |change: &&ConnectivityChange| change.state == ConnectivityState::Ready;
             changes.iter().filter(ready).count() >= round
@@ -161,5 +170,5 @@ async fn changes_of_connectivity_are_told_to_others() {
         .await;
     }
     assert_eq!(panicked.load(Ordering::SeqCst), 1);
-    assert_eq!(stuck.load(Ordering::SeqCst), 1);
+    assert_eq!(blocked.load(Ordering::SeqCst), 1);
 }

@@ -1,6 +1,6 @@
-//! The actor `Etcd`.
+//! The actor `Etcd`: requests and subscriptions as messages, admission, life in an actix system.
 
 mod admission;
 mod faulty_actors;
-pub mod requests;
+mod requests;
 mod system;

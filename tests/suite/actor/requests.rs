@@ -1,4 +1,4 @@
-//! Requests as messages to the actor `Etcd`.
+//! Requests and subscriptions as messages to the actor `Etcd`.
 
 use std::{
     sync::{Arc, Mutex},
@@ -23,36 +23,15 @@ use actix_etcd::{
 };
 use testbed::Cluster;
 
-use crate::support::wait::{until, until_async};
+use crate::support::{
+    message_recorder::record_messages,
+    wait::{until, until_async},
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Keeps what it is told.
-struct Ear<M>(Arc<Mutex<Vec<M>>>);
-
-impl<M: Unpin + 'static> Actor for Ear<M> {
-    type Context = Context<Self>;
-}
-
-impl<M: actix::Message<Result = ()> + Unpin + 'static> Handler<M> for Ear<M> {
-    type Result = ();
-
-    fn handle(&mut self, heard: M, _: &mut Context<Self>) {
-        self.0.lock().unwrap().push(heard);
-    }
-}
-
-pub fn ear<M>() -> (Arc<Mutex<Vec<M>>>, Recipient<M>)
-where
-    M: actix::Message<Result = ()> + Send + Unpin + 'static,
-{
-    let heard = Arc::default();
-    let ear = Ear(Arc::clone(&heard)).start();
-    (heard, ear.recipient())
-}
-
 #[actix::test]
-async fn requests_of_every_kind_go_by_message() {
+async fn requests_of_every_kind_work_by_message() {
     let cluster = Cluster::start(1).await;
     let client = Client::connect(cluster.endpoints()).await.unwrap();
     let etcd = Etcd::new(client).start();
@@ -60,25 +39,25 @@ async fn requests_of_every_kind_go_by_message() {
     let written = etcd.send(put("k", "1")).await.unwrap().unwrap();
     let found = etcd.send(get("k")).await.unwrap().unwrap();
     assert_eq!(found.kvs[0].value, "1");
-    // The same object: in a transaction, and as a message.
+    // The same request works in a transaction and as a message.
     let write = put("k", "2");
     let swap = txn()
         .when([Compare::version("k").eq(1)])
         .then([write.clone()]);
     assert!(etcd.send(swap).await.unwrap().unwrap().succeeded);
     etcd.send(write).await.unwrap().unwrap();
-    let done = etcd.send(compact(written.header.revision)).await.unwrap();
-    assert!(done.unwrap().header.revision > written.header.revision);
-    let gone = etcd.send(delete("k")).await.unwrap().unwrap();
-    assert_eq!(gone.deleted, 1);
+    let compaction = etcd.send(compact(written.header.revision)).await.unwrap();
+    assert!(compaction.unwrap().header.revision > written.header.revision);
+    let deletion = etcd.send(delete("k")).await.unwrap().unwrap();
+    assert_eq!(deletion.deleted, 1);
 
     let lease = etcd.send(grant(60 * SECOND)).await.unwrap().unwrap();
     etcd.send(put("l", "v").lease(lease.id()))
         .await
         .unwrap()
         .unwrap();
-    let left = etcd.send(lease::time_to_live(lease.id()).with_keys());
-    assert_eq!(left.await.unwrap().unwrap().keys, ["l"]);
+    let time_to_live = etcd.send(lease::time_to_live(lease.id()).with_keys());
+    assert_eq!(time_to_live.await.unwrap().unwrap().keys, ["l"]);
     let renewed = etcd.send(lease::keep_alive_once(lease.id())).await.unwrap();
     assert_eq!(renewed.unwrap().ttl, 60 * SECOND);
     let all = etcd.send(lease::leases()).await.unwrap().unwrap();
@@ -91,8 +70,8 @@ async fn requests_of_every_kind_go_by_message() {
     let status = maintenance::requests().status().at(&cluster.endpoints()[0]);
     let status = etcd.send(status).await.unwrap().unwrap();
     assert_eq!(status.leader, status.header.member_id);
-    let stay = maintenance::requests().move_leader(status.leader);
-    etcd.send(stay).await.unwrap().unwrap();
+    let keep_leader = maintenance::requests().move_leader(status.leader);
+    etcd.send(keep_leader).await.unwrap().unwrap();
     let alarms = etcd.send(maintenance::requests().disarm_all()).await;
     assert_eq!(alarms.unwrap().unwrap(), []);
     let add = roles::requests().add("reader");
@@ -109,22 +88,22 @@ async fn requests_of_every_kind_go_by_message() {
 }
 
 #[actix::test]
-async fn what_goes_on_is_delivered_to_an_actor() {
+async fn subscriptions_deliver_events_to_actors() {
     let cluster = Cluster::start(1).await;
     let client = Client::connect(cluster.endpoints()).await.unwrap();
     let etcd = Etcd::new(client).start();
 
-    let (items, recipient) = ear::<WatchEvent>();
+    let (items, recipient) = record_messages::<WatchEvent>();
     let handle = etcd
         .send(watch_keys("k/").prefix().deliver_to(recipient))
         .await
         .unwrap();
     let handle = handle.unwrap();
-    // Nobody waits for this one's handle: it goes on nevertheless.
-    let (unasked, recipient) = ear::<WatchEvent>();
+    // Without a handle to drop, the watch goes on.
+    let (detached_items, recipient) = record_messages::<WatchEvent>();
     etcd.try_send(watch_keys("k/").prefix().deliver_to(recipient))
         .unwrap();
-    until_async("both watches are there", async || {
+    until_async("both watches exist", async || {
         cluster
             .member(0)
             .metric("etcd_debugging_mvcc_watcher_total")
@@ -133,47 +112,51 @@ async fn what_goes_on_is_delivered_to_an_actor() {
     })
     .await;
     etcd.send(put("k/1", "v")).await.unwrap().unwrap();
-    let events = |items: &Mutex<Vec<WatchEvent>>| {
+    let event_count = |items: &Mutex<Vec<WatchEvent>>| {
         let items = items.lock().unwrap();
         let event = |item: &&WatchEvent| matches!(item, WatchEvent::Events(_));
         items.iter().filter(event).count()
     };
-    until("both are told", || {
-        events(&items) == 1 && events(&unasked) == 1
+    until("both actors have received the event", || {
+        event_count(&items) == 1 && event_count(&detached_items) == 1
     })
     .await;
     drop(handle);
-    until("the first has ended", || {
+    until("the first watch has ended", || {
         matches!(items.lock().unwrap().last(), Some(WatchEvent::Ended(_)))
     })
     .await;
     etcd.send(put("k/2", "v")).await.unwrap().unwrap();
-    until("the second goes on", || events(&unasked) == 2).await;
+    until("the second watch goes on", || {
+        event_count(&detached_items) == 2
+    })
+    .await;
 
-    let (news, recipient) = ear::<LeaseMessage>();
+    let (lease_events, recipient) = record_messages::<LeaseMessage>();
     let lease = etcd
         .send(grant(2 * SECOND).keep_alive().deliver_to(recipient))
         .await;
     let lease = lease.unwrap().unwrap();
-    until("it is renewed", || {
-        let news = news.lock().unwrap();
-        let renewed = |news: &LeaseMessage| matches!(news.event, LeaseEvent::Renewed { .. });
-        news.iter()
-            .any(|news| news.lease == lease.id() && renewed(news))
+    until("the lease is renewed", || {
+        let events = lease_events.lock().unwrap();
+        let renewed = |message: &LeaseMessage| matches!(message.event, LeaseEvent::Renewed { .. });
+        events
+            .iter()
+            .any(|message| message.lease == lease.id() && renewed(message))
     })
     .await;
 
-    let (changes, recipient) = ear::<ConnectivityChange>();
-    let told = etcd.send(SubscribeConnectivity(recipient)).await.unwrap();
-    told.unwrap();
+    let (changes, recipient) = record_messages::<ConnectivityChange>();
+    let subscribed = etcd.send(SubscribeConnectivity(recipient)).await.unwrap();
+    subscribed.unwrap();
     cluster.member(0).kill();
-    until("the end of the connection is told", || {
+    until("the lost connection is reported", || {
         !changes.lock().unwrap().is_empty()
     })
     .await;
 }
 
-/// An actor of an application: counts visits, and may do nothing but write.
+/// An application's actor that counts visits, and can send puts only.
 struct Visits {
     writer: Recipient<Put>,
     count: u32,
@@ -206,7 +189,7 @@ impl Handler<Visit> for Visits {
     }
 }
 
-fn visits(writer: Recipient<Put>) -> actix::Addr<Visits> {
+fn start_visits(writer: Recipient<Put>) -> actix::Addr<Visits> {
     let (count, unsaved) = (0, 0);
     Visits {
         writer,
@@ -217,18 +200,18 @@ fn visits(writer: Recipient<Put>) -> actix::Addr<Visits> {
 }
 
 #[actix::test]
-async fn a_component_can_be_given_the_right_to_put_and_no_other() {
+async fn recipient_restricts_a_component_to_puts() {
     let cluster = Cluster::start(1).await;
     let client = Client::connect(cluster.endpoints()).await.unwrap();
     let etcd = Etcd::new(client).start();
-    let visits = visits(etcd.clone().recipient());
+    let visits = start_visits(etcd.clone().recipient());
     assert_eq!(visits.send(Visit).await.unwrap(), 0);
     assert_eq!(visits.send(Visit).await.unwrap(), 0);
     let found = etcd.send(get("visits")).await.unwrap().unwrap();
     assert_eq!(found.kvs[0].value, "2");
 }
 
-/// Stands in for etcd in an application's test: takes the first put, and refuses the others.
+/// Replaces `Etcd` in an application's test. Accepts the first put, and rejects all others.
 #[derive(Default)]
 struct FakeEtcd(Arc<Mutex<Vec<proto::PutRequest>>>);
 
@@ -240,61 +223,64 @@ impl Handler<Put> for FakeEtcd {
     type Result = actix_etcd::Result<actix_etcd::kv::PutResponse>;
 
     fn handle(&mut self, put: Put, _: &mut Context<Self>) -> Self::Result {
-        let mut taken = self.0.lock().unwrap();
-        taken.push(put.wire()?);
-        if taken.len() > 1 {
+        let mut puts = self.0.lock().unwrap();
+        puts.push(put.wire()?);
+        if puts.len() > 1 {
             let (kind, outcome) = (ErrorKind::NoSpace, Outcome::Rejected);
             return Err(actix_etcd::Error::new(kind, outcome, "no space"));
         }
-        let answer = proto::PutResponse {
+        let response = proto::PutResponse {
             header: Some(proto::ResponseHeader::default()),
             ..Default::default()
         };
-        answer.try_into()
+        response.try_into()
     }
 }
 
 #[actix::test]
-async fn an_actor_is_tested_with_a_fake_that_answers_the_same_messages() {
+async fn fake_actor_replaces_etcd_in_tests() {
     let fake = FakeEtcd::default();
-    let taken = fake.0.clone();
-    let visits = visits(fake.start().recipient());
+    let puts = fake.0.clone();
+    let visits = start_visits(fake.start().recipient());
     assert_eq!(visits.send(Visit).await.unwrap(), 0);
     assert_eq!(
         visits.send(Visit).await.unwrap(),
         1,
-        "the failed one counts"
+        "the failed put is not counted"
     );
-    let taken = taken.lock().unwrap();
+    let puts = puts.lock().unwrap();
     assert_eq!(
-        (&*taken[0].key, &*taken[0].value),
+        (&*puts[0].key, &*puts[0].value),
         (&b"visits"[..], &b"1"[..])
     );
-    assert_eq!(taken[1].value, "2");
+    assert_eq!(puts[1].value, "2");
 }
 
 #[actix::test]
-async fn an_actor_that_is_restarted_goes_on_receiving() {
-    /// Stops at every other item; its supervisor starts it again.
-    struct Restless(Arc<Mutex<Vec<i64>>>, Arc<Mutex<u32>>);
+async fn restarted_actor_keeps_receiving_watch_events() {
+    /// Stops after every second event, and is restarted by its supervisor.
+    struct StopsOnEvent {
+        revisions: Arc<Mutex<Vec<i64>>>,
+        restarts: Arc<Mutex<u32>>,
+    }
 
-    impl Actor for Restless {
+    impl Actor for StopsOnEvent {
         type Context = Context<Self>;
     }
 
-    impl actix::Supervised for Restless {
+    impl actix::Supervised for StopsOnEvent {
         fn restarting(&mut self, _: &mut Context<Self>) {
-            *self.1.lock().unwrap() += 1;
+            *self.restarts.lock().unwrap() += 1;
         }
     }
 
-    impl Handler<WatchEvent> for Restless {
+    impl Handler<WatchEvent> for StopsOnEvent {
         type Result = ();
 
         fn handle(&mut self, item: WatchEvent, ctx: &mut Context<Self>) {
             use actix::ActorContext;
             if let WatchEvent::Events(events) = item {
-                self.0.lock().unwrap().push(events.revision());
+                self.revisions.lock().unwrap().push(events.revision());
                 if events.revision() % 2 == 0 {
                     ctx.stop();
                 }
@@ -306,16 +292,19 @@ async fn an_actor_that_is_restarted_goes_on_receiving() {
     let client = Client::connect(cluster.endpoints()).await.unwrap();
     let etcd = Etcd::new(client).start();
     let (revisions, restarts) = (Arc::default(), Arc::default());
-    let restless = Restless(Arc::clone(&revisions), Arc::clone(&restarts));
-    let restless = actix::Supervisor::start(move |_| restless);
-    let open = watch_keys("k").deliver_to(restless.recipient());
-    let handle = etcd.send(open).await.unwrap().unwrap();
+    let actor = StopsOnEvent {
+        revisions: Arc::clone(&revisions),
+        restarts: Arc::clone(&restarts),
+    };
+    let actor = actix::Supervisor::start(move |_| actor);
+    let request = watch_keys("k").deliver_to(actor.recipient());
+    let handle = etcd.send(request).await.unwrap().unwrap();
     let mut written = Vec::new();
     for n in 0..10 {
         let put = etcd.send(put("k", n.to_string())).await.unwrap();
         written.push(put.unwrap().header.revision);
     }
-    until("every change is told", || {
+    until("all events are received", || {
         revisions.lock().unwrap().len() == written.len()
     })
     .await;

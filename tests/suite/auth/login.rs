@@ -1,4 +1,4 @@
-//! Logging in, and staying so.
+//! Logging in, and logging in again after a token is refused.
 
 use std::{
     sync::{
@@ -14,29 +14,30 @@ use testbed::{Cluster, ScriptedServer, Tokens};
 
 use crate::support::{
     auth_cluster::{
-        AUTHENTICATE, PUT, all_succeed, ann, no_user, puts, secured, token, token_refused, user,
-        with_tokens, written,
+        AUTHENTICATE, assert_all_succeed, connect_as, connect_as_ann, invalid_token_reply,
+        login_reply, missing_token_reply, spawn_puts, start_with_auth, start_with_tokens,
     },
+    scripted_put::{PUT, put_reply},
     wait::until,
 };
 
 #[tokio::test]
-async fn a_user_reads_and_writes_what_it_may_and_nothing_else() {
-    let cluster = secured(Cluster::builder().members(3)).await;
+async fn user_accesses_only_permitted_keys() {
+    let cluster = start_with_auth(Cluster::builder().members(3)).await;
     cluster.add_user("ann", "word", Some("a/")).await;
-    let etcd = user(&cluster, "ann", "word").await;
+    let etcd = connect_as(&cluster, "ann", "word").await;
     etcd.put("a/k", "v").await.unwrap();
     let denied = etcd.put("b/k", "v").await.unwrap_err();
     assert_eq!(denied.kind(), ErrorKind::PermissionDenied);
     assert_eq!(denied.outcome(), Outcome::Rejected);
-    let stranger = Client::connect(cluster.endpoints()).await.unwrap();
-    let refused = stranger.get("a/k").await.unwrap_err();
+    let anonymous = Client::connect(cluster.endpoints()).await.unwrap();
+    let refused = anonymous.get("a/k").await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::UserEmpty);
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_told_at_connect_and_never_shown() {
-    let cluster = secured(Cluster::builder()).await;
+async fn wrong_password_fails_connect_and_stays_hidden() {
+    let cluster = start_with_auth(Cluster::builder()).await;
     let builder = Client::builder(cluster.endpoints()).credentials("root", "swordfish");
     assert!(!format!("{builder:?}").contains("swordfish"));
     let refused = builder.connect().await.unwrap_err();
@@ -45,10 +46,10 @@ async fn a_wrong_password_is_told_at_connect_and_never_shown() {
 }
 
 #[tokio::test]
-async fn a_lazy_client_logs_in_before_its_first_request() {
+async fn lazy_client_logs_in_before_first_request() {
     let server = ScriptedServer::start().await;
-    server.on(AUTHENTICATE, |_| token("first"));
-    server.on(PUT, |_| written());
+    server.on(AUTHENTICATE, |_| login_reply("first"));
+    server.on(PUT, |_| put_reply());
     let etcd = Client::builder([server.endpoint()])
         .credentials("ann", "word")
         .connect_lazy()
@@ -60,26 +61,26 @@ async fn a_lazy_client_logs_in_before_its_first_request() {
     assert_eq!(put.metadata["token"], "first");
     assert!(
         !server.calls(AUTHENTICATE)[0].metadata.contains_key("token"),
-        "a login carries no token"
+        "a login must not carry a token"
     );
 }
 
 #[tokio::test]
-async fn a_hundred_refused_calls_cause_one_login_and_none_goes_without_token() {
+async fn concurrent_refused_calls_cause_one_login() {
     let server = ScriptedServer::start().await;
     server.on(AUTHENTICATE, |call| {
-        token(&format!("token-{}", call.nth)).after(Duration::from_millis(50))
+        login_reply(&format!("token-{}", call.nth)).after(Duration::from_millis(50))
     });
     server.on(PUT, |call| match call.metadata.get("token") {
-        None => no_user(),
-        // Every other one hears of it only when there is a new token already.
+        None => missing_token_reply(),
+        // Every other call is refused only after the client has a new token.
         Some(token) if token == "token-0" => {
-            token_refused().after(Duration::from_millis(300 * (call.nth as u64 % 2)))
+            invalid_token_reply().after(Duration::from_millis(300 * (call.nth as u64 % 2)))
         }
-        Some(_) => written(),
+        Some(_) => put_reply(),
     });
-    let etcd = ann(&server).await;
-    all_succeed(puts(&etcd, 100)).await;
+    let etcd = connect_as_ann(&server).await;
+    assert_all_succeed(spawn_puts(&etcd, 100)).await;
     assert_eq!(server.count(AUTHENTICATE), 2);
     assert!(
         server
@@ -90,21 +91,21 @@ async fn a_hundred_refused_calls_cause_one_login_and_none_goes_without_token() {
 }
 
 #[tokio::test]
-async fn a_client_with_credentials_serves_a_cluster_that_wants_none_and_notices_when_it_does() {
+async fn client_survives_authentication_being_enabled_and_disabled() {
     let cluster = Cluster::start(1).await;
-    let etcd = user(&cluster, "root", "secret").await;
+    let etcd = connect_as(&cluster, "root", "secret").await;
     etcd.put("k", "before").await.unwrap();
     cluster.enable_auth("root", "secret").await;
     etcd.put("k", "after").await.unwrap();
-    cluster.ask_any("/v3/auth/disable", json!({})).await;
-    etcd.put("k", "at last").await.unwrap();
+    cluster.api_any("/v3/auth/disable", json!({})).await;
+    etcd.put("k", "disabled again").await.unwrap();
 }
 
 #[tokio::test]
-async fn a_provider_is_asked_at_each_login_so_passwords_may_rotate() {
-    let cluster = with_tokens(Tokens::Jwt(Duration::from_secs(60))).await;
-    let asked = Arc::new(AtomicUsize::new(0));
-    let counter = asked.clone();
+async fn provider_is_called_for_each_login() {
+    let cluster = start_with_tokens(Tokens::Jwt(Duration::from_secs(60))).await;
+    let provider_calls = Arc::new(AtomicUsize::new(0));
+    let counter = provider_calls.clone();
     let etcd = Client::builder(cluster.endpoints())
         .credentials_provider(move || {
             let password = match counter.fetch_add(1, Ordering::SeqCst) {
@@ -117,13 +118,13 @@ async fn a_provider_is_asked_at_each_login_so_passwords_may_rotate() {
         .await
         .unwrap();
     let change = json!({"name": "root", "password": "rotated"});
-    cluster.ask_any("/v3/auth/user/changepw", change).await;
+    cluster.api_any("/v3/auth/user/changepw", change).await;
     etcd.put("k", "v").await.unwrap();
-    assert_eq!(asked.load(Ordering::SeqCst), 2);
+    assert_eq!(provider_calls.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test]
-async fn a_provider_that_fails_is_told_as_such() {
+async fn failing_provider_fails_connect() {
     let server = ScriptedServer::start().await;
     let refused = Client::builder([server.endpoint()])
         .credentials_provider(|| async { Err(std::io::Error::other("the vault is sealed")) })
@@ -135,19 +136,19 @@ async fn a_provider_that_fails_is_told_as_such() {
 }
 
 #[tokio::test]
-async fn a_crash_of_the_auth_actor_costs_no_call() {
+async fn auth_actor_crash_costs_no_call() {
     let server = ScriptedServer::start().await;
     server.on(AUTHENTICATE, |call| {
-        token(&format!("token-{}", call.nth)).after(Duration::from_millis(100))
+        login_reply(&format!("token-{}", call.nth)).after(Duration::from_millis(100))
     });
     server.on(PUT, |call| match call.metadata.get("token") {
-        Some(token) if token == "token-0" => token_refused(),
-        _ => written(),
+        Some(token) if token == "token-0" => invalid_token_reply(),
+        _ => put_reply(),
     });
-    let etcd = ann(&server).await;
-    let puts = puts(&etcd, 16);
-    until("a login is under way", || server.count(AUTHENTICATE) == 2).await;
+    let etcd = connect_as_ann(&server).await;
+    let puts = spawn_puts(&etcd, 16);
+    until("a login is in flight", || server.count(AUTHENTICATE) == 2).await;
     test_faults::crash_auth(&etcd);
-    all_succeed(puts).await;
+    assert_all_succeed(puts).await;
     assert!(server.count(AUTHENTICATE) <= 4);
 }

@@ -1,4 +1,4 @@
-//! Logins that go wrong: credentials that cannot be had, a cluster that is slow, an actor that crashes on the way.
+//! Logins that fail or hang: unavailable credentials, a slow cluster, a crash of the auth actor.
 
 use std::{
     sync::{
@@ -13,41 +13,40 @@ use serde_json::json;
 use testbed::{Reply, ScriptedServer, Tokens, encode};
 use tokio::time::sleep;
 
-use crate::{
-    support::{
-        auth_cluster::{AUTHENTICATE, PUT, token, token_refused, with_tokens, written},
-        wait::{hold, until},
-    },
-    watch::operations::next,
+use crate::support::{
+    auth_cluster::{AUTHENTICATE, invalid_token_reply, login_reply, start_with_tokens},
+    scripted_put::{PUT, put_reply},
+    wait::{hold, until},
+    watch_items::next_change,
 };
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
-type Given = Result<Credentials, std::io::Error>;
+type ProviderResult = Result<Credentials, std::io::Error>;
 
-fn word() -> Credentials {
+fn ann_credentials() -> Credentials {
     Credentials::password("ann", "word")
 }
 
-/// A server that lets everybody in who logs in.
-async fn server() -> ScriptedServer {
+/// Starts a server that accepts every login and every put.
+async fn start_server() -> ScriptedServer {
     let server = ScriptedServer::start().await;
-    server.on(AUTHENTICATE, |_| token("first"));
-    server.on(PUT, |_| written());
+    server.on(AUTHENTICATE, |_| login_reply("first"));
+    server.on(PUT, |_| put_reply());
     server
 }
 
 #[tokio::test]
-async fn a_provider_that_panics_costs_that_login_and_no_other() {
-    let server = server().await;
-    let asked = AtomicUsize::new(0);
+async fn panicking_provider_fails_only_its_login() {
+    let server = start_server().await;
+    let provider_calls = AtomicUsize::new(0);
     let etcd = Client::builder([server.endpoint()])
         .credentials_provider(move || {
-            let nth = asked.fetch_add(1, Ordering::SeqCst);
-            assert!(nth != 0, "at once");
+            let nth = provider_calls.fetch_add(1, Ordering::SeqCst);
+            assert!(nth != 0, "panic in the provider");
             async move {
-                assert!(nth != 1, "later");
-                Given::Ok(word())
+                assert!(nth != 1, "panic in the provider's future");
+                ProviderResult::Ok(ann_credentials())
             }
         })
         .connect_lazy()
@@ -62,29 +61,29 @@ async fn a_provider_that_panics_costs_that_login_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_is_slow_to_log_in_is_waited_for() {
-    let server = server().await;
+async fn slow_login_is_retried() {
+    let server = start_server().await;
     server.on(AUTHENTICATE, |call| match call.nth {
         0 => Reply::hang(),
         1 => Reply::status(14, "etcdserver: request timed out"),
-        _ => token("first"),
+        _ => login_reply("first"),
     });
     let etcd = Client::builder([server.endpoint()])
         .request_timeout(Duration::from_millis(500))
         .credentials_provider(|| async {
             sleep(Duration::from_millis(200)).await;
-            Given::Ok(word())
+            ProviderResult::Ok(ann_credentials())
         })
         .connect_lazy()
         .await
         .unwrap();
-    etcd.put("k", "v").timeout(LONG).await.unwrap();
+    etcd.put("k", "v").timeout(LONG_TIMEOUT).await.unwrap();
     assert!(server.count(AUTHENTICATE) >= 3);
 }
 
 #[tokio::test]
-async fn a_call_that_cannot_wait_for_a_login_was_not_sent() {
-    let server = server().await;
+async fn call_timed_out_during_login_was_not_sent() {
+    let server = start_server().await;
     server.on(AUTHENTICATE, |_| Reply::hang());
     let etcd = Client::builder([server.endpoint()])
         .request_timeout(Duration::from_millis(300))
@@ -92,31 +91,31 @@ async fn a_call_that_cannot_wait_for_a_login_was_not_sent() {
         .connect_lazy()
         .await
         .unwrap();
-    let late = etcd.put("k", "v").timeout(Duration::from_secs(1)).await;
-    let late = late.unwrap_err();
-    assert_eq!(late.kind(), ErrorKind::DeadlineExceeded, "{late}");
-    assert_eq!(late.outcome(), Outcome::NotSent);
-    assert!(late.to_string().contains("log in"), "{late}");
-    // Nobody to log in at is another matter.
+    let timed_out = etcd.put("k", "v").timeout(Duration::from_secs(1)).await;
+    let timed_out = timed_out.unwrap_err();
+    assert_eq!(timed_out.kind(), ErrorKind::DeadlineExceeded, "{timed_out}");
+    assert_eq!(timed_out.outcome(), Outcome::NotSent);
+    assert!(timed_out.to_string().contains("log in"), "{timed_out}");
+    // Without any server, the error is another one.
     drop(server);
-    let lost = etcd.put("k", "v").timeout(Duration::from_secs(1)).await;
-    assert_eq!(lost.unwrap_err().kind(), ErrorKind::Unavailable);
+    let unavailable = etcd.put("k", "v").timeout(Duration::from_secs(1)).await;
+    assert_eq!(unavailable.unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
 #[tokio::test]
-async fn a_login_that_hangs_ends_with_the_crash_of_its_actor() {
-    let server = server().await;
+async fn auth_actor_crash_cancels_hanging_login() {
+    let server = start_server().await;
     server.on(PUT, |call| match call.metadata.get("token") {
-        Some(token) if token == "first" => token_refused(),
-        _ => written(),
+        Some(token) if token == "first" => invalid_token_reply(),
+        _ => put_reply(),
     });
     server.on(AUTHENTICATE, |call| match call.nth {
-        0 => token("first"),
+        0 => login_reply("first"),
         1 => Reply::hang(),
-        _ => token("second"),
+        _ => login_reply("second"),
     });
     let etcd = Client::builder([server.endpoint()])
-        .request_timeout(LONG)
+        .request_timeout(LONG_TIMEOUT)
         .credentials("ann", "word")
         .connect()
         .await
@@ -125,24 +124,24 @@ async fn a_login_that_hangs_ends_with_the_crash_of_its_actor() {
     until("a login hangs", || server.count(AUTHENTICATE) == 2).await;
     test_faults::crash_auth(&etcd);
     put.await.unwrap().unwrap();
-    until("it was given up", || server.cancelled() == 1).await;
+    until("the hanging login is cancelled", || server.cancelled() == 1).await;
     assert_eq!(server.count(AUTHENTICATE), 3);
 }
 
 #[test]
-fn a_client_that_is_dropped_forgets_how_it_logged_in() {
+fn dropped_client_drops_its_provider() {
     actix_rt::System::new().block_on(async {
-        let server = server().await;
+        let server = start_server().await;
         let secret = Arc::new(());
-        let kept = Arc::downgrade(&secret);
+        let provider = Arc::downgrade(&secret);
         let etcd = Client::builder([server.endpoint()])
-            // It is to be replaced one day, which is no reason to stay.
+            // The scheduled renewal of the token must not keep the provider alive.
             .token_lifetime(Duration::from_secs(600))
             .credentials_provider(move || {
-                let kept = secret.clone();
+                let captured = secret.clone();
                 async move {
-                    drop(kept);
-                    Given::Ok(word())
+                    drop(captured);
+                    ProviderResult::Ok(ann_credentials())
                 }
             })
             .on_current_arbiter()
@@ -151,23 +150,23 @@ fn a_client_that_is_dropped_forgets_how_it_logged_in() {
             .unwrap();
         etcd.put("k", "v").await.unwrap();
         drop(etcd);
-        until("it is forgotten", || kept.strong_count() == 0).await;
+        until("the provider is dropped", || provider.strong_count() == 0).await;
     });
 }
 
 #[tokio::test]
-async fn a_watch_waits_for_credentials_that_cannot_be_had_for_a_while() {
+async fn watch_waits_for_unavailable_credentials() {
     let ttl = Duration::from_secs(1);
-    let cluster = with_tokens(Tokens::Simple(ttl)).await;
-    let (sealed, asked) = (
+    let cluster = start_with_tokens(Tokens::Simple(ttl)).await;
+    let (sealed, provider_calls) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicUsize::new(0)),
     );
-    let (vault, counter) = (sealed.clone(), asked.clone());
+    let (is_sealed, counter) = (sealed.clone(), provider_calls.clone());
     let etcd = Client::builder(cluster.endpoints())
         .credentials_provider(move || {
             counter.fetch_add(1, Ordering::SeqCst);
-            let sealed = vault.load(Ordering::SeqCst);
+            let sealed = is_sealed.load(Ordering::SeqCst);
             async move {
                 if sealed {
                     return Err(std::io::Error::other("the vault is sealed"));
@@ -180,17 +179,20 @@ async fn a_watch_waits_for_credentials_that_cannot_be_had_for_a_while() {
         .unwrap();
     let mut watch = etcd.watch("k").await.unwrap();
     sealed.store(true, Ordering::SeqCst);
-    let before = asked.load(Ordering::SeqCst);
+    let before = provider_calls.load(Ordering::SeqCst);
     hold(ttl * 2 + Duration::from_millis(500)).await;
     cluster.member(0).client_link().reset_now();
-    until("it is asked again and again", || {
-        asked.load(Ordering::SeqCst) >= before + 3
+    until("the provider is called repeatedly", || {
+        provider_calls.load(Ordering::SeqCst) >= before + 3
     })
     .await;
-    let early = etcd.watch("k").await.unwrap_err();
-    assert!(early.to_string().contains("the vault is sealed"), "{early}");
+    let refused = etcd.watch("k").await.unwrap_err();
+    assert!(
+        refused.to_string().contains("the vault is sealed"),
+        "{refused}"
+    );
     sealed.store(false, Ordering::SeqCst);
     let put = json!({"key": encode("k"), "value": encode("v")});
-    cluster.ask_any("/v3/kv/put", put).await;
-    assert_eq!(next(&mut watch).await.1, ["k"]);
+    cluster.api_any("/v3/kv/put", put).await;
+    assert_eq!(next_change(&mut watch).await.1, ["k"]);
 }

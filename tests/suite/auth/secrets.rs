@@ -1,54 +1,55 @@
-//! Passwords, keys and tokens are in no line that is logged, at any level, by any crate.
+//! Passwords, keys and tokens appear in no log line, at any level, of any crate.
 
-use std::{env, process::Command};
+use std::env;
 
 use actix::Actor;
 use actix_etcd::{Client, Etcd, auth::users};
 use testbed::{Reply, ScriptedServer};
 use tracing_subscriber::{filter::LevelFilter, fmt::format::FmtSpan};
 
-use crate::support::auth_cluster::{AUTHENTICATE, PUT, token, token_refused, written};
+use crate::support::{
+    auth_cluster::{AUTHENTICATE, invalid_token_reply, login_reply},
+    process_isolation::{ChildTest, child_test},
+    scripted_put::{PUT, put_reply},
+};
 
 const CHILD: &str = "ACTIX_ETCD_SECRETS_CHILD";
 
-/// All that a story left behind.
-struct Left {
-    /// What was logged on any thread by any crate, spans and their fields among it.
+/// Everything that a child process printed.
+struct CapturedOutput {
+    /// Log lines of all threads and crates, including spans and their fields.
     log: String,
-    /// What the story gave: things as they show themselves.
-    said: String,
+    /// Texts returned by the scenario: debug and display output.
+    shown: String,
 }
 
-/// Tells a story in a process of its own, as what is logged is a matter of the whole process; there, `None`. The story
-/// is given what the process was given.
-fn logged<F>(test: &str, given: &str, story: impl FnOnce(String) -> F) -> Option<Left>
+/// Runs `scenario` with `argument` in a child process, because a process has only one logger. Returns `None` in the
+/// child process.
+fn run_in_child<F>(
+    test: ChildTest,
+    argument: &str,
+    scenario: impl FnOnce(String) -> F,
+) -> Option<CapturedOutput>
 where
     F: Future<Output = String>,
 {
-    if let Ok(given) = env::var(CHILD) {
-        // Records of the crate `log` come in, too.
+    if let Ok(argument) = env::var(CHILD) {
+        // Captures records of the `log` crate as well.
         tracing_subscriber::fmt()
             .with_max_level(LevelFilter::TRACE)
             .with_span_events(FmtSpan::FULL)
             .with_ansi(false)
             .with_writer(std::io::stderr)
             .init();
-        println!("{}", actix_rt::System::new().block_on(story(given)));
+        println!("{}", actix_rt::System::new().block_on(scenario(argument)));
         return None;
     }
-    let child = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "--nocapture", &format!("auth::secrets::{test}")])
-        .env(CHILD, given)
-        .output()
-        .unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    let left = Left {
-        log: text(child.stderr),
-        said: text(child.stdout),
-    };
-    let passed = child.status.success() && left.said.contains("1 passed");
-    assert!(passed, "{}", left.said);
-    Some(left)
+    let child = test.env(CHILD, argument).run();
+    assert!(child.passed, "{}", child.stdout);
+    Some(CapturedOutput {
+        log: child.stderr,
+        shown: child.stdout,
+    })
 }
 
 #[cfg(feature = "tls")]
@@ -56,21 +57,21 @@ fn is_child() -> bool {
     env::var_os(CHILD).is_some()
 }
 
-impl Left {
-    fn assert_silent(&self, secrets: &[&str]) {
-        assert_silent(&self.log, secrets);
-        assert_silent(&self.said, secrets);
+impl CapturedOutput {
+    fn assert_hidden(&self, secrets: &[&str]) {
+        assert_hidden(&self.log, secrets);
+        assert_hidden(&self.shown, secrets);
     }
 
-    /// Otherwise it would be no wonder that there is no secret in it.
+    /// Asserts that the log was captured: an empty log would contain no secret either.
     fn assert_logged(&self, parts: &[&str]) {
         for part in parts {
-            assert!(self.log.contains(part), "{part} was not captured");
+            assert!(self.log.contains(part), "{part} was not logged");
         }
     }
 }
 
-fn assert_silent(text: &str, secrets: &[&str]) {
+fn assert_hidden(text: &str, secrets: &[&str]) {
     for secret in secrets {
         let line = text.lines().find(|line| line.contains(secret));
         assert_eq!(line, None);
@@ -78,23 +79,24 @@ fn assert_silent(text: &str, secrets: &[&str]) {
 }
 
 #[test]
-fn logging_in_and_renewing_a_token_shows_neither_password_nor_token() {
-    let test = "logging_in_and_renewing_a_token_shows_neither_password_nor_token";
-    let left = logged(test, "", |_| async {
+fn login_and_renewal_show_no_secret() {
+    let output = run_in_child(child_test!(), "", |_| async {
         let server = ScriptedServer::start().await;
-        server.on(AUTHENTICATE, |call| token(&format!("sesame-{}", call.nth)));
+        server.on(AUTHENTICATE, |call| {
+            login_reply(&format!("sesame-{}", call.nth))
+        });
         server.on(PUT, |call| match call.metadata["token"].as_bytes() {
-            b"sesame-0" => token_refused(),
-            _ => written(),
+            b"sesame-0" => invalid_token_reply(),
+            _ => put_reply(),
         });
         let builder = Client::builder([server.endpoint()]).credentials("ann", "swordfish");
         let shown = format!("{builder:?}");
         let etcd = builder.connect().await.unwrap();
         etcd.put("k", "v").await.unwrap();
         assert_eq!(server.count(AUTHENTICATE), 2);
-        // What cannot be sent is not shown either.
-        server.on(AUTHENTICATE, |_| token("sesame\n"));
-        server.on(PUT, |_| token_refused());
+        // A token that cannot be sent as metadata is not shown either.
+        server.on(AUTHENTICATE, |_| login_reply("sesame\n"));
+        server.on(PUT, |_| invalid_token_reply());
         let refused = etcd.put("k", "v").await.unwrap_err();
         server.on(AUTHENTICATE, |_| {
             Reply::status(
@@ -102,26 +104,30 @@ fn logging_in_and_renewing_a_token_shows_neither_password_nor_token() {
                 "etcdserver: authentication failed, invalid user ID or password",
             )
         });
-        let wrong = etcd.put("k", "v").await.unwrap_err();
-        let shown = format!("{shown} {etcd:?} {refused} {refused:?} {wrong} {wrong:?}");
+        let wrong_password = etcd.put("k", "v").await.unwrap_err();
+        let shown =
+            format!("{shown} {etcd:?} {refused} {refused:?} {wrong_password} {wrong_password:?}");
         etcd.shutdown().await;
         shown
     });
-    let Some(left) = left else { return };
-    left.assert_logged(&["logging in", "cannot log in", "h2::", "cannot be sent"]);
-    left.assert_silent(&["swordfish", "sesame"]);
+    let Some(output) = output else { return };
+    output.assert_logged(&["logging in", "cannot log in", "h2::", "cannot be sent"]);
+    output.assert_hidden(&["swordfish", "sesame"]);
 }
 
 #[tokio::test]
-async fn a_password_in_an_endpoint_is_refused_and_shown_nowhere() {
+async fn password_in_endpoint_is_refused_and_hidden() {
     let server = ScriptedServer::start().await;
-    let mistaken = server.endpoint().replace("//", "//ann:swordfish@");
-    let builder = Client::builder([&mistaken]);
+    let endpoint_with_password = server.endpoint().replace("//", "//ann:swordfish@");
+    let builder = Client::builder([&endpoint_with_password]);
     let shown = format!("{builder:?}");
     let refused = builder.connect_lazy().await.unwrap_err();
     let etcd = Client::connect([server.endpoint()]).await.unwrap();
-    let changed = etcd.set_endpoints([&mistaken]).await.unwrap_err();
-    let status = etcd.maintenance().status().at(&mistaken);
+    let changed = etcd
+        .set_endpoints([&endpoint_with_password])
+        .await
+        .unwrap_err();
+    let status = etcd.maintenance().status().at(&endpoint_with_password);
     let shown = format!("{shown} {refused:?} {changed} {status:?} {status:#?}");
     let added = etcd.cluster().add(["ann:swordfish@10.0.0.4:2380"]).await;
     let shown = format!(
@@ -129,14 +135,13 @@ async fn a_password_in_an_endpoint_is_refused_and_shown_nowhere() {
         status.await.unwrap_err(),
         added.unwrap_err()
     );
-    assert_silent(&shown, &["swordfish"]);
+    assert_hidden(&shown, &["swordfish"]);
     assert!(shown.contains("<hidden>@"), "{shown}");
 }
 
 #[test]
-fn administration_shows_no_password_not_even_as_a_message_to_the_actor() {
-    let test = "administration_shows_no_password_not_even_as_a_message_to_the_actor";
-    let left = logged(test, "", |_| async {
+fn user_administration_shows_no_password() {
+    let output = run_in_child(child_test!(), "", |_| async {
         let server = ScriptedServer::start().await;
         let etcd = Client::connect([server.endpoint()]).await.unwrap();
         let actor = Etcd::new(etcd.clone()).start();
@@ -154,9 +159,9 @@ fn administration_shows_no_password_not_even_as_a_message_to_the_actor() {
         etcd.shutdown().await;
         shown.join(" ")
     });
-    let Some(left) = left else { return };
-    left.assert_logged(&["UserAdd", "UserChangePassword"]);
-    left.assert_silent(&["swordfish"]);
+    let Some(output) = output else { return };
+    output.assert_logged(&["UserAdd", "UserChangePassword"]);
+    output.assert_hidden(&["swordfish"]);
 }
 
 #[cfg(feature = "tls")]
@@ -166,8 +171,10 @@ mod keys {
     use actix_etcd::{Client, TlsOptions};
     use testbed::{Authority, Cluster, Tls};
 
-    /// Tries what is in a folder: keys that fit and keys that do not.
-    async fn tried(folder: PathBuf) -> String {
+    use crate::support::process_isolation::child_test;
+
+    /// ConnectionMode with the matching and the wrong keys of a folder. Returns all texts that were shown.
+    async fn connect_with_keys(folder: PathBuf) -> String {
         let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
         let builder = |certificate: &str, key: &str| {
             let options = TlsOptions::new()
@@ -195,9 +202,9 @@ mod keys {
     }
 
     #[test]
-    fn a_failure_of_tls_shows_no_key() {
-        let (authority, stranger) = (Authority::new(), Authority::new());
-        let (own, foreign) = (authority.client("ann"), stranger.client("ann"));
+    fn tls_failure_shows_no_key() {
+        let (authority, other_authority) = (Authority::new(), Authority::new());
+        let (own, foreign) = (authority.client("ann"), other_authority.client("ann"));
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let builder = Cluster::builder().tls(Tls::mutual(&authority));
         let cluster = (!super::is_child()).then(|| runtime.block_on(builder.start()));
@@ -215,15 +222,16 @@ mod keys {
                 fs::write(cluster.folder().join(name), text).unwrap();
             }
         }
-        let test = "keys::a_failure_of_tls_shows_no_key";
-        let left = super::logged(test, &folder, |folder| tried(folder.into()));
-        let Some(left) = left else { return };
-        left.assert_logged(&["rustls::", "h2::", "client certificate"]);
+        let output = super::run_in_child(child_test!(), &folder, |folder| {
+            connect_with_keys(folder.into())
+        });
+        let Some(output) = output else { return };
+        output.assert_logged(&["rustls::", "h2::", "client certificate"]);
         for certificate in [&own, &foreign] {
             let lines = certificate.key.lines();
             let lines: Vec<&str> = lines.filter(|line| !line.contains('-')).collect();
             assert!(lines.len() > 1);
-            left.assert_silent(&lines);
+            output.assert_hidden(&lines);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Tokens that end: replaced before that where their end is known, and without anybody noticing where it is not.
+//! Renewal of tokens: before expiry if the client knows the expiry, otherwise after a refusal.
 
 use std::{
     sync::{
@@ -13,253 +13,266 @@ use testbed::{Cluster, Reply, ScriptedServer, Tokens, encode};
 use tokio::time::{Instant, sleep};
 use tokio_stream::StreamExt;
 
-use crate::{
-    support::{
-        auth_cluster::{
-            AUTHENTICATE, PUT, all_succeed, ann, handled, logins, no_user, puts, root, secured,
-            token, with_tokens, written,
-        },
-        wait::{hold, until, until_async},
+use crate::support::{
+    auth_cluster::{
+        AUTHENTICATE, assert_all_succeed, connect_as_ann, connect_as_root, handled_count,
+        login_count, login_reply, missing_token_reply, spawn_puts, start_with_auth,
+        start_with_tokens,
     },
-    watch::operations::{item, next},
+    scripted_put::{PUT, put_reply},
+    wait::{hold, until, until_async},
+    watch_items::{next_change, next_item},
 };
 
-/// Requests that were refused for their token.
-async fn refusals(cluster: &Cluster) -> u64 {
-    handled(cluster, r#"grpc_code="Unauthenticated""#).await
+/// Returns the number of requests that were refused because of their token.
+async fn refused_count(cluster: &Cluster) -> u64 {
+    handled_count(cluster, r#"grpc_code="Unauthenticated""#).await
 }
 
-/// A token is used for two thirds of its life at least, of which etcd cuts off up to a second, and is replaced once.
-async fn assert_frugal(cluster: &Cluster, before: u64, ttl: Duration, started: Instant) {
-    let shortest = (ttl.saturating_sub(Duration::from_secs(1)) * 2 / 3).as_millis();
-    let most = started.elapsed().as_millis() / shortest + 1;
-    let logins = u128::from(logins(cluster).await - before);
-    assert!(logins <= most, "{logins} logins, {most} at the most");
+/// Asserts that every token was used for at least two thirds of its lifetime, which etcd shortens by up to a second.
+async fn assert_few_logins(cluster: &Cluster, before: u64, ttl: Duration, started: Instant) {
+    let shortest_use = (ttl.saturating_sub(Duration::from_secs(1)) * 2 / 3).as_millis();
+    let max_logins = started.elapsed().as_millis() / shortest_use + 1;
+    let logins = u128::from(login_count(cluster).await - before);
+    assert!(
+        logins <= max_logins,
+        "{logins} logins, at most {max_logins} expected"
+    );
 }
 
-/// A token that ends then, as a JWT tells it. Nobody here looks at the signature.
-fn jwt(nth: usize, life: Duration) -> String {
+/// Returns a JWT with this lifetime. Its signature, which is not checked, is the number of the login.
+fn jwt(login: usize, lifetime: Duration) -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let end = (now.unwrap() + life).as_secs_f64();
+    let expiry = (now.unwrap() + lifetime).as_secs_f64();
     let part = |text: String| encode(text).replace(['+', '/', '='], "");
     format!(
-        "{}.{}.{nth}",
+        "{}.{}.{login}",
         part("{}".to_owned()),
-        part(format!(r#"{{"username":"ann","exp":{end}}}"#))
+        part(format!(r#"{{"username":"ann","exp":{expiry}}}"#))
     )
 }
 
 #[tokio::test]
-async fn a_token_that_tells_its_end_is_never_refused() {
-    // A quarter of it is what a login may take, on a busy machine with three members.
+async fn jwt_is_renewed_before_expiry() {
+    // Long enough that a login may take a quarter of it, on a busy machine with three members.
     let ttl = Duration::from_secs(12);
-    let cluster = secured(Cluster::builder().members(3).tokens(Tokens::Jwt(ttl))).await;
-    let etcd = root(&cluster).await;
-    let (tokens, refused) = (logins(&cluster).await, refusals(&cluster).await);
+    let cluster = start_with_auth(Cluster::builder().members(3).tokens(Tokens::Jwt(ttl))).await;
+    let etcd = connect_as_root(&cluster).await;
+    let (logins_before, refused_before) =
+        (login_count(&cluster).await, refused_count(&cluster).await);
     let started = Instant::now();
     let lease = etcd.lease(Duration::from_secs(3)).keep_alive().await;
     let lease = lease.unwrap();
-    let mut renewed = lease.events();
+    let mut lease_events = lease.events();
     let mut watch = etcd.watch("k/").prefix().status_events().await.unwrap();
-    let enough = Arc::new(AtomicBool::new(false));
-    let load: Vec<_> = (0..4)
+    let stop = Arc::new(AtomicBool::new(false));
+    let readers: Vec<_> = (0..4)
         .map(|reader| {
-            let (etcd, enough) = (etcd.clone(), enough.clone());
+            let (etcd, stop) = (etcd.clone(), stop.clone());
             tokio::spawn(async move {
-                while !enough.load(Ordering::SeqCst) {
+                while !stop.load(Ordering::SeqCst) {
                     etcd.get(format!("k/{reader}")).await.unwrap();
                     sleep(Duration::from_millis(20)).await;
                 }
             })
         })
         .collect();
-    // Three tokens: each time, streams are opened anew, and watches come onto the streams there are.
-    for token in 1..=3 {
-        until_async("a token is replaced", async || {
-            logins(&cluster).await - tokens >= token
+    // After each of three renewals, streams are reopened and a watch is added to an existing stream.
+    for renewals in 1..=3 {
+        until_async("the token is replaced", async || {
+            login_count(&cluster).await - logins_before >= renewals
         })
         .await;
         for member in cluster.members() {
             member.client_link().reset_now();
         }
-        let mut newcomer = etcd.watch("k/").prefix().await.unwrap();
+        let mut new_watch = etcd.watch("k/").prefix().await.unwrap();
         until_async("a write arrives", async || {
             etcd.put("k/0", "v").await.is_ok()
         })
         .await;
-        next(&mut newcomer).await;
-        while !matches!(item(&mut watch).await, WatchEvent::Events(_)) {}
-        while !matches!(renewed.next().await, Some(LeaseEvent::Renewed { .. })) {}
+        next_change(&mut new_watch).await;
+        while !matches!(next_item(&mut watch).await, WatchEvent::Events(_)) {}
+        while !matches!(lease_events.next().await, Some(LeaseEvent::Renewed { .. })) {}
     }
-    enough.store(true, Ordering::SeqCst);
-    for reader in load {
+    stop.store(true, Ordering::SeqCst);
+    for reader in readers {
         reader.await.unwrap();
     }
-    assert_eq!(refusals(&cluster).await - refused, 0);
-    assert_frugal(&cluster, tokens, ttl, started).await;
+    assert_eq!(refused_count(&cluster).await - refused_before, 0);
+    assert_few_logins(&cluster, logins_before, ttl, started).await;
 }
 
 #[tokio::test]
-async fn a_lease_is_kept_over_the_ends_of_tokens() {
-    let cluster = with_tokens(Tokens::Jwt(Duration::from_secs(5))).await;
-    let etcd = root(&cluster).await;
-    let (tokens, refused) = (logins(&cluster).await, refusals(&cluster).await);
+async fn lease_outlives_its_tokens() {
+    let cluster = start_with_tokens(Tokens::Jwt(Duration::from_secs(5))).await;
+    let etcd = connect_as_root(&cluster).await;
+    let (logins_before, refused_before) =
+        (login_count(&cluster).await, refused_count(&cluster).await);
     let lease = etcd.lease(Duration::from_secs(3)).keep_alive().await;
     let lease = lease.unwrap();
     let mut events = lease.events();
-    while logins(&cluster).await - tokens < 3 {
+    while login_count(&cluster).await - logins_before < 3 {
         let event = events.next().await;
         assert!(
             matches!(event, Some(LeaseEvent::Renewed { .. })),
             "{event:?}"
         );
     }
-    assert_eq!(refusals(&cluster).await - refused, 0);
+    assert_eq!(refused_count(&cluster).await - refused_before, 0);
 }
 
 #[tokio::test]
-async fn a_change_of_users_costs_one_login_and_no_call() {
-    let cluster = with_tokens(Tokens::Jwt(Duration::from_secs(600))).await;
-    let etcd = root(&cluster).await;
-    let before = logins(&cluster).await;
+async fn user_change_costs_one_login() {
+    let cluster = start_with_tokens(Tokens::Jwt(Duration::from_secs(600))).await;
+    let etcd = connect_as_root(&cluster).await;
+    let before = login_count(&cluster).await;
     for round in 0..5_u8 {
-        // The testbed logs in anew, too: it is refused as everybody is.
+        // The testbed logs in again as well, because its token is refused, too.
         let name = format!("user-{round}");
         cluster.add_user(&name, "word", None).await;
-        all_succeed(puts(&etcd, 64)).await;
+        assert_all_succeed(spawn_puts(&etcd, 64)).await;
     }
-    let logins = logins(&cluster).await - before;
+    let logins = login_count(&cluster).await - before;
     assert!((5..=11).contains(&logins), "{logins} logins");
 }
 
 #[tokio::test]
-async fn a_simple_token_is_replaced_in_time_where_its_lifetime_is_told() {
+async fn simple_token_with_known_lifetime_is_renewed() {
     let ttl = Duration::from_secs(4);
-    let cluster = with_tokens(Tokens::Simple(ttl)).await;
+    let cluster = start_with_tokens(Tokens::Simple(ttl)).await;
     let etcd = Client::builder(cluster.endpoints())
         .credentials("root", "secret")
         .token_lifetime(ttl)
         .connect()
         .await
         .unwrap();
-    let (tokens, refused) = (logins(&cluster).await, refusals(&cluster).await);
-    for token in 1..=2 {
-        // Used until then: one that nobody takes along is let go, and the server sees the next login before the client.
-        until_async("it is replaced", async || {
+    let (logins_before, refused_before) =
+        (login_count(&cluster).await, refused_count(&cluster).await);
+    for renewals in 1..=2 {
+        // The token is used meanwhile: an unused token is discarded instead of renewed. The server counts the login
+        // before the client has the new token.
+        until_async("the token is replaced", async || {
             etcd.get("k").await.unwrap();
-            logins(&cluster).await - tokens >= token
+            login_count(&cluster).await - logins_before >= renewals
         })
         .await;
     }
     etcd.get("k").await.unwrap();
-    assert_eq!(refusals(&cluster).await - refused, 0);
+    assert_eq!(refused_count(&cluster).await - refused_before, 0);
 }
 
-/// Which token the last put took along, by the number of its login.
-fn last_token(server: &ScriptedServer) -> usize {
+/// Returns the login number of the token in the last put.
+fn last_token_login(server: &ScriptedServer) -> usize {
     let put = server.calls(PUT).pop().unwrap();
     let token = put.metadata["token"].to_str().unwrap();
     token.rsplit('.').next().unwrap().parse().unwrap()
 }
 
-/// A scripted member whose tokens last that long, and that takes only the last one.
-async fn short_lived(life: Duration) -> ScriptedServer {
+/// Starts a server that issues tokens with this lifetime and requires a token for puts.
+async fn start_with_lifetime(lifetime: Duration) -> ScriptedServer {
     let server = ScriptedServer::start().await;
-    server.on(AUTHENTICATE, move |call| token(&jwt(call.nth, life)));
+    server.on(AUTHENTICATE, move |call| {
+        login_reply(&jwt(call.nth, lifetime))
+    });
     server.on(PUT, |call| match call.metadata.get("token") {
-        None => no_user(),
-        Some(_) => written(),
+        None => missing_token_reply(),
+        Some(_) => put_reply(),
     });
     server
 }
 
 #[tokio::test]
-async fn who_does_nothing_does_not_log_in_again_either() {
-    let life = Duration::from_secs(2);
-    let server = short_lived(life).await;
-    let etcd = ann(&server).await;
+async fn idle_client_does_not_renew_token() {
+    let lifetime = Duration::from_secs(2);
+    let server = start_with_lifetime(lifetime).await;
+    let etcd = connect_as_ann(&server).await;
     etcd.put("k", "v").await.unwrap();
-    until("the token that was used is replaced", || {
+    until("the used token is replaced", || {
         server.count(AUTHENTICATE) == 2
     })
     .await;
-    hold(life * 3).await;
-    assert_eq!(server.count(AUTHENTICATE), 2, "nobody needs a third one");
+    hold(lifetime * 3).await;
+    assert_eq!(
+        server.count(AUTHENTICATE),
+        2,
+        "an unused token must not be renewed"
+    );
     etcd.put("k", "v").await.unwrap();
     assert_eq!(server.count(AUTHENTICATE), 3);
-    assert_eq!(last_token(&server), 2, "the one that was let go was used");
+    assert_eq!(last_token_login(&server), 2, "a discarded token was used");
 }
 
 #[tokio::test]
-async fn calls_use_the_old_token_until_the_new_one_is_there() {
-    let life = Duration::from_secs(4);
+async fn calls_use_old_token_during_renewal() {
+    let lifetime = Duration::from_secs(4);
     let server = ScriptedServer::start().await;
     server.on(AUTHENTICATE, move |call| {
         let delay = if call.nth == 0 { 0 } else { 1500 };
-        token(&jwt(call.nth, life)).after(Duration::from_millis(delay))
+        login_reply(&jwt(call.nth, lifetime)).after(Duration::from_millis(delay))
     });
-    server.on(PUT, |_| written());
-    let etcd = ann(&server).await;
-    until_async("the next login is under way", async || {
+    server.on(PUT, |_| put_reply());
+    let etcd = connect_as_ann(&server).await;
+    until_async("the next login is in flight", async || {
         etcd.put("k", "v").await.unwrap();
         server.count(AUTHENTICATE) == 2
     })
     .await;
     etcd.put("k", "meanwhile").await.unwrap();
-    assert_eq!(last_token(&server), 0);
+    assert_eq!(last_token_login(&server), 0);
     until_async("the new token is used", async || {
         etcd.put("k", "v").await.unwrap();
-        last_token(&server) == 1
+        last_token_login(&server) == 1
     })
     .await;
 }
 
 #[tokio::test]
-async fn tokens_that_end_as_soon_as_they_arrive_are_used_until_they_are_refused() {
+async fn token_expired_on_arrival_is_used_until_refused() {
     let server = ScriptedServer::start().await;
     server.on(AUTHENTICATE, |call| {
-        let life = Duration::from_millis(400);
-        token(&jwt(call.nth, life)).after(Duration::from_millis(300))
+        let lifetime = Duration::from_millis(400);
+        login_reply(&jwt(call.nth, lifetime)).after(Duration::from_millis(300))
     });
-    server.on(PUT, |_| written());
-    let etcd = ann(&server).await;
-    all_succeed(puts(&etcd, 16)).await;
+    server.on(PUT, |_| put_reply());
+    let etcd = connect_as_ann(&server).await;
+    assert_all_succeed(spawn_puts(&etcd, 16)).await;
     hold(Duration::from_secs(1)).await;
-    all_succeed(puts(&etcd, 16)).await;
-    assert_eq!(server.count(AUTHENTICATE), 1, "nobody refused it");
+    assert_all_succeed(spawn_puts(&etcd, 16)).await;
+    assert_eq!(server.count(AUTHENTICATE), 1, "the token was not refused");
 }
 
 #[tokio::test]
-async fn a_login_ahead_of_time_that_fails_is_tried_again_and_disturbs_nobody() {
-    let life = Duration::from_secs(3);
+async fn failed_renewal_is_retried() {
+    let lifetime = Duration::from_secs(3);
     let server = ScriptedServer::start().await;
     server.on(AUTHENTICATE, move |call| match call.nth {
         1 => Reply::status(
             3,
             "etcdserver: authentication failed, invalid user ID or password",
         ),
-        nth => token(&jwt(nth, life)),
+        nth => login_reply(&jwt(nth, lifetime)),
     });
-    server.on(PUT, |_| written());
-    let etcd = ann(&server).await;
-    until_async("the third login is the good one", async || {
+    server.on(PUT, |_| put_reply());
+    let etcd = connect_as_ann(&server).await;
+    until_async("the token of the third login is used", async || {
         etcd.put("k", "v").await.unwrap();
-        last_token(&server) == 2
+        last_token_login(&server) == 2
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_provider_of_tokens_is_asked_before_the_last_one_ends() {
+async fn token_provider_is_called_before_expiry() {
     let server = ScriptedServer::start().await;
-    server.on(PUT, |_| written());
-    let asked = Arc::new(AtomicUsize::new(0));
-    let counter = asked.clone();
+    server.on(PUT, |_| put_reply());
+    let provider_calls = Arc::new(AtomicUsize::new(0));
+    let counter = provider_calls.clone();
     let first = jwt(0, Duration::from_secs(3));
     let etcd = Client::builder([server.endpoint()])
         .credentials_provider(move || {
             let token = match counter.fetch_add(1, Ordering::SeqCst) {
-                // It has no other one yet.
+                // The provider has no newer token yet.
                 0 | 1 => first.clone(),
                 _ => jwt(1, Duration::from_secs(600)),
             };
@@ -270,20 +283,20 @@ async fn a_provider_of_tokens_is_asked_before_the_last_one_ends() {
         .unwrap();
     until_async("the next token is used", async || {
         etcd.put("k", "v").await.unwrap();
-        last_token(&server) == 1
+        last_token_login(&server) == 1
     })
     .await;
-    assert_eq!(asked.load(Ordering::SeqCst), 3);
+    assert_eq!(provider_calls.load(Ordering::SeqCst), 3);
 }
 
 #[tokio::test]
-async fn a_provider_may_give_a_token_again_that_was_let_go_and_never_refused() {
-    let life = Duration::from_secs(2);
+async fn provider_may_return_discarded_token() {
+    let lifetime = Duration::from_secs(2);
     let server = ScriptedServer::start().await;
-    server.on(PUT, |_| written());
-    let tokens = [jwt(0, life), jwt(1, life * 2)];
-    let asked = Arc::new(AtomicUsize::new(0));
-    let counter = asked.clone();
+    server.on(PUT, |_| put_reply());
+    let tokens = [jwt(0, lifetime), jwt(1, lifetime * 2)];
+    let provider_calls = Arc::new(AtomicUsize::new(0));
+    let counter = provider_calls.clone();
     let etcd = Client::builder([server.endpoint()])
         .credentials_provider(move || {
             let nth = counter.fetch_add(1, Ordering::SeqCst);
@@ -293,30 +306,30 @@ async fn a_provider_may_give_a_token_again_that_was_let_go_and_never_refused() {
         .connect()
         .await
         .unwrap();
-    until("the second one is there", || {
-        asked.load(Ordering::SeqCst) == 2
+    until("the second token is requested", || {
+        provider_calls.load(Ordering::SeqCst) == 2
     })
     .await;
-    // Nobody uses that one: it is let go some time before its end.
-    hold(life * 2).await;
-    assert_eq!(asked.load(Ordering::SeqCst), 2);
+    // The second token is unused, so the client discards it before it expires.
+    hold(lifetime * 2).await;
+    assert_eq!(provider_calls.load(Ordering::SeqCst), 2);
     etcd.put("k", "v").await.unwrap();
-    assert_eq!(asked.load(Ordering::SeqCst), 3);
-    assert_eq!(last_token(&server), 1);
+    assert_eq!(provider_calls.load(Ordering::SeqCst), 3);
+    assert_eq!(last_token_login(&server), 1);
 }
 
 #[tokio::test]
-async fn a_crash_of_the_auth_actor_does_not_make_it_forget_the_end_of_a_token() {
-    let server = short_lived(Duration::from_secs(3)).await;
-    let etcd = ann(&server).await;
+async fn auth_actor_crash_keeps_token_expiry() {
+    let server = start_with_lifetime(Duration::from_secs(3)).await;
+    let etcd = connect_as_ann(&server).await;
     etcd.put("k", "v").await.unwrap();
     test_faults::crash_auth(&etcd);
     until("the token is replaced", || server.count(AUTHENTICATE) == 2).await;
 }
 
 #[tokio::test]
-async fn a_token_made_elsewhere_is_used_and_its_end_is_told() {
-    let cluster = with_tokens(Tokens::Jwt(Duration::from_secs(5))).await;
+async fn external_token_works_until_expiry() {
+    let cluster = start_with_tokens(Tokens::Jwt(Duration::from_secs(5))).await;
     let login = serde_json::json!({"name": "root", "password": "secret"});
     let login = cluster.api(0, "/v3/auth/authenticate", login).await;
     let login = login.unwrap();
@@ -325,8 +338,8 @@ async fn a_token_made_elsewhere_is_used_and_its_end_is_told() {
     assert!(!format!("{builder:?}").contains(jwt));
     let etcd = builder.connect().await.unwrap();
     etcd.put("k", "v").await.unwrap();
-    until_async("it ends", async || etcd.get("k").await.is_err()).await;
-    let ended = etcd.get("k").await.unwrap_err();
-    assert_eq!(ended.kind(), ErrorKind::InvalidAuthToken);
-    assert!(!format!("{ended} {ended:?}").contains(jwt));
+    until_async("the token expires", async || etcd.get("k").await.is_err()).await;
+    let expired = etcd.get("k").await.unwrap_err();
+    assert_eq!(expired.kind(), ErrorKind::InvalidAuthToken);
+    assert!(!format!("{expired} {expired:?}").contains(jwt));
 }

@@ -1,14 +1,14 @@
-//! Where a client can be used from, and what it can reach.
+//! Runtimes a client works on, addresses it connects to, and members that are down at first.
 
 use std::time::Duration;
 
 use actix_etcd::{Client, balancer::ConnectivityState};
 use testbed::{Cluster, Fault};
 
-use crate::support::{skipped::not_checked, wait::until};
+use crate::support::{skipped_check::report_skipped, wait::until};
 
-/// One use of a client, the same from everywhere.
-async fn use_it(endpoints: Vec<String>, on_arbiter: bool) {
+/// ConnectionMode, puts and gets a key, and shuts down.
+async fn put_and_get(endpoints: Vec<String>, on_arbiter: bool) {
     let mut builder = Client::builder(endpoints);
     if on_arbiter {
         builder = builder.on_current_arbiter();
@@ -20,30 +20,30 @@ async fn use_it(endpoints: Vec<String>, on_arbiter: bool) {
 }
 
 #[test]
-fn it_works_from_every_kind_of_runtime() {
-    let helper = tokio::runtime::Runtime::new().unwrap();
-    let cluster = helper.block_on(Cluster::start(1));
+fn client_works_on_every_runtime() {
+    let cluster_runtime = tokio::runtime::Runtime::new().unwrap();
+    let cluster = cluster_runtime.block_on(Cluster::start(1));
     let endpoints = cluster.endpoints();
 
-    let current = tokio::runtime::Builder::new_current_thread()
+    let current_thread = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    current.block_on(use_it(endpoints.clone(), false));
-    let multi = tokio::runtime::Builder::new_multi_thread()
+    current_thread.block_on(put_and_get(endpoints.clone(), false));
+    let multi_thread = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .unwrap();
-    multi.block_on(use_it(endpoints.clone(), false));
-    actix_rt::System::new().block_on(use_it(endpoints.clone(), false));
-    actix_rt::System::new().block_on(use_it(endpoints, true));
+    multi_thread.block_on(put_and_get(endpoints.clone(), false));
+    actix_rt::System::new().block_on(put_and_get(endpoints.clone(), false));
+    actix_rt::System::new().block_on(put_and_get(endpoints, true));
 }
 
 #[test]
-fn one_client_serves_several_threads_and_runtimes_at_once() {
-    let helper = tokio::runtime::Runtime::new().unwrap();
-    let cluster = helper.block_on(Cluster::start(1));
-    let etcd = helper
+fn client_is_shared_across_runtimes() {
+    let cluster_runtime = tokio::runtime::Runtime::new().unwrap();
+    let cluster = cluster_runtime.block_on(Cluster::start(1));
+    let etcd = cluster_runtime
         .block_on(Client::connect(cluster.endpoints()))
         .unwrap();
     std::thread::scope(|scope| {
@@ -62,36 +62,36 @@ fn one_client_serves_several_threads_and_runtimes_at_once() {
             });
         }
     });
-    let count =
-        helper.block_on(async { etcd.get("t/").prefix().count_only().await.unwrap().count });
+    let count = cluster_runtime
+        .block_on(async { etcd.get("t/").prefix().count_only().await.unwrap().count });
     assert_eq!(count, 200);
 }
 
 #[tokio::test]
-async fn unix_sockets_and_bare_addresses_are_reached() {
+async fn unix_sockets_and_bare_addresses_connect() {
     let socket = std::env::temp_dir().join(format!("actix-etcd-{}.sock", std::process::id()));
     let cluster = Cluster::start(1).await;
     let target = cluster.direct_endpoints()[0].replace("http://", "");
     let listener = tokio::net::UnixListener::bind(&socket).unwrap();
-    let bridged = target.clone();
+    let upstream = target.clone();
     tokio::spawn(async move {
         loop {
             let (mut client, _) = listener.accept().await.unwrap();
-            let mut server = tokio::net::TcpStream::connect(&bridged).await.unwrap();
+            let mut server = tokio::net::TcpStream::connect(&upstream).await.unwrap();
             tokio::spawn(
                 async move { tokio::io::copy_bidirectional(&mut client, &mut server).await },
             );
         }
     });
-    use_it(vec![format!("unix://{}", socket.display())], false).await;
-    use_it(vec![target.replace("127.0.0.1", "localhost")], false).await;
+    put_and_get(vec![format!("unix://{}", socket.display())], false).await;
+    put_and_get(vec![target.replace("127.0.0.1", "localhost")], false).await;
     std::fs::remove_file(&socket).unwrap();
 }
 
 #[tokio::test]
-async fn ipv6_is_reached() {
+async fn ipv6_address_connects() {
     let Ok(listener) = tokio::net::TcpListener::bind("[::1]:0").await else {
-        return not_checked("IPv6: this machine has no loopback for it");
+        return report_skipped("IPv6: this machine has no IPv6 loopback address");
     };
     let cluster = Cluster::start(1).await;
     let target = cluster.direct_endpoints()[0].replace("http://", "");
@@ -105,11 +105,11 @@ async fn ipv6_is_reached() {
             );
         }
     });
-    use_it(vec![format!("http://{address}")], false).await;
+    put_and_get(vec![format!("http://{address}")], false).await;
 }
 
 #[tokio::test]
-async fn a_call_started_while_all_members_are_down_succeeds_when_they_return() {
+async fn call_waits_for_members_to_return() {
     let cluster = Cluster::start(3).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     etcd.put("k", "v").await.unwrap();
@@ -121,35 +121,35 @@ async fn a_call_started_while_all_members_are_down_succeeds_when_they_return() {
             .iter()
             .all(|member| member.state != ConnectivityState::Ready)
     };
-    until("the client knows that all are down", none_ready).await;
-    let waiting = tokio::spawn(etcd.get("k").timeout(Duration::from_secs(30)).into_future());
+    until("all members are down for the client", none_ready).await;
+    let read = tokio::spawn(etcd.get("k").timeout(Duration::from_secs(30)).into_future());
     cluster.start_all().await;
-    assert_eq!(waiting.await.unwrap().unwrap().first().unwrap().value, "v");
+    assert_eq!(read.await.unwrap().unwrap().first().unwrap().value, "v");
 }
 
 #[tokio::test]
-async fn a_lazy_client_waits_for_its_first_member() {
+async fn lazy_client_waits_for_first_member() {
     let cluster = Cluster::start(1).await;
     cluster.member(0).client_link().set(Fault::Refuse);
     let etcd = Client::builder(cluster.endpoints())
         .connect_lazy()
         .await
         .unwrap();
-    let short = etcd
+    let error = etcd
         .wait_ready(Duration::from_millis(100))
         .await
         .unwrap_err();
     assert!(
-        short.to_string().contains(&cluster.endpoints()[0]),
-        "{short}"
+        error.to_string().contains(&cluster.endpoints()[0]),
+        "{error}"
     );
-    let waiting = tokio::spawn(etcd.get("k").timeout(Duration::from_secs(20)).into_future());
+    let read = tokio::spawn(etcd.get("k").timeout(Duration::from_secs(20)).into_future());
     cluster.member(0).client_link().heal();
-    waiting.await.unwrap().unwrap();
+    read.await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn a_server_that_never_answers_does_not_count_as_ready() {
+async fn unresponsive_server_is_not_ready() {
     let cluster = Cluster::start(1).await;
     cluster.member(0).freeze();
     let etcd = Client::builder(cluster.direct_endpoints())

@@ -1,4 +1,4 @@
-//! Endpoints that change under a client.
+//! Changes of the endpoints: by the caller, by `sync`, and in their connectivity.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio_stream::StreamExt;
 use crate::support::wait::until;
 
 #[tokio::test]
-async fn removed_endpoints_drain_and_new_ones_are_used() {
+async fn removed_endpoint_drains_before_closing() {
     let old = ScriptedServer::start().await;
     old.on("/etcdserverpb.KV/Put", |_| {
         Reply::message(&actix_etcd::proto::PutResponse {
@@ -21,13 +21,13 @@ async fn removed_endpoints_drain_and_new_ones_are_used() {
     let new = ScriptedServer::start().await;
     let etcd = Client::connect([old.endpoint()]).await.unwrap();
     let slow = tokio::spawn(etcd.put("k", "v").into_future());
-    until("the slow request is there", || {
+    until("the slow request has arrived", || {
         old.count("/etcdserverpb.KV/Put") == 1
     })
     .await;
     etcd.set_endpoints([new.endpoint()]).await.unwrap();
     assert_eq!(etcd.endpoints(), [new.endpoint()]);
-    slow.await.unwrap().expect("what is in flight finishes");
+    slow.await.unwrap().expect("the request in flight succeeds");
     until("the old connection is closed", || old.connections() == 0).await;
     etcd.wait_ready(Duration::from_secs(5)).await.unwrap();
     assert_eq!(new.connections(), 1);
@@ -49,12 +49,12 @@ async fn removed_endpoints_drain_and_new_ones_are_used() {
     assert_eq!(
         etcd.endpoints(),
         [new.endpoint()],
-        "a bad list changes nothing"
+        "an invalid list must not change the endpoints"
     );
 }
 
 #[tokio::test]
-async fn changes_of_connectivity_are_told() {
+async fn connectivity_changes_are_reported() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let mut changes = etcd.connectivity_changes().await.unwrap();
@@ -78,13 +78,13 @@ async fn changes_of_connectivity_are_told() {
 }
 
 #[tokio::test]
-async fn a_member_of_another_cluster_is_refused_with_the_reason() {
+async fn member_of_other_cluster_is_refused() {
     let (ours, theirs) = (Cluster::start(1).await, Cluster::start(1).await);
     let etcd = Client::connect(ours.endpoints()).await.unwrap();
     etcd.put("k", "ours").await.unwrap();
     let both = [ours.endpoints(), theirs.endpoints()].concat();
     etcd.set_endpoints(both).await.unwrap();
-    until("the stranger is refused", || {
+    until("the member of the other cluster is refused", || {
         etcd.connectivity()[1]
             .last_error
             .as_ref()
@@ -97,7 +97,7 @@ async fn a_member_of_another_cluster_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn sync_adopts_what_serves_and_leaves_out_what_does_not() {
+async fn sync_adopts_only_serving_members() {
     let cluster = Cluster::start(3).await;
     let seed = cluster.endpoints().remove(0);
     let etcd = Client::connect([seed.clone()]).await.unwrap();
@@ -112,15 +112,15 @@ async fn sync_adopts_what_serves_and_leaves_out_what_does_not() {
     serving.sort();
     assert_eq!(
         adopted, serving,
-        "neither the learner {learner} nor the member that does not answer"
+        "neither learner {learner} nor the unreachable member may be adopted"
     );
 
     cluster.member(2).client_link().heal();
     assert_eq!(etcd.sync().await.unwrap().len(), 3);
 }
 
-/// A server whose cluster has these members, each with one address.
-async fn listing(members: Vec<String>) -> ScriptedServer {
+/// Starts a server whose member list has one member per client URL.
+async fn start_listing(client_urls: Vec<String>) -> ScriptedServer {
     let server = ScriptedServer::start().await;
     server.on("/etcdserverpb.Cluster/MemberList", move |_| {
         let member = |(n, url): (usize, &String)| proto::Member {
@@ -134,42 +134,48 @@ async fn listing(members: Vec<String>) -> ScriptedServer {
                 cluster_id: 1,
                 ..Default::default()
             }),
-            members: members.iter().enumerate().map(member).collect(),
+            members: client_urls.iter().enumerate().map(member).collect(),
         })
     });
     server
 }
 
 #[tokio::test]
-async fn a_list_that_is_empty_is_never_adopted() {
-    let server = listing(Vec::new()).await;
+async fn empty_member_list_is_not_adopted() {
+    let server = start_listing(Vec::new()).await;
     let etcd = Client::connect([server.endpoint()]).await.unwrap();
     assert_eq!(etcd.sync().await.unwrap(), [server.endpoint()]);
     assert_eq!(etcd.endpoints(), [server.endpoint()]);
-    assert_eq!(server.accepted(), 1, "its connection was kept");
+    assert_eq!(server.accepted(), 1, "the connection must be kept");
 }
 
 #[tokio::test]
-async fn members_that_answer_for_another_cluster_are_never_adopted() {
-    let (stranger, friend) = (ScriptedServer::start().await, ScriptedServer::start().await);
-    stranger.on(STATUS, |_| {
+async fn members_of_other_cluster_are_not_adopted() {
+    let (foreign, own) = (ScriptedServer::start().await, ScriptedServer::start().await);
+    foreign.on(STATUS, |_| {
         let mut status = StatusResponse::healthy();
         status.header.as_mut().unwrap().cluster_id = 2;
         Reply::message(&status)
     });
-    let seed = listing(vec![stranger.endpoint()]).await;
+    let seed = start_listing(vec![foreign.endpoint()]).await;
     let etcd = Client::connect([seed.endpoint()]).await.unwrap();
     assert_eq!(etcd.sync().await.unwrap(), [seed.endpoint()]);
-    assert!(stranger.count(STATUS) > 0, "it was asked");
+    assert!(
+        foreign.count(STATUS) > 0,
+        "the foreign member must be probed"
+    );
 
-    let seed = listing(vec![stranger.endpoint(), friend.endpoint()]).await;
+    let seed = start_listing(vec![foreign.endpoint(), own.endpoint()]).await;
     let etcd = Client::connect([seed.endpoint()]).await.unwrap();
-    assert_eq!(etcd.sync().await.unwrap(), [friend.endpoint()]);
-    until("the stranger is left", || stranger.connections() == 0).await;
+    assert_eq!(etcd.sync().await.unwrap(), [own.endpoint()]);
+    until("the foreign member is disconnected", || {
+        foreign.connections() == 0
+    })
+    .await;
 }
 
 #[tokio::test]
-async fn the_given_endpoints_stay_as_a_fallback() {
+async fn configured_endpoints_remain_as_fallback() {
     let cluster = Cluster::start(3).await;
     let endpoints = cluster.endpoints();
     let etcd = Client::builder([endpoints[0].clone()])

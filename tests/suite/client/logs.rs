@@ -1,4 +1,4 @@
-//! What a person sees who turns tracing on: every change of a connection's state, and every retry.
+//! Tracing events: each connectivity change and each retry.
 
 use std::{
     collections::BTreeMap,
@@ -21,28 +21,28 @@ use tracing_subscriber::{
 };
 
 use crate::support::{
-    process_isolation::is_alone,
-    scripted_put::{PUT, done},
+    process_isolation::in_own_process,
+    scripted_put::{PUT, put_reply},
 };
 
-/// The fields of an event and of the spans around it; the event's own words are its `message`.
+/// Fields of an event and of the spans around it. The text of the event is its field `message`.
 type Fields = BTreeMap<String, String>;
 
 #[derive(Clone, Default)]
-struct Traces(Arc<Mutex<Vec<Fields>>>);
+struct RecordedEvents(Arc<Mutex<Vec<Fields>>>);
 
-impl Traces {
-    /// The events with these words, in order.
-    fn of(&self, message: &str) -> Vec<Fields> {
+impl RecordedEvents {
+    /// Returns the events with this message, in order.
+    fn with_message(&self, message: &str) -> Vec<Fields> {
         let mut all = self.0.lock().unwrap().clone();
-        all.retain(|fields| fields.get("message").is_some_and(|said| said == message));
+        all.retain(|fields| fields.get("message").is_some_and(|text| text == message));
         all
     }
 }
 
-struct Reading<'a>(&'a mut Fields);
+struct FieldVisitor<'a>(&'a mut Fields);
 
-impl Visit for Reading<'_> {
+impl Visit for FieldVisitor<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         self.0.insert(field.name().to_owned(), format!("{value:?}"));
     }
@@ -52,10 +52,10 @@ impl Visit for Reading<'_> {
     }
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Traces {
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for RecordedEvents {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let mut fields = Fields::new();
-        attributes.record(&mut Reading(&mut fields));
+        attributes.record(&mut FieldVisitor(&mut fields));
         context.span(id).unwrap().extensions_mut().insert(fields);
     }
 
@@ -69,75 +69,81 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Traces {
                     .unwrap_or_default(),
             );
         }
-        event.record(&mut Reading(&mut fields));
+        event.record(&mut FieldVisitor(&mut fields));
         self.0.lock().unwrap().push(fields);
     }
 }
 
-/// Runs it on one thread with the client's actors, and gives what was traced meanwhile. Alone: what first happens on a
-/// thread where nobody listens, tracing leaves out for all.
-fn traced(story: impl AsyncFnOnce()) -> Traces {
-    let traces = Traces::default();
-    let subscriber = tracing_subscriber::registry().with(traces.clone());
-    let _listening = tracing::subscriber::set_default(subscriber);
-    actix_rt::System::new().block_on(story());
-    traces
+/// Runs `scenario` and the client's actors on this thread, and returns the events they emitted. Needs its own process:
+/// tracing disables a callsite globally if it is first reached on a thread without a subscriber.
+fn record_events(scenario: impl AsyncFnOnce()) -> RecordedEvents {
+    let events = RecordedEvents::default();
+    let subscriber = tracing_subscriber::registry().with(events.clone());
+    let _guard = tracing::subscriber::set_default(subscriber);
+    actix_rt::System::new().block_on(scenario());
+    events
 }
 
-async fn here(server: &ScriptedServer) -> Client {
+async fn connect_on_this_thread(server: &ScriptedServer) -> Client {
     let builder = Client::builder([server.endpoint()]).on_current_arbiter();
     builder.connect().await.unwrap()
 }
 
 #[test]
-fn every_change_of_state_is_traced_with_its_endpoint_and_the_reason() {
-    if !is_alone("client::logs::every_change_of_state_is_traced_with_its_endpoint_and_the_reason") {
+fn connectivity_changes_are_traced() {
+    if !in_own_process!() {
         return;
     }
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let mut endpoint = String::new();
-    let traces = traced(async || {
+    let events = record_events(async || {
         let server = ScriptedServer::start().await;
         endpoint = server.endpoint();
-        let etcd = here(&server).await;
+        let etcd = connect_on_this_thread(&server).await;
         let mut changes = etcd.connectivity_changes().await.unwrap();
         server.reset_connections();
-        while told.last() != Some(&ConnectivityState::Ready) {
-            told.push(changes.next().await.unwrap().state);
+        while reported.last() != Some(&ConnectivityState::Ready) {
+            reported.push(changes.next().await.unwrap().state);
         }
     });
-    let traces = traces.of("connectivity");
-    assert!(traces.iter().all(|fields| fields["endpoint"] == endpoint));
-    let states: Vec<_> = traces
+    let events = events.with_message("connectivity");
+    assert!(events.iter().all(|fields| fields["endpoint"] == endpoint));
+    let states: Vec<_> = events
         .iter()
         .map(|fields| fields["state"].clone())
         .collect();
-    // The first connection was made before anybody listened.
-    let told: Vec<_> = told.iter().map(ToString::to_string).collect();
-    assert!(states.ends_with(&told), "{states:?} {told:?}");
-    assert!(told.len() > 1 && states.len() > told.len(), "{states:?}");
+    // The first connection was established before the call of `connectivity_changes`.
+    let reported: Vec<_> = reported.iter().map(ToString::to_string).collect();
+    assert!(states.ends_with(&reported), "{states:?} {reported:?}");
+    assert!(
+        reported.len() > 1 && states.len() > reported.len(),
+        "{states:?}"
+    );
     let failed = ConnectivityState::TransientFailure.to_string();
-    let failed = traces.iter().find(|fields| fields["state"] == failed);
+    let failed = events.iter().find(|fields| fields["state"] == failed);
     assert!(failed.unwrap().contains_key("error"), "{failed:?}");
 }
 
 #[test]
-fn every_retry_is_traced_with_its_request_the_endpoint_and_the_reason() {
-    if !is_alone("client::logs::every_retry_is_traced_with_its_request_the_endpoint_and_the_reason")
-    {
+fn retries_are_traced() {
+    if !in_own_process!() {
         return;
     }
     let mut endpoint = String::new();
-    let traces = traced(async || {
+    let events = record_events(async || {
         let server = ScriptedServer::start().await;
         endpoint = server.endpoint();
         server.on(PUT, |call| match call.nth {
             0 | 1 => Reply::status(2, "etcdserver: too many requests"),
-            _ => done(),
+            _ => put_reply(),
         });
-        here(&server).await.put("k", "v").await.unwrap();
+        connect_on_this_thread(&server)
+            .await
+            .put("k", "v")
+            .await
+            .unwrap();
     });
-    let failed = traces.of("attempt failed");
+    let failed = events.with_message("attempt failed");
     assert_eq!(failed.len(), 2, "{failed:?}");
     for fields in &failed {
         assert_eq!(
@@ -146,7 +152,7 @@ fn every_retry_is_traced_with_its_request_the_endpoint_and_the_reason() {
         );
         assert!(fields["error"].contains("too many requests"), "{fields:?}");
     }
-    let waits = traces.of("next attempt later");
+    let waits = events.with_message("next attempt later");
     let waits: Vec<_> = waits
         .iter()
         .map(|fields| (fields["rpc"].as_str(), fields["attempts"].as_str()))

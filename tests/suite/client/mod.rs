@@ -4,5 +4,5 @@ mod connect;
 mod endpoints;
 mod logs;
 mod raw_grpc;
-pub mod shutdown;
+mod shutdown;
 mod supervision;

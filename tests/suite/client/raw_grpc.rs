@@ -1,4 +1,4 @@
-//! Our generated messages against real etcd, through tonic's generated clients.
+//! The generated messages, sent to real etcd with tonic's generated clients.
 
 use actix_etcd::{
     Client,
@@ -12,7 +12,7 @@ use testbed::Cluster;
 use tokio_stream::StreamExt;
 
 #[tokio::test]
-async fn kv_messages_make_the_round_trip() {
+async fn kv_messages_round_trip() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let mut kv = KvClient::new(etcd.grpc());
@@ -23,8 +23,8 @@ async fn kv_messages_make_the_round_trip() {
         ..Default::default()
     };
     kv.put(put.clone()).await.unwrap();
-    let again = kv.put(put).await.unwrap().into_inner();
-    assert_eq!(again.prev_kv.unwrap().value, "v");
+    let replaced = kv.put(put).await.unwrap().into_inner();
+    assert_eq!(replaced.prev_kv.unwrap().value, "v");
     let range = proto::RangeRequest {
         key: "k".into(),
         ..Default::default()
@@ -59,8 +59,8 @@ async fn kv_messages_make_the_round_trip() {
     );
 }
 
-/// Whether the server is of this release or a later one, and so has to know an RPC that came with it.
-async fn is_at_least(etcd: &Client, release: (u32, u32)) -> bool {
+/// Returns whether the server has this version or a later one.
+async fn server_is_at_least(etcd: &Client, release: (u32, u32)) -> bool {
     let status = etcd.maintenance().status().await.unwrap();
     let mut numbers = status
         .version
@@ -70,12 +70,12 @@ async fn is_at_least(etcd: &Client, release: (u32, u32)) -> bool {
     version >= release
 }
 
-fn assert_unknown(status: &tonic::Status) {
+fn assert_unimplemented(status: &tonic::Status) {
     assert_eq!(status.code(), tonic::Code::Unimplemented, "{status}");
 }
 
 #[tokio::test]
-async fn a_range_arrives_in_pieces_from_3_7_on() {
+async fn range_stream_works_since_3_7() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     for key in 0..20 {
@@ -88,13 +88,13 @@ async fn a_range_arrives_in_pieces_from_3_7_on() {
     };
     let mut kv = KvClient::new(etcd.grpc());
     let pieces = kv.range_stream(range).await;
-    if !is_at_least(&etcd, (3, 7)).await {
-        // A server may say so in the head or in the first message.
+    if !server_is_at_least(&etcd, (3, 7)).await {
+        // The status comes with the headers or in place of the first message.
         let refused = match pieces {
             Err(status) => status,
             Ok(pieces) => pieces.into_inner().next().await.unwrap().unwrap_err(),
         };
-        return assert_unknown(&refused);
+        return assert_unimplemented(&refused);
     }
     let mut pieces = pieces.unwrap().into_inner();
     let mut found = Vec::new();
@@ -105,7 +105,7 @@ async fn a_range_arrives_in_pieces_from_3_7_on() {
 }
 
 #[tokio::test]
-async fn health_is_listed() {
+async fn health_statuses_are_listed() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let mut health = HealthClient::new(etcd.grpc());
@@ -114,14 +114,14 @@ async fn health_is_listed() {
         .await;
     match listed {
         Ok(listed) => assert!(!listed.into_inner().statuses.is_empty()),
-        // It came with a version of gRPC, and with patches of every release: a build of one's own may be older.
-        Err(status) if std::env::var_os("ETCD_BIN").is_some() => assert_unknown(&status),
+        // Every supported release has this RPC in its latest patch version, but a custom binary may be older.
+        Err(status) if std::env::var_os("ETCD_BIN").is_some() => assert_unimplemented(&status),
         Err(status) => panic!("{status}"),
     }
 }
 
 #[tokio::test]
-async fn streams_in_both_directions_make_the_round_trip() {
+async fn lease_and_watch_streams_round_trip() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let mut leases = LeaseClient::new(etcd.grpc());
@@ -131,32 +131,32 @@ async fn streams_in_both_directions_make_the_round_trip() {
         .unwrap()
         .into_inner();
     assert_eq!((granted.id, granted.ttl), (42, 60));
-    let (beats, queue) = tokio::sync::mpsc::channel(4);
+    let (keep_alives, queue) = tokio::sync::mpsc::channel(4);
     let requests = tokio_stream::wrappers::ReceiverStream::new(queue);
-    // etcd answers a stream's head together with its first message.
-    beats
+    // etcd sends the headers of a stream together with its first response.
+    keep_alives
         .send(proto::LeaseKeepAliveRequest { id: 42 })
         .await
         .unwrap();
-    let mut answers = leases
+    let mut responses = leases
         .lease_keep_alive(requests)
         .await
         .unwrap()
         .into_inner();
     for _ in 0..3 {
-        assert_eq!(answers.next().await.unwrap().unwrap().ttl, 60);
-        beats
+        assert_eq!(responses.next().await.unwrap().unwrap().ttl, 60);
+        keep_alives
             .send(proto::LeaseKeepAliveRequest { id: 42 })
             .await
             .unwrap();
     }
-    assert_eq!(answers.next().await.unwrap().unwrap().ttl, 60);
-    drop(beats);
-    assert!(answers.next().await.is_none());
-    let asked = proto::LeaseTimeToLiveRequest { id: 42, keys: true };
+    assert_eq!(responses.next().await.unwrap().unwrap().ttl, 60);
+    drop(keep_alives);
+    assert!(responses.next().await.is_none());
+    let time_to_live = proto::LeaseTimeToLiveRequest { id: 42, keys: true };
     assert_eq!(
         leases
-            .lease_time_to_live(asked)
+            .lease_time_to_live(time_to_live)
             .await
             .unwrap()
             .into_inner()
@@ -181,24 +181,24 @@ async fn streams_in_both_directions_make_the_round_trip() {
         prev_kv: true,
         ..Default::default()
     };
-    let (orders, queue) = tokio::sync::mpsc::channel(4);
-    orders
+    let (watch_requests, queue) = tokio::sync::mpsc::channel(4);
+    watch_requests
         .send(proto::WatchRequest {
             request_union: Some(proto::watch_request::RequestUnion::CreateRequest(create)),
         })
         .await
         .unwrap();
     let requests = tokio_stream::wrappers::ReceiverStream::new(queue);
-    let mut answers = watches.watch(requests).await.unwrap().into_inner();
-    let created = answers.next().await.unwrap().unwrap();
+    let mut responses = watches.watch(requests).await.unwrap().into_inner();
+    let created = responses.next().await.unwrap().unwrap();
     assert!(created.created && created.watch_id == 7);
     etcd.put("w", "x").await.unwrap();
-    let events = answers.next().await.unwrap().unwrap().events;
+    let events = responses.next().await.unwrap().unwrap().events;
     assert_eq!(events[0].kv.as_ref().unwrap().value, "x");
 }
 
 #[tokio::test]
-async fn cluster_and_maintenance_messages_make_the_round_trip() {
+async fn cluster_and_maintenance_messages_round_trip() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let mut members = ClusterClient::new(etcd.grpc());
@@ -256,21 +256,21 @@ async fn cluster_and_maintenance_messages_make_the_round_trip() {
     while let Some(part) = snapshot.next().await {
         size += part.unwrap().blob.len();
     }
-    assert_eq!(size % 512, 32, "a database of whole pages and its checksum");
+    assert_eq!(size % 512, 32, "whole database pages and a checksum");
     let mut health = HealthClient::new(etcd.grpc());
-    let told = health
+    let checked = health
         .check(proto::health::HealthCheckRequest::default())
         .await
         .unwrap()
         .into_inner();
     assert_eq!(
-        told.status(),
+        checked.status(),
         proto::health::health_check_response::ServingStatus::Serving
     );
 }
 
 #[tokio::test]
-async fn auth_messages_make_the_round_trip() {
+async fn auth_messages_round_trip() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let mut auth = AuthClient::new(etcd.grpc());
@@ -299,11 +299,11 @@ async fn auth_messages_make_the_round_trip() {
         ..Default::default()
     };
     auth.user_add(user).await.unwrap();
-    let link = proto::AuthUserGrantRoleRequest {
+    let role_grant = proto::AuthUserGrantRoleRequest {
         user: "u".into(),
         role: "r".into(),
     };
-    auth.user_grant_role(link).await.unwrap();
+    auth.user_grant_role(role_grant).await.unwrap();
     let user = auth
         .user_get(proto::AuthUserGetRequest { name: "u".into() })
         .await
@@ -329,7 +329,7 @@ async fn auth_messages_make_the_round_trip() {
 }
 
 #[tokio::test]
-async fn lock_and_election_messages_make_the_round_trip() {
+async fn lock_and_election_messages_round_trip() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let mut leases = LeaseClient::new(etcd.grpc());
@@ -360,10 +360,10 @@ async fn lock_and_election_messages_make_the_round_trip() {
         .unwrap()
         .into_inner()
         .leader;
-    let asked = v3electionpb::LeaderRequest { name: "e".into() };
+    let leader_request = v3electionpb::LeaderRequest { name: "e".into() };
     assert_eq!(
         elections
-            .leader(asked)
+            .leader(leader_request)
             .await
             .unwrap()
             .into_inner()

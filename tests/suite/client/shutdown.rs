@@ -1,13 +1,17 @@
-//! What a client leaves behind: nothing.
+//! Shutdown of a client: no actor, socket or thread remains, and requests in flight may finish.
 
 use std::{fs, time::Duration};
 
 use actix_etcd::{Client, ErrorKind, test_faults::live_actors};
 use testbed::{Reply, ScriptedServer};
 
-use crate::support::{process_isolation::is_alone, wait::until};
+use crate::support::{
+    process_isolation::in_own_process,
+    process_threads::{client_thread_count, thread_names},
+    wait::until,
+};
 
-/// The established sockets of this process to that port.
+/// Returns the number of established connections to this port.
 fn sockets_to(port: u16) -> usize {
     let remote = format!("0100007F:{port:04X}");
     let table = fs::read_to_string("/proc/net/tcp").unwrap();
@@ -19,37 +23,24 @@ fn sockets_to(port: u16) -> usize {
         .count()
 }
 
-/// The names of this process's threads. The kernel lists one for a moment after it was joined.
-fn threads() -> Vec<String> {
-    let tasks = fs::read_dir("/proc/self/task").unwrap();
-    let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
-    names.map(|name| name.trim().to_owned()).collect()
-}
-
-/// Those named after the client.
-pub fn client_threads() -> usize {
-    let threads = threads();
-    threads.iter().filter(|name| *name == "actix-etcd").count()
-}
-
 #[test]
-fn a_hundred_clients_leave_no_actor_no_socket_and_no_thread() {
-    if !is_alone("client::shutdown::a_hundred_clients_leave_no_actor_no_socket_and_no_thread") {
+fn closed_clients_leave_nothing_running() {
+    if !in_own_process!() {
         return;
     }
-    // The server's threads are there before the first client and stay after the last.
-    let around = tokio::runtime::Builder::new_current_thread()
+    // The server's threads start before the first client and outlive the last one.
+    let server_runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    let server = around.block_on(ScriptedServer::start());
+    let server = server_runtime.block_on(ScriptedServer::start());
     server.on("/etcdserverpb.KV/Range", |_| {
         Reply::message(&actix_etcd::proto::RangeResponse {
             header: Some(actix_etcd::proto::ResponseHeader::default()),
             ..Default::default()
         })
     });
-    let before = threads();
+    let before = thread_names();
     let port = server.address().port();
     let system = actix_rt::System::new();
     system.block_on(async {
@@ -65,29 +56,35 @@ fn a_hundred_clients_leave_no_actor_no_socket_and_no_thread() {
             };
             let etcd = builder.connect().await.unwrap();
             etcd.get("k").await.unwrap();
-            assert!(live_actors() >= 4, "its actors are counted");
-            until("its socket is counted", || sockets_to(port) >= 1).await;
+            assert!(
+                live_actors() >= 4,
+                "the actors of the client must be counted"
+            );
+            until("the socket of the client is open", || sockets_to(port) >= 1).await;
             if round % 2 == 0 {
                 etcd.shutdown().await;
             } else {
                 drop(etcd);
             }
-            until("its thread ends", || client_threads() == 0).await;
+            until("the thread of the client ends", || {
+                client_thread_count() == 0
+            })
+            .await;
         }
         until("all actors end", || live_actors() == 0).await;
         until("all sockets are closed", || sockets_to(port) == 0).await;
     });
-    // Names are looked up on threads that wait for more work: those of the system end with it, those of a client must
-    // have ended with the client.
+    // Name lookups run on threads that outlive the lookup. Those of the system end with the system, those of a client
+    // must have ended with the client.
     drop(system);
-    let ended = || threads().len() <= before.len();
+    let ended = || thread_names().len() <= before.len();
     let all_ended = until("every thread ends", ended);
-    around.block_on(all_ended);
+    server_runtime.block_on(all_ended);
     println!("{} threads before and after", before.len());
 }
 
 #[tokio::test]
-async fn after_shutdown_every_clone_says_so() {
+async fn clones_fail_after_shutdown() {
     let server = ScriptedServer::start().await;
     let etcd = Client::connect([server.endpoint()]).await.unwrap();
     let clone = etcd.clone();
@@ -108,7 +105,7 @@ async fn after_shutdown_every_clone_says_so() {
 }
 
 #[tokio::test]
-async fn requests_in_flight_may_finish_before_the_connection_is_closed() {
+async fn shutdown_waits_for_requests_in_flight() {
     let server = ScriptedServer::start().await;
     server.on("/etcdserverpb.KV/Put", |_| {
         Reply::message(&actix_etcd::proto::PutResponse {
@@ -119,7 +116,7 @@ async fn requests_in_flight_may_finish_before_the_connection_is_closed() {
     });
     let etcd = Client::connect([server.endpoint()]).await.unwrap();
     let put = tokio::spawn(etcd.put("k", "v").into_future());
-    until("the request is there", || {
+    until("the request has arrived", || {
         server.count("/etcdserverpb.KV/Put") == 1
     })
     .await;
@@ -129,7 +126,7 @@ async fn requests_in_flight_may_finish_before_the_connection_is_closed() {
 }
 
 #[tokio::test]
-async fn requests_that_outlast_the_grace_end_with_an_error() {
+async fn requests_fail_after_shutdown_grace() {
     let server = ScriptedServer::start().await;
     server.on("/etcdserverpb.KV/Put", |_| Reply::hang());
     let etcd = Client::builder([server.endpoint()])
@@ -142,7 +139,7 @@ async fn requests_that_outlast_the_grace_end_with_an_error() {
             .timeout(Duration::from_secs(60))
             .into_future(),
     );
-    until("the request is there", || {
+    until("the request has arrived", || {
         server.count("/etcdserverpb.KV/Put") == 1
     })
     .await;
@@ -152,7 +149,7 @@ async fn requests_that_outlast_the_grace_end_with_an_error() {
 }
 
 #[test]
-fn a_system_that_stops_ends_the_calls_in_flight() {
+fn stopped_system_ends_calls_in_flight() {
     let server = tokio::runtime::Runtime::new()
         .unwrap()
         .block_on(ScriptedServer::start());
@@ -165,7 +162,7 @@ fn a_system_that_stops_ends_the_calls_in_flight() {
                 .connect(),
         )
         .unwrap();
-    let waiting = std::thread::spawn(move || {
+    let caller = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -176,10 +173,10 @@ fn a_system_that_stops_ends_the_calls_in_flight() {
                 .into_future(),
         )
     });
-    system.block_on(until("the request is there", || {
+    system.block_on(until("the request has arrived", || {
         server.count("/etcdserverpb.KV/Put") == 1
     }));
     drop(system);
-    let error = waiting.join().unwrap().unwrap_err();
+    let error = caller.join().unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Shutdown, "{error:?}");
 }

@@ -1,4 +1,4 @@
-//! What this client wrote, read by etcd's own tool.
+//! Data written by this client and read with etcdctl.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use testbed::Cluster;
 use crate::support::etcdctl::etcdctl;
 
 #[tokio::test]
-async fn etcdctl_reads_the_users_roles_members_leases_and_keys_that_were_written() {
+async fn etcdctl_reads_written_data() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     etcd.put("greeting", "hello").await.unwrap();
@@ -22,16 +22,16 @@ async fn etcdctl_reads_the_users_roles_members_leases_and_keys_that_were_written
     let lease = etcd.lease(Duration::from_secs(600)).await.unwrap();
     let lease = lease.detach();
     etcd.put("leased", "v").lease(lease).await.unwrap();
-    let hexadecimal = format!("{lease:x}");
+    let lease_hex = format!("{lease:x}");
     for (args, expected) in [
         (vec!["get", "greeting"], "hello".to_owned()),
         (vec!["user", "list"], "ann".to_owned()),
         (vec!["user", "get", "ann"], "reader".to_owned()),
         (vec!["role", "get", "reader"], "config/".to_owned()),
         (vec!["member", "list"], format!("{learner:x}")),
-        (vec!["lease", "list"], hexadecimal.clone()),
+        (vec!["lease", "list"], lease_hex.clone()),
         (
-            vec!["lease", "timetolive", "--keys", &hexadecimal],
+            vec!["lease", "timetolive", "--keys", &lease_hex],
             "leased".to_owned(),
         ),
     ] {

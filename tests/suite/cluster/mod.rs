@@ -1,4 +1,4 @@
-//! Members and the services beside KV.
+//! Members, server-side locks and elections, health.
 
 mod etcdctl_view;
 mod members;

@@ -1,4 +1,4 @@
-//! The services beside etcd's own: locks, elections and health.
+//! Server-side locks, server-side elections and the health service.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use serde_json::json;
 use testbed::{Cluster, number};
 use tokio::time::timeout;
 
-async fn lease(cluster: &Cluster) -> i64 {
-    let granted = cluster.ask_any("/v3/lease/grant", json!({"TTL": 60})).await;
+async fn grant_lease(cluster: &Cluster) -> i64 {
+    let granted = cluster.api_any("/v3/lease/grant", json!({"TTL": 60})).await;
     number(&granted["ID"])
 }
 
 #[tokio::test]
-async fn a_server_side_lock_waits_for_its_holder() {
+async fn server_side_lock_waits_for_its_holder() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    let (first, second) = (lease(&cluster).await, lease(&cluster).await);
+    let (first, second) = (grant_lease(&cluster).await, grant_lease(&cluster).await);
     let held = etcd.server_locks().lock("door", first).await.unwrap();
     assert!(held.key.starts_with(b"door/"));
     let busy = etcd
@@ -25,7 +25,7 @@ async fn a_server_side_lock_waits_for_its_holder() {
         .timeout(Duration::from_millis(300))
         .await
         .unwrap_err();
-    // The server ends it at the same moment as the client gives up: what is seen first is told.
+    // The deadline passes at the server and at the client at the same time: either error may come first.
     assert_eq!(busy.outcome(), Outcome::Unknown, "{busy}");
     let waiting = tokio::spawn({
         let etcd = etcd.clone();
@@ -37,14 +37,14 @@ async fn a_server_side_lock_waits_for_its_holder() {
 }
 
 #[tokio::test]
-async fn a_server_side_election_is_won_proclaimed_observed_and_resigned() {
+async fn server_side_election_is_won_observed_and_resigned() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let elections = etcd.server_elections();
-    let nobody = elections.leader("seat").await.unwrap_err();
-    assert!(nobody.to_string().contains("no leader"), "{nobody}");
+    let no_leader = elections.leader("seat").await.unwrap_err();
+    assert!(no_leader.to_string().contains("no leader"), "{no_leader}");
     let won = elections
-        .campaign("seat", lease(&cluster).await, "ann")
+        .campaign("seat", grant_lease(&cluster).await, "ann")
         .await
         .unwrap();
     let leader = elections.leader("seat").await.unwrap().kv.unwrap();
@@ -60,7 +60,7 @@ async fn a_server_side_election_is_won_proclaimed_observed_and_resigned() {
     assert_eq!(seen.value, "queen ann");
     elections.resign(&won.leader).await.unwrap();
     let next = elections
-        .campaign("seat", lease(&cluster).await, "bob")
+        .campaign("seat", grant_lease(&cluster).await, "bob")
         .await
         .unwrap();
     assert!(next.leader.rev > won.leader.rev);
@@ -69,7 +69,7 @@ async fn a_server_side_election_is_won_proclaimed_observed_and_resigned() {
 }
 
 #[tokio::test]
-async fn health_is_checked_and_watched_until_the_member_goes() {
+async fn health_is_watched_until_member_stops() {
     let cluster = Cluster::start(3).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     assert!(etcd.health().check().await.unwrap().is_serving());

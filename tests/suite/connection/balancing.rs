@@ -1,4 +1,4 @@
-//! Who gets the next request.
+//! Balance policies: which member gets the next request.
 
 use std::time::Duration;
 
@@ -9,19 +9,24 @@ use actix_etcd::{
 use testbed::{Cluster, Fault, Member};
 
 use crate::support::{
-    quiet_window::{in_calm, ready},
+    quiet_window::{in_quiet_window, ready_members},
     wait::until,
 };
 
-async fn all_ready(builder: ClientBuilder, members: usize) -> Client {
+/// ConnectionMode and waits until this many members are ready.
+async fn connect_to_all(builder: ClientBuilder, members: usize) -> Client {
     let client = builder.connect().await.unwrap();
-    until("all members are ready", || ready(&client) == members).await;
+    until("all members are ready", || {
+        ready_members(&client) == members
+    })
+    .await;
     client
 }
 
-/// How many reads each member got for that many calls of each caller, by its own count: the proxies also see probes.
-async fn spread_of(cluster: &Cluster, client: &Client, callers: usize, calls: usize) -> Vec<u64> {
-    let before = started(cluster, READS).await;
+/// Sends this many reads per caller and returns how many each member received. The members count them, because the
+/// proxies also see probes.
+async fn read_counts(cluster: &Cluster, client: &Client, callers: usize, calls: usize) -> Vec<u64> {
+    let before = request_counts(cluster, READ_METRIC).await;
     let call = move |client: Client| async move {
         for _ in 0..calls {
             client.get("k").await.unwrap();
@@ -33,112 +38,130 @@ async fn spread_of(cluster: &Cluster, client: &Client, callers: usize, calls: us
     for caller in callers {
         caller.await.unwrap();
     }
-    less(&started(cluster, READS).await, &before)
+    differences(&request_counts(cluster, READ_METRIC).await, &before)
 }
 
-/// The same of a window in which nothing else happened, and in which no call was made twice.
-async fn spread(cluster: &Cluster, client: &Client, members: usize, calls: usize) -> Vec<u64> {
-    in_calm(cluster, client, members, async || {
-        let spread = spread_of(cluster, client, 1, calls).await;
-        (spread.iter().sum::<u64>() == calls as u64).then_some(spread)
+/// Like [`read_counts`] with one caller, in a window without a fault, an election or a retry.
+async fn exact_read_counts(
+    cluster: &Cluster,
+    client: &Client,
+    members: usize,
+    calls: usize,
+) -> Vec<u64> {
+    in_quiet_window(cluster, client, members, async || {
+        let counts = read_counts(cluster, client, 1, calls).await;
+        (counts.iter().sum::<u64>() == calls as u64).then_some(counts)
     })
     .await
 }
 
-fn less(after: &[u64], before: &[u64]) -> Vec<u64> {
+fn differences(after: &[u64], before: &[u64]) -> Vec<u64> {
     let pairs = after.iter().zip(before);
     pairs.map(|(after, before)| after - before).collect()
 }
 
-const READS: &str = r#"grpc_server_started_total{grpc_method="Range"}"#;
-const REQUESTS: &str = "grpc_server_started_total";
+const READ_METRIC: &str = r#"grpc_server_started_total{grpc_method="Range"}"#;
+const REQUEST_METRIC: &str = "grpc_server_started_total";
 
-/// How many requests of a kind each member has seen.
-async fn started(cluster: &Cluster, requests: &str) -> Vec<u64> {
-    let mut reads = Vec::new();
+/// Returns the value of a request counter at each member.
+async fn request_counts(cluster: &Cluster, metric: &str) -> Vec<u64> {
+    let mut counts = Vec::new();
     for member in cluster.members() {
-        let count = member.metric(requests).await;
+        let count = member.metric(metric).await;
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "a count"
         )]
-        reads.push(count.unwrap_or(0.0) as u64);
+        counts.push(count.unwrap_or(0.0) as u64);
     }
-    reads
+    counts
 }
 
 #[tokio::test]
 async fn round_robin_is_exactly_even() {
     let cluster = Cluster::start(3).await;
-    let client = all_ready(Client::builder(cluster.endpoints()), 3).await;
-    assert_eq!(spread(&cluster, &client, 3, 300).await, [100, 100, 100]);
-    let uneven = spread(&cluster, &client, 3, 100).await;
+    let client = connect_to_all(Client::builder(cluster.endpoints()), 3).await;
+    assert_eq!(
+        exact_read_counts(&cluster, &client, 3, 300).await,
+        [100, 100, 100]
+    );
+    let counts = exact_read_counts(&cluster, &client, 3, 100).await;
     assert!(
-        uneven.iter().all(|calls| (33..=34).contains(calls)),
-        "{uneven:?}"
+        counts.iter().all(|calls| (33..=34).contains(calls)),
+        "{counts:?}"
     );
 
     cluster.member(1).client_link().set(Fault::Refuse);
-    until("a member is out", || ready(&client) == 2).await;
-    assert_eq!(spread(&cluster, &client, 2, 100).await, [50, 0, 50]);
+    until("one member is not ready", || ready_members(&client) == 2).await;
+    assert_eq!(
+        exact_read_counts(&cluster, &client, 2, 100).await,
+        [50, 0, 50]
+    );
     cluster.member(1).client_link().heal();
-    assert_eq!(spread(&cluster, &client, 3, 30).await, [10, 10, 10]);
-}
-
-#[tokio::test]
-async fn round_robin_is_exactly_even_for_callers_at_once() {
-    let cluster = Cluster::start(3).await;
-    let client = all_ready(Client::builder(cluster.endpoints()), 3).await;
-    let spread = in_calm(&cluster, &client, 3, async || {
-        let spread = spread_of(&cluster, &client, 20, 31).await;
-        (spread.iter().sum::<u64>() == 20 * 31).then_some(spread)
-    })
-    .await;
-    assert!(
-        spread.iter().all(|calls| (206..=207).contains(calls)),
-        "{spread:?}"
+    assert_eq!(
+        exact_read_counts(&cluster, &client, 3, 30).await,
+        [10, 10, 10]
     );
 }
 
 #[tokio::test]
-async fn the_spread_is_even_at_the_proxies() {
+async fn round_robin_is_even_for_concurrent_callers() {
     let cluster = Cluster::start(3).await;
-    let client = all_ready(Client::builder(cluster.endpoints()), 3).await;
-    let at_proxies = || -> Vec<u64> {
+    let client = connect_to_all(Client::builder(cluster.endpoints()), 3).await;
+    let counts = in_quiet_window(&cluster, &client, 3, async || {
+        let counts = read_counts(&cluster, &client, 20, 31).await;
+        (counts.iter().sum::<u64>() == 20 * 31).then_some(counts)
+    })
+    .await;
+    assert!(
+        counts.iter().all(|calls| (206..=207).contains(calls)),
+        "{counts:?}"
+    );
+}
+
+#[tokio::test]
+async fn round_robin_is_even_at_proxies() {
+    let cluster = Cluster::start(3).await;
+    let client = connect_to_all(Client::builder(cluster.endpoints()), 3).await;
+    let proxy_counts = || -> Vec<u64> {
         let members = cluster.members();
         let links = members.iter().map(Member::client_link);
         links.map(testbed::Link::streams_opened).collect()
     };
-    let seen = in_calm(&cluster, &client, 3, async || {
-        let before = (at_proxies(), started(&cluster, REQUESTS).await);
-        let reads = spread_of(&cluster, &client, 1, 300).await;
-        let requests = less(&started(&cluster, REQUESTS).await, &before.1);
-        let seen = less(&at_proxies(), &before.0);
-        // What else the client asked meanwhile, such as how a member is, the member itself has counted.
-        let others = less(&requests, &reads);
-        // A member that was slow to answer is asked more: that is not the time to count.
-        let calm = reads.iter().sum::<u64>() == 300 && others.iter().all(|others| *others < 10);
-        calm.then_some((seen, others))
+    let seen = in_quiet_window(&cluster, &client, 3, async || {
+        let before = (
+            proxy_counts(),
+            request_counts(&cluster, REQUEST_METRIC).await,
+        );
+        let reads = read_counts(&cluster, &client, 1, 300).await;
+        let requests = differences(&request_counts(&cluster, REQUEST_METRIC).await, &before.1);
+        let seen = differences(&proxy_counts(), &before.0);
+        // Requests other than reads, such as probes. The members count them as well.
+        let others = differences(&requests, &reads);
+        // A slow member is probed more often: such a window proves nothing.
+        let undisturbed =
+            reads.iter().sum::<u64>() == 300 && others.iter().all(|count| *count < 10);
+        undisturbed.then_some((seen, others))
     })
     .await;
     for (seen, others) in seen.0.into_iter().zip(seen.1) {
         assert!(
             (100..=100 + others).contains(&seen),
-            "{seen} through the proxy, {others} of them no reads"
+            "{seen} streams at the proxy, {others} of them are not reads"
         );
     }
 }
 
 #[tokio::test]
-async fn a_pinned_cold_client_keeps_one_connection_and_moves_when_it_fails() {
+async fn cold_pinned_client_keeps_one_connection() {
     let cluster = Cluster::start(3).await;
     let client = Client::builder(cluster.endpoints())
         .balance(Pinned::cold())
         .connect()
         .await
         .unwrap();
-    let open = || -> Vec<usize> {
+    let connections = || -> Vec<usize> {
         cluster
             .members()
             .iter()
@@ -146,11 +169,11 @@ async fn a_pinned_cold_client_keeps_one_connection_and_moves_when_it_fails() {
             .collect()
     };
     until("one connection is left", || {
-        open().iter().sum::<usize>() == 1
+        connections().iter().sum::<usize>() == 1
     })
     .await;
-    let first = open().iter().position(|count| *count == 1).unwrap();
-    let calls = spread(&cluster, &client, 1, 50).await;
+    let first = connections().iter().position(|count| *count == 1).unwrap();
+    let calls = exact_read_counts(&cluster, &client, 1, 50).await;
     assert_eq!(calls[first], 50, "{calls:?}");
 
     cluster.member(first).client_link().set(Fault::Refuse);
@@ -158,14 +181,14 @@ async fn a_pinned_cold_client_keeps_one_connection_and_moves_when_it_fails() {
         client.get("k").await.unwrap();
     }
     until("one other connection is left", || {
-        let open = open();
-        open[first] == 0 && open.iter().sum::<usize>() == 1
+        let connections = connections();
+        connections[first] == 0 && connections.iter().sum::<usize>() == 1
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_pinned_cold_client_reaches_the_other_members_by_name() {
+async fn cold_pinned_client_reaches_named_members() {
     let cluster = Cluster::start(3).await;
     let client = Client::builder(cluster.endpoints())
         .balance(Pinned::cold())
@@ -178,98 +201,105 @@ async fn a_pinned_cold_client_reaches_the_other_members_by_name() {
         let known = known.find(|known| known.endpoint == member.endpoint());
         known.is_some_and(|known| known.state == ConnectivityState::Idle)
     };
-    let resting = || cluster.members().into_iter().filter(is_idle);
-    until("two members rest", || resting().count() == 2).await;
-    let resting = resting().next().unwrap();
-    let dialled = resting.client_link().accepted();
+    let idle_members = || cluster.members().into_iter().filter(is_idle);
+    until("two members are idle", || idle_members().count() == 2).await;
+    let idle = idle_members().next().unwrap();
+    let accepted_before = idle.client_link().accepted();
     for _ in 0..20 {
-        let status = client.maintenance().status().at(resting.endpoint());
-        assert_eq!(status.await.unwrap().header.member_id, resting.id());
+        let status = client.maintenance().status().at(idle.endpoint());
+        assert_eq!(status.await.unwrap().header.member_id, idle.id());
     }
-    // One for all of them; an attempt from before may have been late.
-    assert!(resting.client_link().accepted() - dialled <= 2);
+    // One connection for all requests. A connection attempt from before may have been accepted late.
+    assert!(idle.client_link().accepted() - accepted_before <= 2);
     for member in client.versions().await {
         member.version.unwrap();
     }
-    // All others go where they went before.
-    let calls = spread_of(&cluster, &client, 1, 50).await;
+    // All other requests still go to the pinned member.
+    let calls = read_counts(&cluster, &client, 1, 50).await;
     assert!(calls.contains(&50), "{calls:?}");
-    assert_eq!(calls[resting.index()], 0, "{calls:?}");
+    assert_eq!(calls[idle.index()], 0, "{calls:?}");
 }
 
 #[tokio::test]
-async fn a_pinned_warm_client_keeps_the_others_ready() {
+async fn warm_pinned_client_keeps_members_ready() {
     let cluster = Cluster::start(3).await;
-    let client = all_ready(
+    let client = connect_to_all(
         Client::builder(cluster.endpoints()).balance(Pinned::warm()),
         3,
     )
     .await;
-    let calls = spread(&cluster, &client, 3, 60).await;
+    let calls = exact_read_counts(&cluster, &client, 3, 60).await;
     let pinned = calls
         .iter()
         .position(|calls| *calls == 60)
         .expect("all calls go to one member");
     cluster.member(pinned).client_link().set(Fault::Refuse);
-    until("the pinned one is out", || ready(&client) == 2).await;
-    let calls = spread(&cluster, &client, 2, 60).await;
+    until("the pinned member is not ready", || {
+        ready_members(&client) == 2
+    })
+    .await;
+    let calls = exact_read_counts(&cluster, &client, 2, 60).await;
     assert!(calls.contains(&60) && calls[pinned] == 0, "{calls:?}");
 }
 
 #[tokio::test]
-async fn power_of_two_leaves_a_slow_member_alone() {
+async fn power_of_two_avoids_slow_member() {
     let cluster = Cluster::start(3).await;
-    let client = all_ready(
+    let client = connect_to_all(
         Client::builder(cluster.endpoints()).balance(PowerOfTwo::new()),
         3,
     )
     .await;
-    // Far slower than the others ever are, and still too quick to be taken for silent.
+    // Much slower than the other members, but not slow enough to count as unresponsive.
     let slow = Fault::Delay(Duration::from_millis(90));
     cluster.member(2).client_link().set(slow);
-    let calls = in_calm(&cluster, &client, 3, async || {
-        Some(spread_of(&cluster, &client, 16, 20).await)
+    let calls = in_quiet_window(&cluster, &client, 3, async || {
+        Some(read_counts(&cluster, &client, 16, 20).await)
     })
     .await;
     let all: u64 = calls.iter().sum();
-    assert!(calls[2] * 4 < all, "less than by turns: {calls:?}");
+    assert!(
+        calls[2] * 4 < all,
+        "the slow member must get less than a quarter: {calls:?}"
+    );
 }
 
 #[tokio::test]
-async fn leader_first_follows_the_leader() {
+async fn leader_first_follows_leader() {
     let cluster = Cluster::start(3).await;
-    let client = all_ready(
+    let client = connect_to_all(
         Client::builder(cluster.endpoints()).balance(LeaderFirst::new()),
         3,
     )
     .await;
-    // Who leads changes by itself, if rarely: what counts is that calls and leader agree.
-    let follow = async || {
+    // The leader may change at any time: the calls are compared with the leader of the same window.
+    let leader_and_calls = async || {
         let leader = cluster.leader().await;
-        until("the leader is known", || leads(&client, leader)).await;
-        let calls = spread_of(&cluster, &client, 1, 40).await;
-        (leads(&client, leader) && calls.iter().sum::<u64>() == 40).then_some((leader, calls))
+        until("the leader is known", || is_known_leader(&client, leader)).await;
+        let calls = read_counts(&cluster, &client, 1, 40).await;
+        (is_known_leader(&client, leader) && calls.iter().sum::<u64>() == 40)
+            .then_some((leader, calls))
     };
-    let (leader, calls) = in_calm(&cluster, &client, 3, follow).await;
+    let (leader, calls) = in_quiet_window(&cluster, &client, 3, leader_and_calls).await;
     assert_eq!(calls[leader], 40, "{calls:?}");
     cluster.move_leader((leader + 1) % 3).await;
-    let (next, calls) = in_calm(&cluster, &client, 3, follow).await;
-    assert_ne!(next, leader);
-    assert_eq!(calls[next], 40, "{calls:?}");
+    let (new_leader, calls) = in_quiet_window(&cluster, &client, 3, leader_and_calls).await;
+    assert_ne!(new_leader, leader);
+    assert_eq!(calls[new_leader], 40, "{calls:?}");
 }
 
-/// Whether the client takes this member, and no other, for the leader.
-fn leads(client: &Client, leader: usize) -> bool {
+/// Returns whether the client considers this member, and no other, the leader.
+fn is_known_leader(client: &Client, leader: usize) -> bool {
     let members = client.connectivity();
     let mut members = members.iter().enumerate();
     members.all(|(index, member)| member.is_leader == Some(index == leader))
 }
 
 #[tokio::test]
-async fn a_policy_of_the_users_own_is_asked() {
+async fn custom_policy_picks_member() {
     #[derive(Debug)]
-    struct Last;
-    impl BalancePolicy for Last {
+    struct LastCandidate;
+    impl BalancePolicy for LastCandidate {
         fn pick(&self, candidates: &ReadyEndpoints<'_>) -> usize {
             assert!(
                 candidates
@@ -280,6 +310,13 @@ async fn a_policy_of_the_users_own_is_asked() {
         }
     }
     let cluster = Cluster::start(3).await;
-    let client = all_ready(Client::builder(cluster.endpoints()).balance(Last), 3).await;
-    assert_eq!(spread(&cluster, &client, 3, 20).await, [0, 0, 20]);
+    let client = connect_to_all(
+        Client::builder(cluster.endpoints()).balance(LastCandidate),
+        3,
+    )
+    .await;
+    assert_eq!(
+        exact_read_counts(&cluster, &client, 3, 20).await,
+        [0, 0, 20]
+    );
 }

@@ -1,4 +1,4 @@
-//! A name is looked up at every dial.
+//! Host names are resolved again at every connection attempt.
 
 use std::{
     fs,
@@ -11,70 +11,70 @@ use actix_etcd::Client;
 use testbed::ScriptedServer;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::{skipped::not_checked, wait::until};
+use crate::support::{process_isolation::child_test, skipped_check::report_skipped, wait::until};
 
-const NAME: &str = "member.test";
-/// Where the process inside finds its table of names.
-const TABLE: &str = "TABLE_OF_NAMES";
-/// Runs a command in namespaces of its own, where the table of names is a file of ours. No right is needed for that
-/// where the system lets users make namespaces.
-const INSIDE: [&str; 6] = [
+const HOST_NAME: &str = "member.test";
+/// Environment variable of the child process: the path of its hosts file.
+const HOSTS_FILE: &str = "ACTIX_ETCD_HOSTS_FILE";
+/// Arguments of `unshare` that run a command in new namespaces, with our file mounted as `/etc/hosts`. No privileges
+/// are needed where the system allows user namespaces.
+const UNSHARE_ARGS: [&str; 6] = [
     "--user",
     "--map-root-user",
     "--mount",
     "sh",
     "-c",
-    r#"mount --bind "$TABLE_OF_NAMES" /etc/hosts && exec "$@""#,
+    r#"mount --bind "$ACTIX_ETCD_HOSTS_FILE" /etc/hosts && exec "$@""#,
 ];
 
-struct Table(PathBuf);
+struct HostsFile(PathBuf);
 
-impl Table {
+impl HostsFile {
     fn new() -> Self {
-        let name = format!("actix-etcd-names-{}", std::process::id());
-        let table = Self(std::env::temp_dir().join(name));
-        lead_to(&table.0, "127.0.0.1");
-        table
+        let name = format!("actix-etcd-hosts-{}", std::process::id());
+        let hosts_file = Self(std::env::temp_dir().join(name));
+        set_address(&hosts_file.0, "127.0.0.1");
+        hosts_file
     }
 
-    fn inside(&self, program: &Path, args: &[&str]) -> Command {
+    fn launcher(&self) -> Command {
         let mut command = Command::new("unshare");
-        command.args(INSIDE).arg("sh").arg(program).args(args);
-        command.env(TABLE, &self.0);
+        command
+            .args(UNSHARE_ARGS)
+            .arg("sh")
+            .env(HOSTS_FILE, &self.0);
         command
     }
 }
 
-impl Drop for Table {
+impl Drop for HostsFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
 }
 
-/// Writes into the file that is there: a new one would not be seen inside.
-fn lead_to(table: &Path, address: &str) {
-    fs::write(table, format!("{address} {NAME}\n")).unwrap();
+/// Overwrites the file in place: a new file would not be visible through the bind mount.
+fn set_address(hosts_file: &Path, address: &str) {
+    fs::write(hosts_file, format!("{address} {HOST_NAME}\n")).unwrap();
 }
 
 #[test]
-fn a_name_that_leads_elsewhere_now_is_followed_at_the_next_dial() {
-    if let Some(table) = std::env::var_os(TABLE) {
+fn changed_address_is_used_on_reconnect() {
+    if let Some(hosts_file) = std::env::var_os(HOSTS_FILE) {
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        return runtime.block_on(follow(Path::new(&table)));
+        return runtime.block_on(check_reconnect(Path::new(&hosts_file)));
     }
-    let table = Table::new();
-    let possible = table.inside(Path::new("true"), &[]).output();
+    let hosts_file = HostsFile::new();
+    let possible = hosts_file.launcher().arg("true").output();
     if !possible.is_ok_and(|tried| tried.status.success()) {
-        return not_checked("a name that leads elsewhere: no namespaces for users here");
+        return report_skipped("change of an address: this machine allows no user namespaces");
     }
-    let test = "connection::dns::a_name_that_leads_elsewhere_now_is_followed_at_the_next_dial";
-    let program = std::env::current_exe().unwrap();
-    let inside = table.inside(&program, &["--exact", test, "--nocapture"]);
-    assert!({ inside }.status().unwrap().success());
+    let child = child_test!().launched_by(hosts_file.launcher()).run();
+    child.assert_passed();
 }
 
-/// Carries what comes to this address to a server.
-fn carry(listener: Listener, server: &ScriptedServer) {
+/// Forwards all connections of the listener to a server.
+fn forward(listener: Listener, server: &ScriptedServer) {
     let target = server.address();
     listener.set_nonblocking(true).unwrap();
     let listener = TcpListener::from_std(listener).unwrap();
@@ -89,32 +89,32 @@ fn carry(listener: Listener, server: &ScriptedServer) {
     });
 }
 
-/// The same port on two addresses of loopback.
-fn one_port_on_two_addresses() -> (u16, Listener, Listener) {
+/// Binds the same port on two loopback addresses.
+fn bind_two_addresses() -> (u16, Listener, Listener) {
     loop {
-        let here = Listener::bind("127.0.0.1:0").unwrap();
-        let port = here.local_addr().unwrap().port();
-        if let Ok(there) = Listener::bind(("127.0.0.2", port)) {
-            return (port, here, there);
+        let first = Listener::bind("127.0.0.1:0").unwrap();
+        let port = first.local_addr().unwrap().port();
+        if let Ok(second) = Listener::bind(("127.0.0.2", port)) {
+            return (port, first, second);
         }
     }
 }
 
-async fn follow(table: &Path) {
+async fn check_reconnect(hosts_file: &Path) {
     let (old, new) = (ScriptedServer::start().await, ScriptedServer::start().await);
-    let (port, here, there) = one_port_on_two_addresses();
-    carry(here, &old);
-    carry(there, &new);
-    let etcd = Client::connect([format!("http://{NAME}:{port}")])
+    let (port, first, second) = bind_two_addresses();
+    forward(first, &old);
+    forward(second, &new);
+    let etcd = Client::connect([format!("http://{HOST_NAME}:{port}")])
         .await
         .unwrap();
     assert_eq!((old.accepted(), new.accepted()), (1, 0));
-    lead_to(table, "127.0.0.2");
+    set_address(hosts_file, "127.0.0.2");
     old.close_connections();
-    until("the name is followed", || new.connections() == 1).await;
+    until("the new address is connected", || new.connections() == 1).await;
     etcd.wait_ready(std::time::Duration::from_secs(20))
         .await
         .unwrap();
-    // The old address still answers: it was left because of the name alone.
+    // The old address still accepts connections: the client left it only because of the name.
     assert_eq!(old.accepted(), 1);
 }

@@ -1,4 +1,4 @@
-//! A member that is there and of no use: what waits on it does not wait for long, and what comes goes elsewhere.
+//! Members that are reachable but cannot serve: requests in flight end early, and new requests go to other members.
 
 use std::{
     sync::{
@@ -13,14 +13,14 @@ use serde_json::json;
 use testbed::{Cluster, Direction, Fault, Reply, STATUS, ScriptedServer, StatusResponse, number};
 
 use crate::support::{
-    quiet_window::ready,
-    scripted_put::{PUT, done},
+    quiet_window::ready_members,
+    scripted_put::{PUT, put_reply},
     traffic::{Readers, Writers, check_applied_at_most_once},
     wait::{until, until_async},
 };
 
 #[tokio::test]
-async fn a_write_under_a_leader_that_is_gone_ends_as_unknown() {
+async fn write_under_lost_leader_ends_unknown() {
     let server = ScriptedServer::start().await;
     let term = Arc::new(AtomicU64::new(5));
     let current = term.clone();
@@ -38,10 +38,7 @@ async fn a_write_under_a_leader_that_is_gone_ends_as_unknown() {
         .unwrap();
     let put = tokio::spawn(etcd.put("k", "v").into_future());
     until("the member is probed", || server.count(STATUS) >= 3).await;
-    assert!(
-        !put.is_finished(),
-        "a slow write alone is no reason to give up"
-    );
+    assert!(!put.is_finished(), "a slow write alone must not fail");
     term.store(6, Ordering::Relaxed);
     let error = put.await.unwrap().unwrap_err();
     assert_eq!(
@@ -51,8 +48,7 @@ async fn a_write_under_a_leader_that_is_gone_ends_as_unknown() {
 }
 
 #[tokio::test]
-async fn a_write_that_its_follower_lost_with_the_leader_ends_as_unknown_before_the_server_says_so()
-{
+async fn write_lost_with_leader_ends_before_server_timeout() {
     let cluster = Cluster::start(3).await;
     let leader = cluster.leader().await;
     let follower = cluster.member((leader + 1) % 3);
@@ -61,9 +57,9 @@ async fn a_write_that_its_follower_lost_with_the_leader_ends_as_unknown_before_t
         .connect()
         .await
         .unwrap();
-    // What the follower tells the leader goes over the connection that the leader dialled. It hears all it should.
-    let unheard = Fault::HalfOpen(Direction::ToClient);
-    cluster.peer_link(leader, follower.index()).set(unheard);
+    // The follower sends to the leader over the connection that the leader opened. Only this direction is cut.
+    let cut = Fault::HalfOpen(Direction::ToClient);
+    cluster.peer_link(leader, follower.index()).set(cut);
     let put = tokio::spawn(etcd.put("k", "v").into_future());
     until_async("the follower has the write", async || {
         let started = r#"grpc_server_started_total{grpc_method="Put"}"#;
@@ -74,41 +70,44 @@ async fn a_write_that_its_follower_lost_with_the_leader_ends_as_unknown_before_t
     cluster.member(leader).kill();
     let error = put.await.unwrap().unwrap_err();
     assert_eq!(error.outcome(), Outcome::Unknown, "{error}");
-    // etcd itself would answer after 7 s that it timed out. A look may fall into the election.
-    let found_out = [ErrorKind::LeaderLost, ErrorKind::NoLeader];
-    assert!(found_out.contains(&error.kind()), "{error}");
+    // etcd itself would report a timeout after 7 s. A probe may coincide with the election.
+    let detected = [ErrorKind::LeaderLost, ErrorKind::NoLeader];
+    assert!(detected.contains(&error.kind()), "{error}");
     assert_eq!(error.server_message(), None, "{error}");
     etcd.put("k", "w").await.unwrap();
 }
 
 #[tokio::test]
-async fn a_member_cut_off_is_left_before_it_knows_and_taken_back_when_it_moves() {
-    // It believes in its leader for ten seconds and more.
+async fn isolated_member_is_avoided_until_it_recovers() {
+    // An isolated member trusts its last leader for at least ten seconds.
     let builder = Cluster::builder().members(3).election(100, 10_000);
     let cluster = builder.start().await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     etcd.put("read", "me").await.unwrap();
-    let cut_off = (cluster.leader().await + 1) % 3;
+    let isolated = (cluster.leader().await + 1) % 3;
     let writers = Writers::start(&etcd, 4, "cut-off/");
     let readers = Readers::start(&etcd, 2, "read");
-    writers.until_written(20).await;
-    cluster.isolate(cut_off);
-    let seen = || etcd.connectivity().remove(cut_off);
-    until("it is left", || seen().state != ConnectivityState::Ready).await;
-    let why = seen().last_error.unwrap().to_string();
-    assert!(why.contains("cut off"), "{why}");
-    let status = cluster.api(cut_off, "/v3/maintenance/status", json!({}));
+    writers.wait_for_writes(20).await;
+    cluster.isolate(isolated);
+    let status_of_isolated = || etcd.connectivity().remove(isolated);
+    until("the isolated member is avoided", || {
+        status_of_isolated().state != ConnectivityState::Ready
+    })
+    .await;
+    let reason = status_of_isolated().last_error.unwrap().to_string();
+    assert!(reason.contains("cut off"), "{reason}");
+    let status = cluster.api(isolated, "/v3/maintenance/status", json!({}));
     let leader: u64 = number(&status.await.unwrap()["leader"]);
-    assert_ne!(leader, 0, "it does not know yet");
-    writers.until_written(100).await;
+    assert_ne!(leader, 0, "the isolated member must still report a leader");
+    writers.wait_for_writes(100).await;
     cluster.heal();
-    until("it is taken back", || {
-        seen().state == ConnectivityState::Ready
+    until("the member is used again", || {
+        status_of_isolated().state == ConnectivityState::Ready
     })
     .await;
     let writes = writers.finish().await;
-    let unread = readers.finish().await;
-    assert!(unread.is_empty(), "a read failed: {}", unread[0]);
+    let read_errors = readers.finish().await;
+    assert!(read_errors.is_empty(), "a read failed: {}", read_errors[0]);
     for error in writes
         .iter()
         .filter_map(|write| write.result.as_ref().err())
@@ -118,103 +117,118 @@ async fn a_member_cut_off_is_left_before_it_knows_and_taken_back_when_it_moves()
     check_applied_at_most_once(&cluster, "cut-off/", &writes).await;
 }
 
-/// A member that knows the history up to an index. At zero it is frozen.
-async fn member(id: u64, index: &Arc<AtomicU64>) -> ScriptedServer {
+/// Starts a member with this raft index. A member with index zero is frozen.
+async fn start_member(id: u64, index: &Arc<AtomicU64>) -> ScriptedServer {
     let server = ScriptedServer::start().await;
-    let status = index.clone();
-    server.on(STATUS, move |_| match status.load(Ordering::Relaxed) {
-        0 => Reply::hang(),
-        raft_index => {
-            let mut healthy = StatusResponse::healthy();
-            healthy.raft_index = raft_index;
-            if let Some(header) = &mut healthy.header {
-                header.member_id = id;
+    let current_index = index.clone();
+    server.on(STATUS, move |_| {
+        match current_index.load(Ordering::Relaxed) {
+            0 => Reply::hang(),
+            raft_index => {
+                let mut healthy = StatusResponse::healthy();
+                healthy.raft_index = raft_index;
+                if let Some(header) = &mut healthy.header {
+                    header.member_id = id;
+                }
+                Reply::message(&healthy)
             }
-            Reply::message(&healthy)
         }
     });
-    let status = index.clone();
-    server.on(PUT, move |_| match status.load(Ordering::Relaxed) {
+    let current_index = index.clone();
+    server.on(PUT, move |_| match current_index.load(Ordering::Relaxed) {
         0 => Reply::hang(),
-        _ => done(),
+        _ => put_reply(),
     });
     server
 }
 
 #[tokio::test]
-async fn a_member_that_wakes_up_gets_no_requests_before_it_has_what_it_missed() {
+async fn lagging_member_gets_no_requests() {
     let index = || Arc::new(AtomicU64::new(100));
-    let (slept, stayed) = (index(), index());
-    let (sleeper, awake) = (member(1, &slept).await, member(2, &stayed).await);
-    let etcd = Client::connect([sleeper.endpoint(), awake.endpoint()])
+    let (lagging_index, up_to_date_index) = (index(), index());
+    let (lagging, up_to_date) = (
+        start_member(1, &lagging_index).await,
+        start_member(2, &up_to_date_index).await,
+    );
+    let etcd = Client::connect([lagging.endpoint(), up_to_date.endpoint()])
         .await
         .unwrap();
-    until("both are ready", || ready(&etcd) == 2).await;
-    slept.store(0, Ordering::Relaxed);
-    until_async("it is left", async || {
+    until("both are ready", || ready_members(&etcd) == 2).await;
+    lagging_index.store(0, Ordering::Relaxed);
+    until_async("the frozen member is avoided", async || {
         let _ = etcd.put("k", "v").await;
-        ready(&etcd) == 1
+        ready_members(&etcd) == 1
     })
     .await;
-    // It has more than the other had when it fell asleep, and less than the other has now.
-    stayed.store(200, Ordering::Relaxed);
-    slept.store(150, Ordering::Relaxed);
-    let looks = sleeper.count(STATUS);
-    let asked = sleeper.count(PUT);
-    until_async("it was looked at", async || {
+    // The index is higher than that of the other member before the freeze, and lower than its index now.
+    up_to_date_index.store(200, Ordering::Relaxed);
+    lagging_index.store(150, Ordering::Relaxed);
+    let probes = lagging.count(STATUS);
+    let puts = lagging.count(PUT);
+    until_async("the lagging member is probed", async || {
         etcd.put("k", "v").await.unwrap();
-        sleeper.count(STATUS) > looks + 5
-    })
-    .await;
-    assert_eq!(sleeper.count(PUT), asked, "it was trusted too early");
-    // Another connection does not make it any better.
-    let accepted = sleeper.accepted();
-    sleeper.reset_connections();
-    until_async("it was looked at again", async || {
-        etcd.put("k", "v").await.unwrap();
-        sleeper.accepted() > accepted && sleeper.count(STATUS) > looks + 10
+        lagging.count(STATUS) > probes + 5
     })
     .await;
     assert_eq!(
-        sleeper.count(PUT),
-        asked,
-        "it was trusted for a new connection"
+        lagging.count(PUT),
+        puts,
+        "the lagging member must get no request"
     );
-    slept.store(200, Ordering::Relaxed);
-    until("it is taken back", || ready(&etcd) == 2).await;
+    // A new connection does not make up for the missing entries.
+    let accepted = lagging.accepted();
+    lagging.reset_connections();
+    until_async(
+        "the lagging member is probed on a new connection",
+        async || {
+            etcd.put("k", "v").await.unwrap();
+            lagging.accepted() > accepted && lagging.count(STATUS) > probes + 10
+        },
+    )
+    .await;
+    assert_eq!(
+        lagging.count(PUT),
+        puts,
+        "the lagging member must get no request on a new connection"
+    );
+    lagging_index.store(200, Ordering::Relaxed);
+    until("both members are ready again", || ready_members(&etcd) == 2).await;
 }
 
 #[tokio::test]
-async fn a_member_that_reports_not_serving_gets_no_requests() {
-    let (tired, awake) = (ScriptedServer::start().await, ScriptedServer::start().await);
-    let (serve, told) = tokio::sync::watch::channel(1);
-    tired.on("/grpc.health.v1.Health/Watch", move |_| {
-        let mut told = told.clone();
+async fn not_serving_member_gets_no_requests() {
+    let (changing, serving) = (ScriptedServer::start().await, ScriptedServer::start().await);
+    let (status_sender, status_receiver) = tokio::sync::watch::channel(1);
+    changing.on("/grpc.health.v1.Health/Watch", move |_| {
+        let mut statuses = status_receiver.clone();
         Reply::streaming(move |mut sender, _| async move {
             loop {
-                let status = *told.borrow_and_update();
-                let answer = proto::health::HealthCheckResponse { status };
-                if sender.send(&answer).await.is_err() || told.changed().await.is_err() {
+                let status = *statuses.borrow_and_update();
+                let response = proto::health::HealthCheckResponse { status };
+                if sender.send(&response).await.is_err() || statuses.changed().await.is_err() {
                     return;
                 }
             }
         })
     });
-    for server in [&tired, &awake] {
-        server.on(PUT, |_| done());
+    for server in [&changing, &serving] {
+        server.on(PUT, |_| put_reply());
     }
-    let etcd = Client::connect([tired.endpoint(), awake.endpoint()])
+    let etcd = Client::connect([changing.endpoint(), serving.endpoint()])
         .await
         .unwrap();
     let state = |index: usize| etcd.connectivity()[index].state;
-    until("both are ready", || ready(&etcd) == 2).await;
-    serve.send_replace(2);
-    until("it is avoided", || state(0) != ConnectivityState::Ready).await;
-    let before = tired.count(PUT);
+    until("both are ready", || ready_members(&etcd) == 2).await;
+    status_sender.send_replace(2);
+    until("the member is avoided", || {
+        state(0) != ConnectivityState::Ready
+    })
+    .await;
+    let before = changing.count(PUT);
     for _ in 0..10 {
         etcd.put("k", "v").await.unwrap();
     }
-    assert_eq!(tired.count(PUT), before);
-    serve.send_replace(1);
-    until("it is back", || ready(&etcd) == 2).await;
+    assert_eq!(changing.count(PUT), before);
+    status_sender.send_replace(1);
+    until("both members are ready again", || ready_members(&etcd) == 2).await;
 }

@@ -1,4 +1,4 @@
-//! Connections that take no more requests, or lead where they should not: left, without harm to what is under way.
+//! Replacement of connections that accept no more requests or lead to another cluster. Requests in flight finish.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,48 +27,48 @@ fn header(cluster_id: u64) -> proto::ResponseHeader {
     }
 }
 
-fn put_in(cluster: u64) -> Reply {
+fn put_reply_of(cluster: u64) -> Reply {
     Reply::message(&proto::PutResponse {
         header: Some(header(cluster)),
         ..Default::default()
     })
 }
 
-fn range() -> Reply {
+fn range_reply() -> Reply {
     Reply::message(&proto::RangeResponse {
         header: Some(header(1)),
         ..Default::default()
     })
 }
 
-fn health(status: ServingStatus) -> HealthCheckResponse {
+fn health_response(status: ServingStatus) -> HealthCheckResponse {
     HealthCheckResponse {
         status: status.into(),
     }
 }
 
-/// A member whose health can be watched, as etcd's can: that stream outlives a GOAWAY.
-async fn healthy() -> ScriptedServer {
+/// Starts a member whose health can be watched, like that of etcd. The health stream outlives a GOAWAY.
+async fn start_healthy() -> ScriptedServer {
     let server = ScriptedServer::start().await;
     server.on(HEALTH, |_| {
         Reply::streaming(async |mut sender, _| {
-            let _ = sender.send(&health(ServingStatus::Serving)).await;
-            sender.stopped().await;
+            let _ = sender.send(&health_response(ServingStatus::Serving)).await;
+            sender.closed().await;
         })
     });
     server
 }
 
 #[tokio::test]
-async fn a_member_that_says_goodbye_is_dialled_again_and_finishes_what_it_has() {
-    let server = healthy().await;
+async fn graceful_goaway_leads_to_new_connection() {
+    let server = start_healthy().await;
     server.on(PUT, |call| {
         let delay = if call.nth == 0 { 1500 } else { 0 };
-        put_in(1).after(Duration::from_millis(delay))
+        put_reply_of(1).after(Duration::from_millis(delay))
     });
     let etcd = Client::connect([server.endpoint()]).await.unwrap();
     let slow = tokio::spawn(etcd.put("slow", "1").into_future());
-    until("the slow one is there", || server.count(PUT) == 1).await;
+    until("the slow request has arrived", || server.count(PUT) == 1).await;
     server.go_away_gracefully();
     until_async("requests go over a new connection", async || {
         etcd.put("next", "2").await.unwrap();
@@ -77,39 +77,39 @@ async fn a_member_that_says_goodbye_is_dialled_again_and_finishes_what_it_has() 
     })
     .await;
     assert!(!slow.is_finished());
-    slow.await.unwrap().expect("what was under way is answered");
+    slow.await.unwrap().expect("the request in flight succeeds");
     until("the old connection is closed", || server.connections() == 1).await;
 }
 
 #[tokio::test]
-async fn a_member_of_another_cluster_that_tells_so_late_is_left() {
-    let (ours, theirs) = (healthy().await, healthy().await);
-    // Neither says who it is before it is asked for something: it may not (authentication).
+async fn foreign_member_is_dropped_after_first_response() {
+    let (ours, theirs) = (start_healthy().await, start_healthy().await);
+    // With authentication, the probe may be denied: the cluster id is unknown until the first response.
     for server in [&ours, &theirs] {
         server.on(STATUS, |_| {
             Reply::status(7, "etcdserver: permission denied")
         });
     }
-    ours.on(PUT, |_| put_in(1));
-    theirs.on(PUT, |_| put_in(2));
+    ours.on(PUT, |_| put_reply_of(1));
+    theirs.on(PUT, |_| put_reply_of(2));
     let etcd = Client::connect([ours.endpoint()]).await.unwrap();
     etcd.put("k", "v").await.unwrap();
     etcd.set_endpoints([ours.endpoint(), theirs.endpoint()])
         .await
         .unwrap();
-    until("the stranger is taken for a member", || {
+    until("the foreign member is ready", || {
         etcd.connectivity()[1].state == ConnectivityState::Ready
     })
     .await;
-    let mut told = 0;
-    while told == 0 {
+    let mut failures = 0;
+    while failures == 0 {
         if let Err(error) = etcd.put("k", "v").await {
             assert_eq!(error.kind(), ErrorKind::ClusterChanged);
             assert_eq!(error.outcome(), Outcome::Unknown);
-            told += 1;
+            failures += 1;
         }
     }
-    until("the stranger is left, with the reason", || {
+    until("the foreign member is dropped for this reason", || {
         let status = etcd.connectivity().remove(1);
         let reason = status.last_error.map(|error| error.kind());
         status.state != ConnectivityState::Ready && reason == Some(ErrorKind::ClusterChanged)
@@ -118,70 +118,74 @@ async fn a_member_of_another_cluster_that_tells_so_late_is_left() {
 }
 
 #[tokio::test]
-async fn a_read_leaves_a_member_that_stops_serving_while_it_waits() {
-    let (busy, free) = (ScriptedServer::start().await, healthy().await);
-    let asked = Arc::new(Notify::new());
-    let seen = asked.clone();
-    busy.on(HEALTH, move |_| {
-        let seen = seen.clone();
+async fn waiting_read_leaves_member_that_stops_serving() {
+    let (stopping, serving) = (ScriptedServer::start().await, start_healthy().await);
+    let read_arrived = Arc::new(Notify::new());
+    let read_signal = read_arrived.clone();
+    stopping.on(HEALTH, move |_| {
+        let read_signal = read_signal.clone();
         Reply::streaming(async move |mut sender, _| {
-            let _ = sender.send(&health(ServingStatus::Serving)).await;
-            seen.notified().await;
-            let _ = sender.send(&health(ServingStatus::NotServing)).await;
-            sender.stopped().await;
+            let _ = sender.send(&health_response(ServingStatus::Serving)).await;
+            read_signal.notified().await;
+            let _ = sender
+                .send(&health_response(ServingStatus::NotServing))
+                .await;
+            sender.closed().await;
         })
     });
-    busy.on(RANGE, move |_| {
-        asked.notify_one();
+    stopping.on(RANGE, move |_| {
+        read_arrived.notify_one();
         Reply::hang()
     });
-    free.on(RANGE, |_| range());
-    let etcd = Client::connect([busy.endpoint(), free.endpoint()])
+    serving.on(RANGE, |_| range_reply());
+    let etcd = Client::connect([stopping.endpoint(), serving.endpoint()])
         .await
         .unwrap();
-    until("both are there", || {
+    until("both members are ready", || {
         let statuses = etcd.connectivity();
         statuses
             .iter()
-            .all(|one| one.state == ConnectivityState::Ready)
+            .all(|status| status.state == ConnectivityState::Ready)
     })
     .await;
     for _ in 0..2 {
         etcd.get("k").await.unwrap();
     }
-    assert_eq!((busy.count(RANGE), free.count(RANGE)), (1, 2));
+    assert_eq!((stopping.count(RANGE), serving.count(RANGE)), (1, 2));
 }
 
 #[tokio::test]
-async fn a_member_whose_health_is_not_told_any_more_is_used_again() {
+async fn member_is_used_after_health_stream_ends() {
     let server = ScriptedServer::start().await;
-    let enough = Arc::new(Notify::new());
-    let heard = enough.clone();
+    let end_stream = Arc::new(Notify::new());
+    let end_signal = end_stream.clone();
     server.on(HEALTH, move |_| {
-        let heard = heard.clone();
+        let end_signal = end_signal.clone();
         Reply::streaming(async move |mut sender, _| {
-            let _ = sender.send(&health(ServingStatus::NotServing)).await;
-            heard.notified().await;
+            let _ = sender
+                .send(&health_response(ServingStatus::NotServing))
+                .await;
+            end_signal.notified().await;
             sender.status(0, "");
         })
     });
-    server.on(PUT, |_| put_in(1));
+    server.on(PUT, |_| put_reply_of(1));
     let etcd = Client::builder([server.endpoint()])
         .connect_lazy()
         .await
         .unwrap();
-    until("it is not used", || {
+    until("the member is not serving", || {
         etcd.connectivity()[0].state == ConnectivityState::NoLeader
     })
     .await;
-    enough.notify_one();
+    end_stream.notify_one();
     etcd.put("k", "v").await.unwrap();
-    assert_eq!(server.accepted(), 1, "on the same connection");
+    assert_eq!(server.accepted(), 1, "the connection must be kept");
 }
 
 #[tokio::test]
-async fn addresses_that_do_not_answer_never_replace_the_one_that_does() {
-    let server = healthy().await;
+async fn unreachable_members_are_not_adopted() {
+    let server = start_healthy().await;
     server.on(MEMBERS, |_| {
         Reply::message(&proto::MemberListResponse {
             header: Some(header(1)),
@@ -192,7 +196,7 @@ async fn addresses_that_do_not_answer_never_replace_the_one_that_does() {
             }],
         })
     });
-    server.on(PUT, |_| put_in(1));
+    server.on(PUT, |_| put_reply_of(1));
     for policy in [Pinned::cold(), Pinned::warm()] {
         let etcd = Client::builder([server.endpoint()])
             .balance(policy)
@@ -205,8 +209,8 @@ async fn addresses_that_do_not_answer_never_replace_the_one_that_does() {
 }
 
 #[tokio::test]
-async fn when_every_listed_member_is_gone_the_given_endpoint_is_used_again() {
-    let (seed, member) = (healthy().await, healthy().await);
+async fn configured_endpoint_is_used_when_members_are_gone() {
+    let (seed, member) = (start_healthy().await, start_healthy().await);
     let listed = member.endpoint();
     seed.on(MEMBERS, move |_| {
         Reply::message(&proto::MemberListResponse {
@@ -219,7 +223,7 @@ async fn when_every_listed_member_is_gone_the_given_endpoint_is_used_again() {
         })
     });
     for server in [&seed, &member] {
-        server.on(PUT, |_| put_in(1));
+        server.on(PUT, |_| put_reply_of(1));
     }
     let etcd = Client::connect([seed.endpoint()]).await.unwrap();
     assert_eq!(etcd.sync().await.unwrap(), [member.endpoint()]);
@@ -227,7 +231,7 @@ async fn when_every_listed_member_is_gone_the_given_endpoint_is_used_again() {
     assert_eq!((seed.count(PUT), member.count(PUT)), (0, 1));
     member.close_connections();
     drop(member);
-    until("its member is gone", || {
+    until("the member is not ready", || {
         etcd.connectivity()[0].state != ConnectivityState::Ready
     })
     .await;

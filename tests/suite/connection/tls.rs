@@ -1,4 +1,4 @@
-//! Encrypted connections to real members, and everything that can be wrong with a certificate.
+//! TLS connections to real members, and the errors of invalid certificates.
 
 use std::{
     fs,
@@ -12,7 +12,10 @@ use actix_etcd::{
 use serde_json::json;
 use testbed::{Authority, Certificate, Cluster, ScriptedServer, Tls, encode};
 
-use crate::support::wait::{until, until_async};
+use crate::support::{
+    process_isolation::{ChildTest, child_test},
+    wait::{until, until_async},
+};
 
 async fn cluster(tls: Tls) -> Cluster {
     Cluster::builder().tls(tls).start().await
@@ -22,8 +25,8 @@ fn trusting(authority: &Authority) -> TlsOptions {
     TlsOptions::new().ca_pem(authority.pem())
 }
 
-/// What `connect` says of endpoints that cannot be used: as soon as it knows, long before a request would be given up.
-async fn complaint(cluster: &Cluster, tls: TlsOptions) -> String {
+/// Returns the error text of `connect`. It must fail before the connect timeout, and long before the request timeout.
+async fn connect_error(cluster: &Cluster, tls: TlsOptions) -> String {
     let connect_timeout = Duration::from_secs(10);
     let started = Instant::now();
     let refused = Client::builder(cluster.endpoints())
@@ -39,8 +42,8 @@ async fn complaint(cluster: &Cluster, tls: TlsOptions) -> String {
     refused.to_string()
 }
 
-/// What was wrong with the first endpoint.
-fn complaint_of(etcd: &Client) -> Option<Error> {
+/// Returns the last error of the first endpoint.
+fn last_error(etcd: &Client) -> Option<Error> {
     let endpoints = etcd.connectivity();
     endpoints.first()?.last_error.clone()
 }
@@ -52,7 +55,7 @@ fn file(cluster: &Cluster, name: &str, text: &str) -> PathBuf {
 }
 
 #[tokio::test]
-async fn an_encrypted_cluster_is_used_like_any_other() {
+async fn encrypted_cluster_survives_member_failure() {
     let authority = Authority::new();
     let cluster = Cluster::builder()
         .members(3)
@@ -79,7 +82,7 @@ async fn an_encrypted_cluster_is_used_like_any_other() {
 }
 
 #[tokio::test]
-async fn a_client_certificate_opens_a_cluster_that_wants_one() {
+async fn client_certificate_grants_access() {
     let authority = Authority::new();
     let cluster = cluster(Tls::mutual(&authority)).await;
     let Certificate { certificate, key } = authority.client("ann");
@@ -102,7 +105,7 @@ async fn a_client_certificate_opens_a_cluster_that_wants_one() {
 }
 
 #[tokio::test]
-async fn the_name_in_the_certificate_is_the_user_where_there_is_no_token() {
+async fn certificate_common_name_is_user() {
     let authority = Authority::new();
     let cluster = cluster(Tls::mutual(&authority)).await;
     cluster.enable_auth("root", "secret").await;
@@ -116,83 +119,83 @@ async fn the_name_in_the_certificate_is_the_user_where_there_is_no_token() {
     etcd.put("a/k", "v").await.unwrap();
     let denied = etcd.put("b/k", "v").await.unwrap_err();
     assert_eq!(denied.kind(), ErrorKind::PermissionDenied);
-    // A change of users makes nobody a stranger.
+    // Access remains after a change of the users.
     cluster.add_user("bob", "word", None).await;
     etcd.put("a/k", "w").await.unwrap();
 }
 
-const CHILD: &str = "ACTIX_ETCD_TLS_ENDPOINT";
-const BETTER_ROOTS: &str = "ACTIX_ETCD_TLS_ROOTS";
-const ROOTS: &str = "SSL_CERT_FILE";
+const CHILD_ENDPOINT: &str = "ACTIX_ETCD_TLS_ENDPOINT";
+const NEW_ROOTS: &str = "ACTIX_ETCD_TLS_NEW_ROOTS";
+const SYSTEM_ROOTS: &str = "SSL_CERT_FILE";
 
-/// What a system trusts is a matter of the whole process, so each has one of its own.
-fn alone(test: &str, cluster: &Cluster, roots: &Authority, better: &Authority) -> (bool, String) {
-    let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "--nocapture",
-            &format!("connection::tls::{test}"),
-        ])
-        .env(CHILD, &cluster.endpoints()[0])
-        .env(ROOTS, file(cluster, "system.pem", roots.pem()))
-        .env(BETTER_ROOTS, file(cluster, "better.pem", better.pem()))
+/// Runs a test in a child process, because the system roots apply to a whole process. Returns whether the test passed,
+/// and its output.
+fn run_in_child(
+    test: ChildTest,
+    cluster: &Cluster,
+    roots: &Authority,
+    new_roots: &Authority,
+) -> (bool, String) {
+    let child = test
+        .env(CHILD_ENDPOINT, &cluster.endpoints()[0])
+        .env(SYSTEM_ROOTS, file(cluster, "system.pem", roots.pem()))
+        .env(NEW_ROOTS, file(cluster, "new.pem", new_roots.pem()))
         .env_remove("SSL_CERT_DIR")
-        .output()
-        .unwrap();
-    let said = [child.stdout, child.stderr].concat();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    (child.status.success() && said.contains("1 passed"), said)
+        .run();
+    (child.passed, child.stdout + &child.stderr)
 }
 
 #[tokio::test]
-async fn https_without_options_trusts_whom_the_system_trusts() {
-    if let Ok(endpoint) = std::env::var(CHILD) {
+async fn https_without_options_trusts_system_roots() {
+    if let Ok(endpoint) = std::env::var(CHILD_ENDPOINT) {
         let etcd = Client::connect([endpoint]).await.unwrap();
         etcd.put("k", "v").await.unwrap();
         return;
     }
-    let (authority, stranger) = (Authority::new(), Authority::new());
+    let (authority, other_authority) = (Authority::new(), Authority::new());
     let cluster = cluster(Tls::server(&authority)).await;
-    let test = "https_without_options_trusts_whom_the_system_trusts";
-    let (connected, said) = alone(test, &cluster, &authority, &authority);
-    assert!(connected, "{said}");
-    let (connected, said) = alone(test, &cluster, &stranger, &stranger);
-    assert!(!connected && said.contains("unknown authority"), "{said}");
+    let (connected, output) = run_in_child(child_test!(), &cluster, &authority, &authority);
+    assert!(connected, "{output}");
+    let (connected, output) =
+        run_in_child(child_test!(), &cluster, &other_authority, &other_authority);
+    assert!(
+        !connected && output.contains("unknown authority"),
+        "{output}"
+    );
 }
 
 #[tokio::test]
-async fn the_systems_authorities_are_read_again_when_they_change() {
-    if let Ok(endpoint) = std::env::var(CHILD) {
+async fn changed_system_roots_are_reloaded() {
+    if let Ok(endpoint) = std::env::var(CHILD_ENDPOINT) {
         let etcd = Client::builder([endpoint]).connect_lazy().await.unwrap();
-        until("it was refused", || complaint_of(&etcd).is_some()).await;
+        until("the first attempt fails", || last_error(&etcd).is_some()).await;
         fs::copy(
-            std::env::var_os(BETTER_ROOTS).unwrap(),
-            std::env::var_os(ROOTS).unwrap(),
+            std::env::var_os(NEW_ROOTS).unwrap(),
+            std::env::var_os(SYSTEM_ROOTS).unwrap(),
         )
         .unwrap();
         etcd.put("k", "v").await.unwrap();
         return;
     }
-    let (authority, stranger) = (Authority::new(), Authority::new());
+    let (authority, other_authority) = (Authority::new(), Authority::new());
     let cluster = cluster(Tls::server(&authority)).await;
-    let test = "the_systems_authorities_are_read_again_when_they_change";
-    let (connected, said) = alone(test, &cluster, &stranger, &authority);
-    assert!(connected, "{said}");
+    let (connected, output) = run_in_child(child_test!(), &cluster, &other_authority, &authority);
+    assert!(connected, "{output}");
 }
 
 #[tokio::test]
-async fn each_thing_that_is_wrong_with_a_certificate_is_told_by_its_name() {
-    let (authority, stranger) = (Authority::new(), Authority::new());
+async fn certificate_errors_name_their_cause() {
+    let (authority, other_authority) = (Authority::new(), Authority::new());
     let cluster = cluster(Tls::server(&authority)).await;
-    let unknown = complaint(&cluster, trusting(&stranger)).await;
+    let unknown = connect_error(&cluster, trusting(&other_authority)).await;
     assert!(unknown.contains("unknown authority"), "{unknown}");
-    let system = complaint(&cluster, TlsOptions::new()).await;
+    let system = connect_error(&cluster, TlsOptions::new()).await;
     assert!(system.contains("authorit"), "{system}");
     cluster.replace_certificate(&authority.expired_server());
-    let expired = complaint(&cluster, trusting(&authority)).await;
+    let expired = connect_error(&cluster, trusting(&authority)).await;
     assert!(expired.contains("has expired"), "{expired}");
     cluster.replace_certificate(&authority.server_named(&["elsewhere.example"]));
-    let misnamed = complaint(&cluster, trusting(&authority)).await;
+    let misnamed = connect_error(&cluster, trusting(&authority)).await;
     assert!(
         misnamed.contains("other names than `127.0.0.1`"),
         "{misnamed}"
@@ -203,56 +206,59 @@ async fn each_thing_that_is_wrong_with_a_certificate_is_told_by_its_name() {
     etcd.unwrap().put("k", "v").await.unwrap();
 }
 
-/// Two endpoints of one member: each is checked against its own name, not against that of the first.
+/// Two endpoints of one member: each is checked against its own server name.
 #[tokio::test]
-async fn every_endpoint_has_a_name_of_its_own() {
+async fn each_endpoint_has_its_own_server_name() {
     let authority = Authority::new();
     let tls = Tls::server(&authority);
-    let both = authority.server_named(&["one.example", "two.example"]);
-    let cluster = cluster(tls.with_certificate(both)).await;
+    let certificate = authority.server_named(&["one.example", "two.example"]);
+    let cluster = cluster(tls.with_certificate(certificate)).await;
     let first = cluster.endpoints().remove(0);
     let second = first.replace("127.0.0.1", "localhost");
-    let bare = second.replace("https://", "");
+    let second_without_scheme = second.replace("https://", "");
     let options = || {
         trusting(&authority)
             .server_name(&first, "one.example")
-            .server_name(&bare, "two.example")
+            .server_name(&second_without_scheme, "two.example")
     };
-    // Each has options of its own: a session that is resumed shows no certificate.
+    // Each client has its own options: in a resumed session, the server sends no certificate.
     let builder = || Client::builder([&first, &second]).tls(options());
     let is_ready = |etcd: &Client, endpoint: usize| etcd.connectivity()[endpoint].state == Ready;
     let etcd = builder().connect().await.unwrap();
-    until("both are used", || is_ready(&etcd, 0) && is_ready(&etcd, 1)).await;
+    until("both endpoints are ready", || {
+        is_ready(&etcd, 0) && is_ready(&etcd, 1)
+    })
+    .await;
     cluster.replace_certificate(&authority.server_named(&["two.example"]));
     let etcd = builder().connect().await.unwrap();
-    until("the second is used", || is_ready(&etcd, 1)).await;
-    until("the first is refused", || {
-        complaint_of(&etcd).is_some_and(|error| error.to_string().contains("`one.example`"))
+    until("the second endpoint is ready", || is_ready(&etcd, 1)).await;
+    until("the first endpoint is refused", || {
+        last_error(&etcd).is_some_and(|error| error.to_string().contains("`one.example`"))
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_missing_or_foreign_client_certificate_is_told() {
-    for newest in ["TLS1.2", "TLS1.3"] {
-        missing_and_foreign(newest).await;
+async fn unusable_client_certificate_is_reported() {
+    for max_version in ["TLS1.2", "TLS1.3"] {
+        check_client_certificate_errors(max_version).await;
     }
 }
 
-async fn missing_and_foreign(newest: &str) {
-    let (authority, stranger) = (Authority::new(), Authority::new());
+async fn check_client_certificate_errors(max_version: &str) {
+    let (authority, other_authority) = (Authority::new(), Authority::new());
     let cluster = Cluster::builder()
         .tls(Tls::mutual(&authority))
-        .arg(format!("--tls-max-version={newest}"));
+        .arg(format!("--tls-max-version={max_version}"));
     let cluster = cluster.start().await;
-    let missing = complaint(&cluster, trusting(&authority)).await;
+    let missing = connect_error(&cluster, trusting(&authority)).await;
     assert!(
         missing.contains("client certificate, and none was given"),
         "{missing}"
     );
-    let Certificate { certificate, key } = stranger.client("ann");
+    let Certificate { certificate, key } = other_authority.client("ann");
     let foreign = trusting(&authority).client_certificate_pem(certificate, key);
-    let foreign = complaint(&cluster, foreign).await;
+    let foreign = connect_error(&cluster, foreign).await;
     assert!(
         foreign.contains("not accept the client certificate"),
         "{foreign}"
@@ -260,25 +266,25 @@ async fn missing_and_foreign(newest: &str) {
     let other = authority.client("bob");
     let mixed = trusting(&authority)
         .client_certificate_pem(authority.client("ann").certificate, &other.key);
-    let mixed = complaint(&cluster, mixed).await;
+    let mixed = connect_error(&cluster, mixed).await;
     assert!(mixed.contains("cannot be used"), "{mixed}");
     assert!(!mixed.contains(other.key.lines().nth(1).unwrap()));
 }
 
 #[tokio::test]
-async fn a_scheme_that_does_not_fit_the_port_is_told() {
+async fn wrong_scheme_is_reported() {
     let authority = Authority::new();
     let cluster = cluster(Tls::server(&authority)).await;
-    let plain = cluster.endpoints()[0].replace("https", "http");
-    let refused = Client::builder([plain])
+    let plain_endpoint = cluster.endpoints()[0].replace("https", "http");
+    let refused = Client::builder([plain_endpoint])
         .request_timeout(Duration::from_secs(1))
         .connect()
         .await
         .unwrap_err();
     assert!(refused.to_string().contains("https://"), "{refused}");
-    let open = Cluster::start(1).await;
-    let encrypted = open.endpoints()[0].replace("http", "https");
-    let refused = Client::builder([encrypted])
+    let plain_cluster = Cluster::start(1).await;
+    let https_endpoint = plain_cluster.endpoints()[0].replace("http", "https");
+    let refused = Client::builder([https_endpoint])
         .tls(trusting(&authority))
         .request_timeout(Duration::from_secs(1))
         .connect()
@@ -288,11 +294,11 @@ async fn a_scheme_that_does_not_fit_the_port_is_told() {
 }
 
 #[tokio::test]
-async fn certificates_are_read_again_when_they_change() {
-    let (authority, stranger) = (Authority::new(), Authority::new());
+async fn changed_certificates_are_reloaded() {
+    let (authority, other_authority) = (Authority::new(), Authority::new());
     let cluster = cluster(Tls::mutual(&authority)).await;
-    let wrong = stranger.client("ann");
-    let ca = file(&cluster, "ca.pem", stranger.pem());
+    let wrong = other_authority.client("ann");
+    let ca = file(&cluster, "ca.pem", other_authority.pem());
     let certificate = file(&cluster, "ann.crt", &wrong.certificate);
     let key = file(&cluster, "ann.key", &wrong.key);
     let etcd = Client::builder(cluster.endpoints())
@@ -304,56 +310,59 @@ async fn certificates_are_read_again_when_they_change() {
         .connect_lazy()
         .await
         .unwrap();
-    let patience = Duration::from_millis(500);
-    assert!(etcd.put("k", "v").timeout(patience).await.is_err());
+    let timeout = Duration::from_millis(500);
+    assert!(etcd.put("k", "v").timeout(timeout).await.is_err());
     let right = authority.client("ann");
     fs::write(&ca, authority.pem()).unwrap();
     fs::write(&certificate, &right.certificate).unwrap();
     fs::write(&key, &right.key).unwrap();
     etcd.put("k", "v").await.unwrap();
-    // A file that cannot be read leaves the last good ones in force.
+    // If a file cannot be read, the last valid certificates remain in use.
     fs::remove_file(&key).unwrap();
     cluster.member(0).client_link().reset_now();
-    until_async("it is connected again", async || {
+    until_async("the client is connected again", async || {
         etcd.put("k", "w").await.is_ok()
     })
     .await;
 }
 
 #[tokio::test]
-async fn files_that_are_missing_or_no_certificates_are_told() {
+async fn unusable_certificate_files_are_reported() {
     let authority = Authority::new();
     let cluster = cluster(Tls::server(&authority)).await;
-    let missing = complaint(&cluster, TlsOptions::new().ca_file("no/such/file")).await;
+    let missing = connect_error(&cluster, TlsOptions::new().ca_file("no/such/file")).await;
     assert!(missing.contains("no/such/file cannot be read"), "{missing}");
-    let nonsense = complaint(&cluster, TlsOptions::new().ca_pem("nonsense")).await;
+    let nonsense = connect_error(&cluster, TlsOptions::new().ca_pem("nonsense")).await;
     assert!(nonsense.contains("there is none"), "{nonsense}");
 }
 
 #[tokio::test]
-async fn plain_endpoints_beside_encrypted_ones_must_be_wanted() {
+async fn mixed_plain_endpoints_require_option() {
     let authority = Authority::new();
     let cluster = cluster(Tls::server(&authority)).await;
-    let open = Cluster::start(1).await;
-    let both = [cluster.endpoints().remove(0), open.endpoints().remove(0)];
-    let builder = Client::builder(both.clone()).tls(trusting(&authority));
+    let plain_cluster = Cluster::start(1).await;
+    let endpoints = [
+        cluster.endpoints().remove(0),
+        plain_cluster.endpoints().remove(0),
+    ];
+    let builder = Client::builder(endpoints.clone()).tls(trusting(&authority));
     let refused = builder.connect_lazy().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidEndpoint);
     assert!(refused.to_string().contains("not encrypted"), "{refused}");
-    let etcd = Client::builder([&both[0]])
+    let etcd = Client::builder([&endpoints[0]])
         .tls(trusting(&authority))
         .connect()
         .await
         .unwrap();
-    let refused = etcd.set_endpoints(both.clone()).await.unwrap_err();
+    let refused = etcd.set_endpoints(endpoints.clone()).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidEndpoint);
-    let allowed = trusting(&authority).allow_plain_endpoints();
-    let builder = Client::builder(both).tls(allowed);
+    let allowing = trusting(&authority).allow_plain_endpoints();
+    let builder = Client::builder(endpoints).tls(allowing);
     builder.connect_lazy().await.unwrap();
 }
 
 #[tokio::test]
-async fn members_that_advertise_plain_text_lead_nobody_there() {
+async fn advertised_plain_endpoint_is_not_dialled() {
     let authority = Authority::new();
     let plain = ScriptedServer::start().await;
     let cluster = Cluster::builder()
@@ -364,15 +373,22 @@ async fn members_that_advertise_plain_text_lead_nobody_there() {
     let builder = || Client::builder(cluster.endpoints());
     let etcd = builder().tls(trusting(&authority)).connect().await.unwrap();
     assert_eq!(etcd.sync().await.unwrap(), cluster.endpoints());
-    assert_eq!(plain.accepted(), 0, "it was dialled");
+    assert_eq!(
+        plain.accepted(),
+        0,
+        "the plain endpoint must not be dialled"
+    );
     let allowing = trusting(&authority).allow_plain_endpoints();
     let etcd = builder().tls(allowing).connect().await.unwrap();
     etcd.sync().await.unwrap();
-    assert!(plain.accepted() > 0, "who allows it gets it");
+    assert!(
+        plain.accepted() > 0,
+        "the plain endpoint is dialled if allowed"
+    );
 }
 
 #[tokio::test]
-async fn what_was_written_in_the_dark_is_read_in_the_open() {
+async fn value_written_over_tls_is_stored() {
     let authority = Authority::new();
     let cluster = cluster(Tls::server(&authority)).await;
     let etcd = Client::builder(cluster.endpoints())
@@ -381,9 +397,9 @@ async fn what_was_written_in_the_dark_is_read_in_the_open() {
         .await
         .unwrap();
     etcd.put("k", "v").await.unwrap();
-    let read = cluster
+    let stored = cluster
         .api(0, "/v3/kv/range", json!({"key": encode("k")}))
         .await
         .unwrap();
-    assert_eq!(read["kvs"][0]["value"], encode("v"));
+    assert_eq!(stored["kvs"][0]["value"], encode("v"));
 }

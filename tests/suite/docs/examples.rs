@@ -1,4 +1,4 @@
-//! Every example runs by itself, and ends by itself.
+//! Every example is listed and short, needs no running etcd, and ends with success.
 
 use std::{
     collections::BTreeSet,
@@ -8,15 +8,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longer than any takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Longer than any example takes on a busy machine.
+const EXAMPLE_TIMEOUT: Duration = Duration::from_secs(120);
 
-fn folder() -> &'static Path {
+fn examples_folder() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/examples"))
 }
 
-fn names() -> BTreeSet<String> {
-    fs::read_dir(folder())
+fn example_names() -> BTreeSet<String> {
+    fs::read_dir(examples_folder())
         .unwrap()
         .filter_map(|entry| {
             let file = entry.unwrap().file_name().into_string().unwrap();
@@ -35,10 +35,10 @@ fn cargo(command: &str) -> Command {
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }
-    // What cargo tells this test of itself would make it build packages again that look at the same variables.
+    // Cargo sets these variables for this test. Passed on, they would make dependencies build again.
     for (name, _) in env::vars_os() {
-        let told = |prefix| name.to_str().is_some_and(|name| name.starts_with(prefix));
-        if told("CARGO_MANIFEST_") || told("CARGO_PKG_") {
+        let has_prefix = |prefix| name.to_str().is_some_and(|name| name.starts_with(prefix));
+        if has_prefix("CARGO_MANIFEST_") || has_prefix("CARGO_PKG_") {
             cargo.env_remove(&name);
         }
     }
@@ -46,41 +46,41 @@ fn cargo(command: &str) -> Command {
 }
 
 #[test]
-fn every_example_ends_by_itself_and_with_success() {
-    let built = cargo("build").arg("--examples").status().unwrap();
-    assert!(built.success(), "the examples build");
-    for name in names() {
-        // Cargo becomes the example: what is killed here is the example itself.
+fn every_example_ends_with_success() {
+    let build = cargo("build").arg("--examples").status().unwrap();
+    assert!(build.success(), "the examples do not build");
+    for name in example_names() {
+        // Cargo replaces itself with the example, so that `kill` reaches the example.
         let mut example = cargo("run")
             .args(["--example", &name])
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let limit = Instant::now() + PATIENCE;
-        let ended = loop {
-            if let Some(ended) = example.try_wait().unwrap() {
-                break ended;
+        let deadline = Instant::now() + EXAMPLE_TIMEOUT;
+        let status = loop {
+            if let Some(status) = example.try_wait().unwrap() {
+                break status;
             }
-            if Instant::now() > limit {
+            if Instant::now() > deadline {
                 example.kill().unwrap();
-                panic!("{name} does not end");
+                panic!("example {name} did not end within {EXAMPLE_TIMEOUT:?}");
             }
             std::thread::sleep(Duration::from_millis(50));
         };
-        assert!(ended.success(), "{name} ended with {ended}");
+        assert!(status.success(), "example {name} ended with {status}");
     }
 }
 
 #[test]
-fn the_table_of_examples_is_complete_and_each_is_short() {
-    let table = fs::read_to_string(folder().join("README.md")).unwrap();
+fn every_example_is_listed_and_short() {
+    let table = fs::read_to_string(examples_folder().join("README.md")).unwrap();
     let listed: BTreeSet<_> = table
         .lines()
         .filter_map(|line| Some(line.strip_prefix("| [`")?.split_once('`')?.0.to_owned()))
         .collect();
-    assert_eq!(listed, names());
-    for name in names() {
-        let text = fs::read_to_string(folder().join(format!("{name}.rs"))).unwrap();
+    assert_eq!(listed, example_names());
+    for name in example_names() {
+        let text = fs::read_to_string(examples_folder().join(format!("{name}.rs"))).unwrap();
         let lines = text.lines().count();
         assert!(lines < 120, "{name} has {lines} lines");
     }

@@ -1,4 +1,4 @@
-//! The README and the examples.
+//! The README and the examples are complete and correct.
 
 mod examples;
 mod rpc_table;

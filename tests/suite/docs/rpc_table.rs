@@ -1,5 +1,5 @@
-//! The README's table of RPCs is complete and true: it has every RPC of `proto/`, every call in it compiles, and the
-//! tests it names make that call on real etcd.
+//! The README's table of RPCs is complete and correct: it lists every RPC of `proto/`, its calls compile, and the test
+//! files it names make these calls on real etcd.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,16 +22,17 @@ use actix_etcd::{
 
 const TTL: Duration = Duration::from_secs(10);
 
-/// An RPC, a call that uses it, and the module with a test of it.
+/// An RPC, a call that sends it, and the module that tests the call.
 type Row = (&'static str, &'static str, &'static str);
 
-/// What is never run, but compiled: a call that does not exist is an error here. Its text is compared with the README.
+/// Defines `CALLS`, and a function that compiles every call but never runs, so that a call that does not exist is a
+/// compile error.
 macro_rules! calls {
     ($etcd:ident $alarm:ident $leader:ident $provider:ident
      $($rpc:literal, $module:literal: $call:expr;)*) => {
         const CALLS: &[Row] = &[$(($rpc, stringify!($call), $module)),*];
 
-        #[expect(dead_code, reason = "it has to compile, not to run")]
+        #[expect(dead_code, reason = "the calls have to compile, not to run")]
         fn compiles($etcd: &Client, $alarm: Alarm, $leader: &LeaderKey) {
             let $provider = || async { Ok::<_, std::io::Error>(Credentials::token("t")) };
             $(drop($call);)*
@@ -106,101 +107,102 @@ calls! { etcd alarm leader provider
         "Health.Watch", "cluster/server_services": etcd.health().watch("u");
 }
 
-/// A call without its arguments.
-fn shape(call: &str) -> String {
+/// Returns the call without its arguments.
+fn without_arguments(call: &str) -> String {
     let mut depth = 0;
-    let mut shape = String::new();
+    let mut stripped = String::new();
     for letter in call.chars().filter(|letter| !letter.is_whitespace()) {
         depth -= i32::from(letter == ')');
         if depth == 0 {
-            shape.push(letter);
+            stripped.push(letter);
         }
         depth += i32::from(letter == '(');
     }
-    shape
+    stripped
 }
 
-/// The steps of a call without their arguments: `.users`, `.add`. A client may have any name.
-fn steps(call: &str) -> Vec<String> {
-    let shape = shape(call);
-    let shape = shape.strip_prefix("etcd").unwrap_or(&shape);
-    let steps = shape.split("()").filter(|step| !step.is_empty());
-    steps.map(str::to_owned).collect()
+/// Returns the method names of a call, such as `.users` and `.add`, without the name of the client.
+fn method_chain(call: &str) -> Vec<String> {
+    let call = without_arguments(call);
+    let call = call.strip_prefix("etcd").unwrap_or(&call);
+    let methods = call.split("()").filter(|method| !method.is_empty());
+    methods.map(str::to_owned).collect()
 }
 
-/// Whether a source makes this call: its steps one after the other, with whatever arguments. What is made first may have
-/// got a name before the rest is called.
-fn is_made(source: &str, call: &str) -> bool {
+/// Returns whether a source file makes this call, with any arguments. The result of the first method may be assigned to a
+/// variable before the other methods are called.
+fn makes_call(source: &str, call: &str) -> bool {
     let letters = source.chars().filter(|letter| !letter.is_whitespace());
     let source: String = letters.collect();
-    let steps = steps(call);
-    if let [made, rest @ ..] = &steps[..]
+    let methods = method_chain(call);
+    if let [first, rest @ ..] = &methods[..]
         && !rest.is_empty()
     {
-        let of_a_client = |letter: char| letter.is_alphanumeric() || letter == '_';
-        let named = source.split("let").skip(1).filter_map(|binding| {
+        let in_client_name = |letter: char| letter.is_alphanumeric() || letter == '_';
+        let variable_calls = source.split("let").skip(1).filter_map(|binding| {
             let (name, value) = binding.split_once('=')?;
-            let is_made = value.starts_with(made.as_str())
+            let is_first = value.starts_with(first.as_str())
                 || value
-                    .trim_start_matches(of_a_client)
-                    .starts_with(made.as_str());
+                    .trim_start_matches(in_client_name)
+                    .starts_with(first.as_str());
             let name = name.strip_prefix("mut").unwrap_or(name);
-            is_made.then(|| format!("{name}{}", rest[0]))
+            is_first.then(|| format!("{name}{}", rest[0]))
         });
-        let mut named = named.map(|first| [&[first], &rest[1..]].concat());
-        if named.any(|steps| makes(&source, &steps)) {
+        let mut chains = variable_calls.map(|call| [&[call], &rest[1..]].concat());
+        if chains.any(|methods| contains_chain(&source, &methods)) {
             return true;
         }
     }
-    makes(&source, &steps)
+    contains_chain(&source, &methods)
 }
 
-fn makes(source: &str, steps: &[String]) -> bool {
-    source.match_indices(&steps[0]).any(|(start, _)| {
-        // A method of a client, not of what a call of it gave.
-        let of_a_call = steps[0].starts_with('.') && source[..start].ends_with(')');
-        let after = steps.iter().try_fold(&source[start..], |rest, step| {
-            past_arguments(rest.strip_prefix(step.as_str())?)
+fn contains_chain(source: &str, methods: &[String]) -> bool {
+    source.match_indices(&methods[0]).any(|(start, _)| {
+        // The first method must be called on a client, not on the result of another call.
+        let on_result = methods[0].starts_with('.') && source[..start].ends_with(')');
+        let after = methods.iter().try_fold(&source[start..], |rest, method| {
+            skip_arguments(rest.strip_prefix(method.as_str())?)
         });
-        !of_a_call && after.is_some()
+        !on_result && after.is_some()
     })
 }
 
-/// What follows arguments in parentheses; `None` where there are none.
-fn past_arguments(text: &str) -> Option<&str> {
+/// Returns the text after the arguments in parentheses. Returns `None` if the text does not start with arguments.
+fn skip_arguments(text: &str) -> Option<&str> {
     let mut depth = 0;
-    for (place, letter) in text.char_indices() {
+    for (index, letter) in text.char_indices() {
         depth += i32::from(letter == '(') - i32::from(letter == ')');
         if depth == 0 {
-            return (place > 0).then(|| &text[place + 1..]);
+            return (index > 0).then(|| &text[index + 1..]);
         }
     }
     None
 }
 
 #[test]
-fn a_call_is_told_from_its_namesakes() {
+fn calls_are_distinguished_from_similar_calls() {
     let source = "root.users()\n    .add(name(1), \"p\")\n    .await; let x = etcd.get(\"k\");";
-    assert!(is_made(source, r#"etcd.users().add("n", "p")"#));
-    assert!(is_made(source, r#"etcd.get("k")"#));
-    assert!(!is_made(source, r#"etcd.roles().add("r")"#));
-    assert!(!is_made(source, r#"etcd.users().get("n")"#));
-    assert!(!is_made(source, r#"etcd.add("n")"#));
+    assert!(makes_call(source, r#"etcd.users().add("n", "p")"#));
+    assert!(makes_call(source, r#"etcd.get("k")"#));
+    assert!(!makes_call(source, r#"etcd.roles().add("r")"#));
+    assert!(!makes_call(source, r#"etcd.users().get("n")"#));
+    assert!(!makes_call(source, r#"etcd.add("n")"#));
     let named = "let mut kv = KvClient::new(etcd.grpc());\n kv.put(one).await;";
-    assert!(is_made(named, "KvClient::new(etcd.grpc()).put(x)"));
-    assert!(!is_made(named, "KvClient::new(etcd.grpc()).range(x)"));
-    assert!(!is_made(named, "HealthClient::new(etcd.grpc()).put(x)"));
+    assert!(makes_call(named, "KvClient::new(etcd.grpc()).put(x)"));
+    assert!(!makes_call(named, "KvClient::new(etcd.grpc()).range(x)"));
+    assert!(!makes_call(named, "HealthClient::new(etcd.grpc()).put(x)"));
     let named = "let users = root.users(); users.add(a, b)";
-    assert!(is_made(named, r#"etcd.users().add("n", "p")"#));
-    assert!(!is_made(named, r#"etcd.roles().add("r")"#));
+    assert!(makes_call(named, r#"etcd.users().add("n", "p")"#));
+    assert!(!makes_call(named, r#"etcd.roles().add("r")"#));
 }
 
 fn read(path: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    fs::read_to_string(root.join(path)).unwrap_or_else(|why| panic!("{path}: {why}"))
+    fs::read_to_string(root.join(path))
+        .unwrap_or_else(|error| panic!("cannot read {path}: {error}"))
 }
 
-/// Every RPC of the files under a folder, as `Service.Method`.
+/// Returns every RPC of the files in a folder and its subfolders, as `Service.Method`.
 fn rpcs(folder: &Path) -> BTreeSet<String> {
     let mut rpcs = BTreeSet::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -224,24 +226,29 @@ fn rpcs(folder: &Path) -> BTreeSet<String> {
     rpcs
 }
 
-/// The rows of the README's table: an RPC, and the rest of its row.
-fn table() -> BTreeMap<String, String> {
+/// Returns the rows of the README's table: the RPC, and the rest of its row.
+fn readme_table() -> BTreeMap<String, String> {
     read("README.md")
         .lines()
         .skip_while(|line| !line.starts_with("| RPC |"))
         .skip(2)
         .take_while(|line| line.starts_with('|'))
         .map(|line| {
-            let row = line.strip_prefix("| `").expect("a row starts with an RPC");
-            let (rpc, rest) = row.split_once('`').expect("its name ends");
+            let row = line
+                .strip_prefix("| `")
+                .expect("the row starts with an RPC");
+            let (rpc, rest) = row.split_once('`').expect("the RPC ends with a backtick");
             (rpc.to_owned(), rest.to_owned())
         })
         .collect()
 }
 
-/// What stands between backticks, but for links.
-fn quoted(row: &str) -> Vec<String> {
-    let calls = row.split('|').nth(1).expect("a row has calls");
+/// Returns the calls of a row, which are in backticks.
+fn listed_calls(row: &str) -> Vec<String> {
+    let calls = row
+        .split('|')
+        .nth(1)
+        .expect("the row has a column of calls");
     calls
         .split('`')
         .skip(1)
@@ -251,31 +258,37 @@ fn quoted(row: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_table_of_the_readme_has_every_rpc() {
+fn readme_table_lists_every_rpc() {
     let rpcs = rpcs(&Path::new(env!("CARGO_MANIFEST_DIR")).join("proto"));
-    assert!(rpcs.len() > 50, "proto/ is not read: {rpcs:?}");
-    let listed: BTreeSet<String> = table().into_keys().collect();
+    assert!(rpcs.len() > 50, "too few RPCs found in proto/: {rpcs:?}");
+    let listed: BTreeSet<String> = readme_table().into_keys().collect();
     assert_eq!(listed, rpcs);
 }
 
 #[test]
-fn every_call_in_the_table_of_the_readme_exists() {
-    for (rpc, row) in table() {
-        let calls = CALLS.iter().filter(|(of, ..)| *of == rpc);
-        let calls: Vec<String> = calls.map(|(_, call, _)| shape(call)).collect();
-        assert_eq!(quoted(&row), calls, "{rpc}");
+fn readme_table_calls_exist() {
+    for (rpc, row) in readme_table() {
+        let calls = CALLS.iter().filter(|(of_rpc, ..)| *of_rpc == rpc);
+        let calls: Vec<String> = calls.map(|(_, call, _)| without_arguments(call)).collect();
+        assert_eq!(listed_calls(&row), calls, "{rpc}");
     }
 }
 
 #[test]
-fn every_rpc_has_a_test_on_real_etcd() {
-    let table = table();
+fn every_rpc_is_tested_on_real_etcd() {
+    let table = readme_table();
     for (rpc, call, module) in CALLS {
         let file = format!("tests/suite/{module}.rs");
-        assert!(table[*rpc].contains(&file), "{rpc}: {file}");
+        assert!(
+            table[*rpc].contains(&file),
+            "the row of {rpc} does not name {file}"
+        );
         let tests = read(&file);
-        assert!(is_made(&tests, call), "{file}: {call}");
-        let real = ["Cluster::start", "Cluster::builder", "secured("];
-        assert!(real.iter().any(|start| tests.contains(start)), "{file}");
+        assert!(makes_call(&tests, call), "{file} does not call {call}");
+        let starts_etcd = ["Cluster::start", "Cluster::builder", "start_with_auth("];
+        assert!(
+            starts_etcd.iter().any(|start| tests.contains(start)),
+            "{file} does not start etcd"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Every answer of etcd's own table, sent by a server: what its caller is told, and whether the request is sent again.
+//! Every error of etcd's own table, sent by a scripted server: the error of the caller, and whether the request is
+//! retried.
 
 #[path = "../../../src/error/tests/etcd_errors.rs"]
 mod etcd_errors;
@@ -16,12 +17,12 @@ use actix_etcd::{Client, ErrorKind, Outcome, error::Code, proto, retry::NoRetry}
 use prost::Message;
 use testbed::{Call, Reply, ScriptedServer};
 
-use crate::support::scripted_put::{PUT, RANGE, done};
+use crate::support::scripted_put::{PUT, RANGE, put_reply};
 use etcd_errors::{NAMED, ROWS, Retried};
 
 const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 
-/// Which row a request asks for: its key says.
+/// Returns the index of the row that the key of a request names.
 fn row_of(call: &Call) -> usize {
     // The first field of both requests is the key.
     let request = proto::PutRequest::decode(call.body.clone()).unwrap();
@@ -29,12 +30,12 @@ fn row_of(call: &Call) -> usize {
     key.parse().unwrap()
 }
 
-fn answer_of(call: &Call) -> Reply {
+fn error_reply(call: &Call) -> Reply {
     let (code, message, ..) = ROWS[row_of(call)];
     Reply::status(code as u32, message)
 }
 
-fn found() -> Reply {
+fn range_reply() -> Reply {
     Reply::message(&proto::RangeResponse {
         header: Some(proto::ResponseHeader::default()),
         ..Default::default()
@@ -42,10 +43,10 @@ fn found() -> Reply {
 }
 
 #[tokio::test]
-async fn a_caller_is_told_the_kind_and_the_outcome_of_every_answer() {
+async fn error_kinds_and_outcomes_match_table() {
     let server = ScriptedServer::start().await;
-    server.on(PUT, |call| answer_of(&call));
-    server.on(RANGE, |call| answer_of(&call));
+    server.on(PUT, |call| error_reply(&call));
+    server.on(RANGE, |call| error_reply(&call));
     let etcd = Client::builder([server.endpoint()])
         .retry(NoRetry)
         .connect()
@@ -64,37 +65,37 @@ async fn a_caller_is_told_the_kind_and_the_outcome_of_every_answer() {
         let read = etcd.get(n.to_string()).await.unwrap_err();
         assert_eq!(read.kind(), kind, "{message}");
     }
-    assert_eq!(server.count(PUT), ROWS.len(), "each was sent once");
+    assert_eq!(server.count(PUT), ROWS.len(), "each put must be sent once");
 }
 
-/// Answers each request with its row the first time, and as it should be from then on.
-fn once(then: fn() -> Reply) -> impl Fn(Call) -> Reply + Send + Sync + 'static {
-    let asked: Mutex<HashMap<usize, usize>> = Mutex::default();
+/// Replies to the first request of each row with the error of the row, and to later requests with `success`.
+fn fail_once(success: fn() -> Reply) -> impl Fn(Call) -> Reply + Send + Sync + 'static {
+    let requests: Mutex<HashMap<usize, usize>> = Mutex::default();
     move |call| {
-        let mut asked = asked.lock().unwrap();
-        let times = asked.entry(row_of(&call)).or_default();
-        *times += 1;
-        if *times == 1 {
-            answer_of(&call)
+        let mut requests = requests.lock().unwrap();
+        let count = requests.entry(row_of(&call)).or_default();
+        *count += 1;
+        if *count == 1 {
+            error_reply(&call)
         } else {
-            then()
+            success()
         }
     }
 }
 
 #[tokio::test]
-async fn what_is_sent_again_is_what_every_answer_allows() {
-    // Of two members, so that there is another one to go to; both play the same script.
+async fn retries_match_table() {
+    // Two members with the same script, so that a retry can go to another member.
     let servers = [ScriptedServer::start().await, ScriptedServer::start().await];
-    let put = Arc::new(once(done));
-    let range = Arc::new(once(found));
+    let put = Arc::new(fail_once(put_reply));
+    let range = Arc::new(fail_once(range_reply));
     let tokens = Arc::new(AtomicUsize::new(0));
     for server in &servers {
         let (put, range) = (put.clone(), range.clone());
         let tokens = tokens.clone();
         server.on(PUT, move |call| put(call));
         server.on(RANGE, move |call| range(call));
-        // No two are the same, whoever gives them.
+        // Tokens differ, also between the servers.
         server.on(AUTHENTICATE, move |_| {
             Reply::message(&proto::AuthenticateResponse {
                 header: Some(proto::ResponseHeader::default()),
@@ -114,28 +115,44 @@ async fn what_is_sent_again_is_what_every_answer_allows() {
             .map(|server| server.count(path))
             .sum::<usize>()
     };
-    for (n, &(_, message, kind, outcome, again)) in ROWS.iter().enumerate() {
+    for (n, &(_, message, kind, outcome, retried)) in ROWS.iter().enumerate() {
         let before = (sent(PUT), sent(RANGE));
         let written = etcd.put(n.to_string(), "v").await.map(drop);
         let read = etcd.get(n.to_string()).await.map(drop);
-        let times = (sent(PUT) - before.0, sent(RANGE) - before.1);
-        let told = |error: actix_etcd::Error| (error.kind(), error.outcome());
-        let (write_again, read_again) = match again {
+        let attempts = (sent(PUT) - before.0, sent(RANGE) - before.1);
+        let kind_and_outcome = |error: actix_etcd::Error| (error.kind(), error.outcome());
+        let (write_retried, read_retried) = match retried {
             Retried::Never => (false, false),
             Retried::Reads => (false, true),
             Retried::Always | Retried::WithToken => (true, true),
         };
-        let expected = |again| if again { Ok(()) } else { Err((kind, outcome)) };
+        let expected = |retried| {
+            if retried {
+                Ok(())
+            } else {
+                Err((kind, outcome))
+            }
+        };
         assert_eq!(
-            (written.map_err(told), read.map_err(told)),
-            (expected(write_again), expected(read_again)),
+            (
+                written.map_err(kind_and_outcome),
+                read.map_err(kind_and_outcome)
+            ),
+            (expected(write_retried), expected(read_retried)),
             "{message}"
         );
         assert_eq!(
-            times,
-            (1 + usize::from(write_again), 1 + usize::from(read_again)),
-            "a write and a read after {message:?}"
+            attempts,
+            (
+                1 + usize::from(write_retried),
+                1 + usize::from(read_retried)
+            ),
+            "attempts of a put and a get after {message:?}"
         );
-        assert_ne!(outcome, Outcome::NotSent, "no server can say so");
+        assert_ne!(
+            outcome,
+            Outcome::NotSent,
+            "a server that replied received the request"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! What cannot work is refused with a typed error, and nothing is sent.
+//! Invalid input fails with a typed error, and no request is sent. Unusable servers are named in the error.
 
 use std::time::{Duration, Instant};
 
@@ -9,44 +9,47 @@ use actix_etcd::{
 use testbed::{Cluster, Greeting, STATUS, ScriptedServer};
 
 #[tokio::test]
-async fn endpoints_that_do_not_parse_are_refused_at_once() {
-    for (bad, words) in [
+async fn invalid_endpoints_are_refused() {
+    for (endpoint, expected) in [
         ("", "it is empty"),
         ("ftp://a", "ftp://a"),
         ("http://a:99999", "http://a:99999"),
         ("http://a:1/path", "http://a:1/path"),
         ("unix://", "unix://"),
     ] {
-        let error = Client::connect([bad]).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidEndpoint, "{bad}");
-        assert!(error.to_string().contains(words), "{error}");
+        let error = Client::connect([endpoint]).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidEndpoint, "{endpoint}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
     let error = Client::connect(Vec::<String>::new()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoEndpoints);
 }
 
 #[tokio::test]
-async fn options_that_cannot_work_are_refused_at_once() {
+async fn invalid_options_are_refused() {
     let builder = || Client::builder(["http://127.0.0.1:1"]);
-    for bad in [
+    for invalid in [
         builder().ping_interval(Duration::from_secs(1)),
         builder().request_timeout(Duration::ZERO),
         builder().connect_timeout(Duration::ZERO),
     ] {
-        let error = bad.connect_lazy().await.unwrap_err();
+        let error = invalid.connect_lazy().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     }
-    let outside = builder()
+    let without_system = builder()
         .on_current_arbiter()
         .connect_lazy()
         .await
         .unwrap_err();
-    assert_eq!(outside.kind(), ErrorKind::InvalidArgument);
-    assert!(outside.to_string().contains("actix"), "{outside}");
+    assert_eq!(without_system.kind(), ErrorKind::InvalidArgument);
+    assert!(
+        without_system.to_string().contains("actix"),
+        "{without_system}"
+    );
 }
 
 #[tokio::test]
-async fn requests_that_cannot_work_are_never_sent() {
+async fn invalid_requests_are_not_sent() {
     let server = ScriptedServer::start().await;
     let etcd = Client::connect([server.endpoint()]).await.unwrap();
     let empty = [
@@ -122,10 +125,10 @@ async fn requests_that_cannot_work_are_never_sent() {
 }
 
 #[tokio::test]
-async fn a_request_above_the_servers_limit_is_explained() {
+async fn oversized_request_is_rejected() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    // Just above etcd's own limit, and far above: there gRPC refuses before etcd sees it.
+    // Just above the limit of etcd, and above the limit of gRPC, which rejects the request before etcd sees it.
     for size in [1_600_000, 3 << 20] {
         let error = etcd.put("k", vec![0; size]).await.unwrap_err();
         assert_eq!(
@@ -135,24 +138,28 @@ async fn a_request_above_the_servers_limit_is_explained() {
     }
 }
 
-/// Why it does not connect; it takes as long as it was given, and not as long as the default.
-async fn refused(builder: ClientBuilder) -> Error {
-    let given = Duration::from_millis(800);
+/// Returns the error of `connect`. It must fail at the timeout given here, not at the default timeout.
+async fn connect_error(builder: ClientBuilder) -> Error {
+    let timeout = Duration::from_millis(800);
     let started = Instant::now();
-    let error = builder.request_timeout(given).connect().await.unwrap_err();
-    let took = started.elapsed();
+    let error = builder
+        .request_timeout(timeout)
+        .connect()
+        .await
+        .unwrap_err();
+    let elapsed = started.elapsed();
     assert!(
-        took >= given && took < given + Duration::from_secs(3),
-        "{took:?}: {error}"
+        elapsed >= timeout && elapsed < timeout + Duration::from_secs(3),
+        "{elapsed:?}: {error}"
     );
     error
 }
 
 #[tokio::test]
-async fn a_port_that_speaks_no_http2_is_explained_within_the_deadline() {
+async fn port_without_http2_is_reported() {
     let server = ScriptedServer::start().await;
     let builder = || Client::builder([server.endpoint()]);
-    for (greeting, words) in [
+    for (greeting, expected) in [
         (
             Greeting::Garbage("HTTP/1.1 400 Bad Request\r\n\r\n".into()),
             "HTTP/2",
@@ -166,28 +173,28 @@ async fn a_port_that_speaks_no_http2_is_explained_within_the_deadline() {
         (Greeting::Close, &server.endpoint()),
     ] {
         server.set_greeting(greeting);
-        let error = refused(builder()).await;
+        let error = connect_error(builder()).await;
         assert_eq!(
             (error.kind(), error.outcome()),
             (ErrorKind::Unavailable, Outcome::NotSent)
         );
-        assert!(error.to_string().contains(words), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
     server.set_greeting(Greeting::Silence);
-    let silent = refused(builder().connect_timeout(Duration::from_millis(200))).await;
+    let silent = connect_error(builder().connect_timeout(Duration::from_millis(200))).await;
     assert!(silent.to_string().contains("no answer within"), "{silent}");
 }
 
 #[tokio::test]
-async fn a_server_that_speaks_http2_but_not_grpc_is_explained() {
+async fn http2_server_without_grpc_is_reported() {
     let server = ScriptedServer::start().await;
     server.on(STATUS, |_| testbed::Reply::http_status(404));
-    let error = refused(Client::builder([server.endpoint()])).await;
+    let error = connect_error(Client::builder([server.endpoint()])).await;
     assert!(error.to_string().contains("404"), "{error}");
 }
 
 #[tokio::test]
-async fn a_cluster_that_is_down_is_named_member_by_member() {
+async fn unavailable_error_names_every_member() {
     let cluster = Cluster::start(3).await;
     let etcd = Client::builder(cluster.endpoints())
         .request_timeout(Duration::from_millis(500))
@@ -198,7 +205,7 @@ async fn a_cluster_that_is_down_is_named_member_by_member() {
         member.kill();
     }
     let error = loop {
-        // What was in flight when they died may be lost in other words.
+        // A request in flight at the time of the kill may fail with another kind.
         match etcd.get("k").await {
             Err(error) if error.kind() == ErrorKind::Unavailable => break error,
             _ => {}

@@ -1,4 +1,4 @@
-//! What a broken connection, a deadline or a refusal of HTTP/2 proves of a request, and that nobody can forge it.
+//! Outcomes of requests after a broken connection, a deadline or an HTTP/2 refusal. A server cannot forge them.
 
 use std::{
     cell::Cell,
@@ -16,46 +16,46 @@ use actix_etcd::{
     retry::{FailedAttempt, RetryDecision, RetryPolicy, StandardRetry},
 };
 use prost::Message;
-use testbed::{Call, Fault, GoAway, Reason, Reply, ScriptedServer, TcpBehind};
+use testbed::{Call, Fault, GoAway, Reason, Reply, ScriptedServer, TcpProxy};
 
 use crate::support::{
-    scripted_put::{PUT, done, scripted, told},
+    scripted_put::{PUT, put_reply, put_with_script, start_scripted},
     wait::until,
 };
 
 #[tokio::test]
-async fn what_the_protocol_promises_was_not_processed_is_sent_again() {
+async fn unprocessed_request_is_sent_again() {
     let scripts: [fn(Call) -> Reply; 2] = [
         |call| {
             if call.nth == 0 {
                 Reply::refuse_stream()
             } else {
-                done()
+                put_reply()
             }
         },
         |call| {
             if call.nth == 0 {
                 Reply::go_away(GoAway::ExcludeThis)
             } else {
-                done()
+                put_reply()
             }
         },
     ];
     for script in scripts {
-        let (result, sent) = told(script).await;
+        let (result, sent) = put_with_script(script).await;
         result.unwrap();
         assert_eq!(sent.len(), 2);
     }
 }
 
 #[tokio::test]
-async fn what_may_have_been_processed_is_sent_once_and_told_at_once() {
+async fn possibly_processed_request_is_sent_once() {
     let scripts: [(&str, fn(Call) -> Reply); 6] = [
         ("closed", |_| Reply::close_connection()),
         ("reset", |_| Reply::reset_connection()),
         ("stream reset", |_| Reply::reset(Reason::INTERNAL_ERROR)),
         ("cancelled", |_| Reply::reset(Reason::CANCEL)),
-        ("answered, then refused", |_| {
+        ("headers, then refused", |_| {
             Reply::headers_then_reset(Reason::REFUSED_STREAM)
         }),
         ("in progress at goaway", |_| {
@@ -63,7 +63,7 @@ async fn what_may_have_been_processed_is_sent_once_and_told_at_once() {
         }),
     ];
     for (name, script) in scripts {
-        let (result, sent) = told(script).await;
+        let (result, sent) = put_with_script(script).await;
         let error = result.unwrap_err();
         assert_eq!(
             (error.kind(), error.outcome()),
@@ -75,8 +75,8 @@ async fn what_may_have_been_processed_is_sent_once_and_told_at_once() {
 }
 
 #[tokio::test]
-async fn no_words_of_a_server_can_forge_not_sent() {
-    let words = [
+async fn server_message_cannot_forge_not_sent() {
+    let messages = [
         "there is no address available",
         "there is no connection available",
         "connection refused",
@@ -85,20 +85,20 @@ async fn no_words_of_a_server_can_forge_not_sent() {
         "REFUSED_STREAM",
     ];
     for code in 1..=16 {
-        for text in words {
-            let (result, _) = told(move |_| Reply::status(code, text)).await;
+        for message in messages {
+            let (result, _) = put_with_script(move |_| Reply::status(code, message)).await;
             assert_ne!(
                 result.unwrap_err().outcome(),
                 Outcome::NotSent,
-                "{code} {text}"
+                "{code} {message}"
             );
         }
     }
 }
 
 #[tokio::test]
-async fn a_deadline_says_whether_the_request_was_under_way() {
-    let (_server, client) = scripted(|_| Reply::hang()).await;
+async fn deadline_of_sent_request_ends_unknown() {
+    let (_server, client) = start_scripted(|_| Reply::hang()).await;
     let error = client
         .put("k", "v")
         .timeout(Duration::from_millis(100))
@@ -120,22 +120,22 @@ async fn a_deadline_says_whether_the_request_was_under_way() {
 }
 
 #[tokio::test]
-async fn streams_that_could_not_be_opened_were_not_sent() {
+async fn request_without_stream_was_not_sent() {
     let server = ScriptedServer::start().await;
     server.on(PUT, |_| Reply::hang());
     server.set_max_concurrent_streams(11);
     let client = Client::connect([server.endpoint()]).await.unwrap();
     let put = |timeout| client.put("k", "v").timeout(timeout).into_future();
-    // They take whatever room there is, and keep it.
-    let first: Vec<_> = (0..20)
+    // These requests occupy all streams that the server allows.
+    let occupying: Vec<_> = (0..20)
         .map(|_| tokio::spawn(put(Duration::from_secs(60))))
         .collect();
-    let mut later = Vec::new();
-    until("requests are there", || server.count(PUT) > 0).await;
+    let mut waiting = Vec::new();
+    until("requests have arrived", || server.count(PUT) > 0).await;
     for _ in 0..10 {
-        later.push(tokio::spawn(put(Duration::from_millis(300))));
+        waiting.push(tokio::spawn(put(Duration::from_millis(300))));
     }
-    for call in later {
+    for call in waiting {
         let error = call.await.unwrap().unwrap_err();
         assert_eq!(
             (error.kind(), error.outcome()),
@@ -144,18 +144,18 @@ async fn streams_that_could_not_be_opened_were_not_sent() {
     }
     assert!(
         server.count(PUT) <= 11,
-        "no more than the server allows at once"
+        "more streams than the server allows"
     );
-    for call in first {
+    for call in occupying {
         call.abort();
     }
 }
 
-/// The standard policy; counts the attempts that it is told were not sent.
+/// The standard policy, which also counts the attempts that were not sent.
 #[derive(Debug, Clone, Default)]
-struct Counting(Arc<AtomicUsize>);
+struct NotSentCounter(Arc<AtomicUsize>);
 
-impl RetryPolicy for Counting {
+impl RetryPolicy for NotSentCounter {
     fn decide(&self, attempt: &FailedAttempt) -> RetryDecision {
         let not_sent = attempt.outcome == Outcome::NotSent;
         self.0.fetch_add(usize::from(not_sent), Ordering::Relaxed);
@@ -163,7 +163,7 @@ impl RetryPolicy for Counting {
     }
 }
 
-/// The bytes in the socket to that port which the other end has not taken: the kernel's own count.
+/// Returns the number of bytes in the kernel's send queue of the connection to this port.
 fn unsent_bytes(port: u16) -> u64 {
     let remote = format!("0100007F:{port:04X}");
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -177,43 +177,43 @@ fn unsent_bytes(port: u16) -> u64 {
 }
 
 #[tokio::test]
-async fn what_never_left_a_connection_that_broke_is_sent_by_the_next() {
-    // Small requests that come late, on a machine that has no time, find the connection given up already.
+async fn unsent_requests_use_next_connection() {
+    // On a busy machine, the small requests may start only after the client has given up the connection.
     for _ in 0..5 {
-        if small_requests_that_never_left_are_sent_again().await {
+        if queued_requests_are_sent_again().await {
             return;
         }
     }
-    panic!("no small request was ever caught behind the large ones");
+    panic!("no small request was ever queued behind the large ones");
 }
 
-/// Tells whether some were caught at all.
-async fn small_requests_that_never_left_are_sent_again() -> bool {
+/// Returns whether at least one small request was queued in the broken connection and succeeded on the next.
+async fn queued_requests_are_sent_again() -> bool {
     let server = ScriptedServer::start().await;
-    server.on(PUT, |_| done());
-    let behind = TcpBehind::port(server.address().port());
-    let policy = Counting::default();
-    let etcd = Client::builder([format!("http://{}", behind.address())])
+    server.on(PUT, |_| put_reply());
+    let proxy = TcpProxy::to_port(server.address().port());
+    let policy = NotSentCounter::default();
+    let etcd = Client::builder([format!("http://{}", proxy.address())])
         .request_timeout(Duration::from_secs(20))
         .retry(policy.clone())
         .connect()
         .await
         .unwrap();
-    behind.link().set(Fault::Freeze);
+    proxy.link().set(Fault::Freeze);
     let put = |key: String, size| tokio::spawn(etcd.put(key, vec![0; size]).into_future());
     let large: Vec<_> = (0..40)
         .map(|n| put(format!("large/{n}"), 1 << 20))
         .collect();
-    // What the sockets on the way can hold is full when the kernel takes no more: later requests stay in the client.
-    let (last, still) = (Cell::new(0), Cell::new(0));
-    until("the sockets are full", || {
-        let unsent = unsent_bytes(behind.address().port());
-        still.set(if unsent == last.replace(unsent) {
-            still.get() + 1
+    // The socket buffers are full when the send queue stops growing: later requests stay in the client.
+    let (last_unsent, unchanged) = (Cell::new(0), Cell::new(0));
+    until("the socket buffers are full", || {
+        let unsent = unsent_bytes(proxy.address().port());
+        unchanged.set(if unsent == last_unsent.replace(unsent) {
+            unchanged.get() + 1
         } else {
             0
         });
-        unsent > 0 && still.get() >= 5
+        unsent > 0 && unchanged.get() >= 5
     })
     .await;
     let small: Vec<_> = (0..10).map(|n| put(format!("small/{n}"), 1)).collect();
@@ -221,11 +221,11 @@ async fn small_requests_that_never_left_are_sent_again() -> bool {
         etcd.connectivity()[0].state != ConnectivityState::Ready
     })
     .await;
-    behind.link().heal();
-    let mut done = Vec::new();
+    proxy.link().heal();
+    let mut succeeded = Vec::new();
     for (n, call) in small.into_iter().enumerate() {
         match call.await.unwrap() {
-            Ok(_) => done.push(format!("small/{n}")),
+            Ok(_) => succeeded.push(format!("small/{n}")),
             Err(error) => assert_eq!(error.outcome(), Outcome::Unknown, "{error:?}"),
         }
     }
@@ -239,15 +239,18 @@ async fn small_requests_that_never_left_are_sent_again() -> bool {
         .iter()
         .map(|call| proto::PutRequest::decode(call.body.clone()).unwrap().key)
         .collect();
-    let by_the_next = calls.iter().zip(&arrived).filter(|(call, key)| {
-        call.connection > 0 && done.iter().any(|done| done.as_bytes() == key.as_ref())
+    let on_next_connection = calls.iter().zip(&arrived).filter(|(call, key)| {
+        call.connection > 0
+            && succeeded
+                .iter()
+                .any(|succeeded| succeeded.as_bytes() == key.as_ref())
     });
-    let by_the_next = by_the_next.count();
+    let on_next_connection = on_next_connection.count();
     arrived.sort();
     let sent = arrived.len();
     arrived.dedup();
-    assert_eq!(arrived.len(), sent, "none was sent twice");
+    assert_eq!(arrived.len(), sent, "a request was sent twice");
     let not_sent = policy.0.load(Ordering::Relaxed);
-    println!("{not_sent} attempts never left, {by_the_next} small requests came by the next");
-    not_sent > 0 && by_the_next > 0
+    println!("attempts not sent: {not_sent}, sent on the next connection: {on_next_connection}");
+    not_sent > 0 && on_next_connection > 0
 }

@@ -1,4 +1,4 @@
-//! How long is waited, for whom, and what is said when it was too long.
+//! Deadlines: how long calls wait, and the errors after that.
 
 use std::{
     sync::{Arc, Mutex},
@@ -13,14 +13,14 @@ use actix_etcd::{
 };
 use testbed::{Cluster, Greeting, Reply, ScriptedServer};
 
-use crate::support::wait::until;
+use crate::support::wait::{hold, until, until_async};
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 const RANGE: &str = "/etcdserverpb.KV/Range";
 const HASH: &str = "/etcdserverpb.Maintenance/HashKV";
 const GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
 
-fn range() -> Reply {
+fn empty_range() -> Reply {
     Reply::message(&proto::RangeResponse {
         header: Some(proto::ResponseHeader::default()),
         ..Default::default()
@@ -28,28 +28,32 @@ fn range() -> Reply {
 }
 
 #[tokio::test]
-async fn what_takes_long_everywhere_is_not_begun_again_and_again() {
+async fn slow_read_is_sent_at_most_three_times() {
     let servers = [ScriptedServer::start().await, ScriptedServer::start().await];
-    let slowly = Duration::from_secs(5);
+    let delay = Duration::from_secs(5);
     for server in &servers {
-        server.on(RANGE, move |_| range().after(slowly));
+        server.on(RANGE, move |_| empty_range().after(delay));
     }
     let etcd = Client::connect(servers.iter().map(ScriptedServer::endpoint));
-    let read = etcd.await.unwrap().get("k").timeout(slowly * 2);
+    let read = etcd.await.unwrap().get("k").timeout(delay * 2);
     read.await.unwrap();
     let sent = servers.iter().map(|server| server.count(RANGE));
-    assert_eq!(sent.sum::<usize>(), 3, "the third is waited for");
+    assert_eq!(
+        sent.sum::<usize>(),
+        3,
+        "the third attempt waits for its response"
+    );
 }
 
 #[tokio::test]
-async fn who_names_a_member_waits_for_it() {
+async fn named_member_call_waits_for_slow_response() {
     let server = ScriptedServer::start().await;
     server.on(HASH, |_| {
-        let answer = proto::HashKvResponse {
+        let response = proto::HashKvResponse {
             header: Some(proto::ResponseHeader::default()),
             ..Default::default()
         };
-        Reply::message(&answer).after(Duration::from_millis(1500))
+        Reply::message(&response).after(Duration::from_millis(1500))
     });
     let etcd = Client::connect([server.endpoint()]).await.unwrap();
     let hash = etcd.maintenance().hash_kv(0).at(server.endpoint());
@@ -58,16 +62,16 @@ async fn who_names_a_member_waits_for_it() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_arriving_is_waited_for() {
-    let (slow, other) = (ScriptedServer::start().await, ScriptedServer::start().await);
-    for server in [&slow, &other] {
+async fn partially_received_response_is_awaited() {
+    let (first, second) = (ScriptedServer::start().await, ScriptedServer::start().await);
+    for server in [&first, &second] {
         server.on(RANGE, |_| {
             Reply::streaming(async |mut sender, _| {
-                let answer = proto::RangeResponse {
+                let response = proto::RangeResponse {
                     header: Some(proto::ResponseHeader::default()),
                     ..Default::default()
                 };
-                let framed = testbed::framed(&prost::Message::encode_to_vec(&answer));
+                let framed = testbed::framed(&prost::Message::encode_to_vec(&response));
                 let _ = sender.send_raw(framed.slice(..3)).await;
                 tokio::time::sleep(Duration::from_millis(1500)).await;
                 let _ = sender.send_raw(framed.slice(3..)).await;
@@ -75,22 +79,22 @@ async fn an_answer_that_is_arriving_is_waited_for() {
             })
         });
     }
-    let etcd = Client::connect([slow.endpoint(), other.endpoint()])
+    let etcd = Client::connect([first.endpoint(), second.endpoint()])
         .await
         .unwrap();
-    until("both are there", || {
+    until("both members are ready", || {
         let statuses = etcd.connectivity();
         statuses
             .iter()
-            .all(|one| one.state == ConnectivityState::Ready)
+            .all(|status| status.state == ConnectivityState::Ready)
     })
     .await;
     etcd.get("k").await.unwrap();
-    assert_eq!(slow.count(RANGE) + other.count(RANGE), 1);
+    assert_eq!(first.count(RANGE) + second.count(RANGE), 1);
 }
 
 #[tokio::test]
-async fn an_answer_without_a_status_is_told_at_once() {
+async fn response_without_status_fails_at_once() {
     let server = ScriptedServer::start().await;
     server.on(PUT, |_| {
         Reply::streaming(async |mut sender, _| {
@@ -112,9 +116,9 @@ async fn an_answer_without_a_status_is_told_at_once() {
 }
 
 #[tokio::test]
-async fn time_outs_of_nothing_and_of_forever_are_what_they_say() {
+async fn zero_and_maximum_timeouts_are_honoured() {
     let server = ScriptedServer::start().await;
-    server.on(RANGE, |_| range());
+    server.on(RANGE, |_| empty_range());
     let etcd = Client::builder([server.endpoint()])
         .request_timeout(Duration::MAX)
         .connect_timeout(Duration::MAX)
@@ -134,14 +138,17 @@ async fn time_outs_of_nothing_and_of_forever_are_what_they_say() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_may_have_done_something_is_not_forgotten() {
+async fn shutdown_reports_unknown_outcome_of_earlier_attempt() {
     let server = ScriptedServer::start().await;
     server.on(GRANT, |_| Reply::reset_connection());
     let etcd = Client::connect([server.endpoint()]).await.unwrap();
     server.set_greeting(Greeting::Close);
     let granting = tokio::spawn(etcd.lease(Duration::from_secs(10)).into_future());
-    until("the grant was read", || server.count(GRANT) == 1).await;
-    until("its answer is lost", || {
+    until("the server has received the grant", || {
+        server.count(GRANT) == 1
+    })
+    .await;
+    until("the connection is lost", || {
         etcd.connectivity()[0].state != ConnectivityState::Ready
     })
     .await;
@@ -154,7 +161,7 @@ async fn an_attempt_that_may_have_done_something_is_not_forgotten() {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_lock_waits_on_when_the_leader_changes() {
+async fn server_lock_wait_survives_leader_change() {
     let cluster = Cluster::start(3).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let ttl = Duration::from_secs(60);
@@ -165,24 +172,24 @@ async fn who_waits_for_a_lock_waits_on_when_the_leader_changes() {
     let held = etcd.server_locks().lock("l", first.id()).await.unwrap();
     let waiting = etcd.server_locks().lock("l", second.id());
     let waiting = tokio::spawn(waiting.timeout(Duration::from_secs(60)).into_future());
-    crate::support::wait::until_async("it stands in line", async || {
+    until_async("the second lock request is queued", async || {
         etcd.get("l/").prefix().await.unwrap().count == 2
     })
     .await;
     let leader = cluster.leader().await;
     cluster.move_leader((leader + 1) % 3).await;
-    // Longer than a suspicion, its probe and the grace after a lost leader together.
-    crate::support::wait::hold(Duration::from_millis(1500)).await;
+    // Longer than the suspicion delay, the probe and the grace period for a lost leader together.
+    hold(Duration::from_millis(1500)).await;
     assert!(!waiting.is_finished());
     etcd.server_locks().unlock(held.key).await.unwrap();
     waiting.await.unwrap().unwrap();
 }
 
-/// Notes what it is asked about, and lets nothing be tried again.
+/// Records the class of each failed RPC and forbids retries.
 #[derive(Debug, Clone, Default)]
-struct Classes(Arc<Mutex<Vec<RpcClass>>>);
+struct ClassRecorder(Arc<Mutex<Vec<RpcClass>>>);
 
-impl RetryPolicy for Classes {
+impl RetryPolicy for ClassRecorder {
     fn decide(&self, attempt: &FailedAttempt) -> RetryDecision {
         self.0.lock().unwrap().push(attempt.class);
         RetryDecision::Fail
@@ -190,9 +197,9 @@ impl RetryPolicy for Classes {
 }
 
 #[tokio::test]
-async fn what_a_late_repetition_would_spoil_counts_as_a_change() {
+async fn unlock_and_proclaim_are_classified_as_mutations() {
     let server = ScriptedServer::start().await;
-    let classes = Classes::default();
+    let classes = ClassRecorder::default();
     let etcd = Client::builder([server.endpoint()])
         .retry(classes.clone())
         .connect()

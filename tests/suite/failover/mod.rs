@@ -1,6 +1,6 @@
-//! Failing members, deadlines and retries.
+//! Member faults, deadlines and retries.
 
 mod deadlines;
-mod members;
+mod member_faults;
 mod retries;
 mod retry_storm;

@@ -1,4 +1,4 @@
-//! What is sent again, after which answer, and who has a say in it.
+//! Which requests are retried after which failure, and how servers and policies influence retries.
 
 use std::{
     sync::{
@@ -15,23 +15,23 @@ use actix_etcd::{
 use testbed::{Call, Reason, Reply, ScriptedServer};
 
 use crate::support::{
-    quiet_window::ready,
-    scripted_put::{PUT, RANGE, done, told},
+    quiet_window::ready_members,
+    scripted_put::{PUT, RANGE, put_reply, put_with_script},
     wait::until,
 };
 
 #[tokio::test]
-async fn a_write_refused_for_a_passing_reason_is_sent_again() {
+async fn transiently_rejected_write_is_retried() {
     for text in [
         "etcdserver: no leader",
         "etcdserver: too many requests",
         "raft proposal dropped",
     ] {
-        let (result, sent) = told(move |call| {
+        let (result, sent) = put_with_script(move |call| {
             if call.nth < 2 {
                 Reply::status(14, text)
             } else {
-                done()
+                put_reply()
             }
         })
         .await;
@@ -41,12 +41,12 @@ async fn a_write_refused_for_a_passing_reason_is_sent_again() {
 }
 
 #[tokio::test]
-async fn a_learner_sends_the_write_to_another_member() {
+async fn write_refused_by_learner_moves_to_voter() {
     let (learner, voter) = (ScriptedServer::start().await, ScriptedServer::start().await);
     learner.on(PUT, |_| {
         Reply::status(9, "etcdserver: rpc not supported for learner")
     });
-    voter.on(PUT, |_| done());
+    voter.on(PUT, |_| put_reply());
     let client = Client::connect([learner.endpoint(), voter.endpoint()])
         .await
         .unwrap();
@@ -57,16 +57,16 @@ async fn a_learner_sends_the_write_to_another_member() {
 }
 
 #[tokio::test]
-async fn a_write_that_timed_out_on_the_server_is_never_sent_again() {
+async fn write_with_unknown_outcome_is_not_retried() {
     for text in [
         "etcdserver: request timed out",
         "etcdserver: request timed out, possibly due to previous leader failure",
         "etcdserver: request timed out, possibly due to connection lost",
         "etcdserver: server stopped",
         "context deadline exceeded",
-        "something new",
+        "unrecognized message",
     ] {
-        let (result, sent) = told(move |_| Reply::status(14, text)).await;
+        let (result, sent) = put_with_script(move |_| Reply::status(14, text)).await;
         assert_eq!(
             (result.unwrap_err().outcome(), sent.len()),
             (Outcome::Unknown, 1),
@@ -76,24 +76,24 @@ async fn a_write_that_timed_out_on_the_server_is_never_sent_again() {
 }
 
 #[tokio::test]
-async fn a_read_is_sent_again_for_all_of_these() {
+async fn read_is_retried_after_every_transient_failure() {
     let scripts: [fn(Call) -> Reply; 7] = [
         |_| Reply::close_connection(),
         |_| Reply::reset(Reason::INTERNAL_ERROR),
         |_| Reply::status(14, "etcdserver: request timed out"),
         |_| Reply::status(14, "etcdserver: leader changed"),
         |_| Reply::status(14, "etcdserver: no leader"),
-        |_| Reply::status(14, "something new"),
+        |_| Reply::status(14, "unrecognized message"),
         |_| Reply::hang(),
     ];
     for script in scripts {
-        // What one member keeps waiting is asked of another, so there is one.
+        // A read that gets no response is retried on another member.
         let servers = [ScriptedServer::start().await, ScriptedServer::start().await];
-        let asked = Arc::new(AtomicUsize::new(0));
+        let attempts = Arc::new(AtomicUsize::new(0));
         for server in &servers {
-            let asked = asked.clone();
+            let attempts = attempts.clone();
             server.on(RANGE, move |call| {
-                if asked.fetch_add(1, Ordering::Relaxed) < 2 {
+                if attempts.fetch_add(1, Ordering::Relaxed) < 2 {
                     return script(call);
                 }
                 Reply::message(&proto::RangeResponse {
@@ -107,26 +107,26 @@ async fn a_read_is_sent_again_for_all_of_these() {
             .connect()
             .await
             .unwrap();
-        until("both are there", || ready(&client) == 2).await;
+        until("both members are ready", || ready_members(&client) == 2).await;
         client.get("k").await.unwrap();
-        assert_eq!(asked.load(Ordering::Relaxed), 3);
+        assert_eq!(attempts.load(Ordering::Relaxed), 3);
     }
 }
 
 #[tokio::test]
-async fn a_server_that_asks_for_patience_gets_it() {
-    let (result, sent) = told(|call| match call.nth {
+async fn server_pushback_delays_or_stops_retries() {
+    let (result, sent) = put_with_script(|call| match call.nth {
         0 => {
             Reply::status(14, "etcdserver: no leader").with_trailer("grpc-retry-pushback-ms", "300")
         }
-        _ => done(),
+        _ => put_reply(),
     })
     .await;
     result.unwrap();
     assert_eq!(sent.len(), 2);
-    let patience = sent[1].at - sent[0].at;
-    assert!(patience >= Duration::from_millis(300), "{patience:?}");
-    let (result, sent) = told(|_| {
+    let pause = sent[1].at - sent[0].at;
+    assert!(pause >= Duration::from_millis(300), "{pause:?}");
+    let (result, sent) = put_with_script(|_| {
         Reply::status(14, "etcdserver: no leader").with_trailer("grpc-retry-pushback-ms", "-1")
     })
     .await;
@@ -137,16 +137,16 @@ async fn a_server_that_asks_for_patience_gets_it() {
 }
 
 #[tokio::test]
-async fn a_policy_can_forbid_retries_but_not_allow_a_write_twice() {
+async fn policy_may_forbid_but_not_force_write_retries() {
     let server = ScriptedServer::start().await;
     server.on(PUT, |_| Reply::status(14, "etcdserver: no leader"));
-    let never = Client::builder([server.endpoint()])
+    let without_retries = Client::builder([server.endpoint()])
         .retry(NoRetry)
         .connect()
         .await
         .unwrap();
     assert_eq!(
-        never.put("k", "v").await.unwrap_err().kind(),
+        without_retries.put("k", "v").await.unwrap_err().kind(),
         ErrorKind::NoLeader
     );
     assert_eq!(server.count(PUT), 1);
@@ -158,21 +158,21 @@ async fn a_policy_can_forbid_retries_but_not_allow_a_write_twice() {
             "initialBackoff":"0.01s","maxBackoff":"0.1s","backoffMultiplier":2,"retryableStatusCodes":["UNAVAILABLE"]}}]}"#,
     )
     .unwrap();
-    let eager = Client::builder([server.endpoint()])
+    let with_service_config = Client::builder([server.endpoint()])
         .retry(config)
         .connect()
         .await
         .unwrap();
     assert_eq!(
-        eager.put("k", "v").await.unwrap_err().outcome(),
+        with_service_config
+            .put("k", "v")
+            .await
+            .unwrap_err()
+            .outcome(),
         Outcome::Unknown
     );
     assert_eq!(server.count(PUT), 1);
-    server.on(RANGE, |_| Reply::status(14, "unheard of"));
-    assert!(eager.get("k").await.is_err());
-    assert_eq!(
-        server.count(RANGE),
-        4,
-        "as many attempts as the service config says"
-    );
+    server.on(RANGE, |_| Reply::status(14, "unrecognized message"));
+    assert!(with_service_config.get("k").await.is_err());
+    assert_eq!(server.count(RANGE), 4, "maxAttempts of the service config");
 }

@@ -1,4 +1,4 @@
-//! Retries do not become a storm.
+//! Many failing calls do not cause a storm of retries or connections.
 
 use std::{
     collections::HashSet,
@@ -14,8 +14,8 @@ use crate::support::scripted_put::RANGE;
 const CALLS: usize = 1000;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Calls that all end with an error.
-async fn fail(etcd: &Client) {
+/// Makes all calls at once. All of them fail.
+async fn make_failing_calls(etcd: &Client) {
     let calls: Vec<_> = (0..CALLS)
         .map(|n| tokio::spawn(etcd.get(format!("k{n}")).into_future()))
         .collect();
@@ -24,8 +24,8 @@ async fn fail(etcd: &Client) {
     }
 }
 
-/// The most of them that fell into any second.
-fn most_in_a_second(mut times: Vec<Instant>) -> usize {
+/// Returns the largest number of these times within any one second.
+fn most_per_second(mut times: Vec<Instant>) -> usize {
     times.sort();
     let within = |first: &Instant| {
         let end = *first + SECOND;
@@ -34,30 +34,31 @@ fn most_in_a_second(mut times: Vec<Instant>) -> usize {
     times.iter().map(within).max().unwrap_or(0)
 }
 
-/// When each request came that was not the first of its call.
-fn retries(servers: &[ScriptedServer]) -> Vec<Instant> {
+/// Returns the arrival times of all requests except the first of each call.
+fn retry_times(servers: &[ScriptedServer]) -> Vec<Instant> {
     let mut calls: Vec<_> = servers
         .iter()
         .flat_map(|server| server.calls(RANGE))
         .collect();
     calls.sort_by_key(|call| call.at);
-    let mut first = HashSet::new();
+    let mut seen_keys = HashSet::new();
     calls.retain(|call| {
         let request = proto::RangeRequest::decode(call.body.clone()).unwrap();
-        !first.insert(request.key)
+        !seen_keys.insert(request.key)
     });
     calls.into_iter().map(|call| call.at).collect()
 }
 
-/// A thousand calls at once against three members that answer like this. Gives the most retries within a second.
-async fn storm(answer: fn() -> Reply) -> usize {
+/// Makes the calls against three members that reply with `reply`, and checks the retries against the budget. Returns
+/// the largest number of retries within one second.
+async fn check_retry_budget(reply: fn() -> Reply) -> usize {
     let servers = [
         ScriptedServer::start().await,
         ScriptedServer::start().await,
         ScriptedServer::start().await,
     ];
     for server in &servers {
-        server.on(RANGE, move |_| answer());
+        server.on(RANGE, move |_| reply());
     }
     let mut limits = BudgetLimits::default();
     (limits.burst, limits.per_second) = (50, 100);
@@ -68,19 +69,19 @@ async fn storm(answer: fn() -> Reply) -> usize {
         .await
         .unwrap();
     let started = Instant::now();
-    fail(&etcd).await;
+    make_failing_calls(&etcd).await;
     let elapsed = started.elapsed().as_secs_f64();
-    let retries = retries(&servers);
+    let retries = retry_times(&servers);
     #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
     let count = retries.len() as f64;
     let allowed = |seconds: f64| f64::from(limits.burst) + f64::from(limits.per_second) * seconds;
     assert!(
         count <= allowed(elapsed),
-        "{count} retries in {elapsed} s, where {} are allowed",
+        "{count} retries in {elapsed} s; {} are allowed",
         allowed(elapsed)
     );
-    // A second and a half: what was sent in that time may be seen within one, by servers that were held up.
-    let most = most_in_a_second(retries);
+    // Delayed servers may receive within one second what the client sent in a second and a half.
+    let most = most_per_second(retries);
     #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
     let fits = most as f64 <= allowed(1.5);
     assert!(fits, "{most} retries within a second");
@@ -88,19 +89,19 @@ async fn storm(answer: fn() -> Reply) -> usize {
 }
 
 #[tokio::test]
-async fn a_thousand_calls_against_members_that_refuse_stay_within_the_budget_at_any_second() {
-    let most = storm(|| Reply::status(14, "etcdserver: request timed out")).await;
-    assert!(most > 50, "it does use its budget: {most} within a second");
+async fn rejected_calls_stay_within_retry_budget() {
+    let most = check_retry_budget(|| Reply::status(14, "etcdserver: request timed out")).await;
+    assert!(most > 50, "only {most} retries within a second");
 }
 
 #[tokio::test]
-async fn a_thousand_calls_against_members_that_hang_up_stay_within_the_budget_at_any_second() {
-    let most = storm(Reply::close_connection).await;
-    assert!(most > 0, "it does try again");
+async fn calls_on_closed_connections_respect_retry_budget() {
+    let most = check_retry_budget(Reply::close_connection).await;
+    assert!(most > 0, "no retry");
 }
 
 #[tokio::test]
-async fn a_thousand_calls_against_a_dead_cluster_dial_little() {
+async fn calls_to_dead_cluster_open_few_connections() {
     let cluster = testbed::Cluster::start(3).await;
     let etcd = Client::builder(cluster.endpoints())
         .request_timeout(3 * SECOND)
@@ -111,30 +112,27 @@ async fn a_thousand_calls_against_a_dead_cluster_dial_little() {
         member.client_link().set(Fault::Reset);
     }
     let members = cluster.members();
-    let dialled = || -> u64 {
+    let accepted = || -> u64 {
         let each = members.iter();
         each.map(|member| member.client_link().accepted()).sum()
     };
-    let calls = fail(&etcd);
+    let calls = make_failing_calls(&etcd);
     tokio::pin!(calls);
-    let (mut dials, mut known) = (Vec::new(), dialled());
+    let (mut connections, mut counted) = (Vec::new(), accepted());
     loop {
-        let over = tokio::select! {
+        let finished = tokio::select! {
             () = &mut calls => true,
             () = tokio::time::sleep(Duration::from_millis(20)) => false,
         };
-        let now = dialled();
-        dials.extend((known..now).map(|_| Instant::now()));
-        known = now;
-        if over {
+        let now = accepted();
+        connections.extend((counted..now).map(|_| Instant::now()));
+        counted = now;
+        if finished {
             break;
         }
     }
-    let most = most_in_a_second(dials);
-    println!("{most} connections were tried within a second");
-    assert!(most > 0, "it does try");
-    assert!(
-        most <= 3 * 20,
-        "{most} connections were tried within a second"
-    );
+    let most = most_per_second(connections);
+    println!("{most} connections within a second");
+    assert!(most > 0, "no connection attempt");
+    assert!(most <= 3 * 20, "{most} connections within a second");
 }

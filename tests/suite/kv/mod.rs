@@ -1,4 +1,4 @@
-//! Keys and values.
+//! Key-value operations.
 
 mod operations;
 mod pages;

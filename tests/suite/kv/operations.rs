@@ -1,4 +1,4 @@
-//! All of KV on a real cluster.
+//! Every key-value operation and option, on a real cluster.
 
 use actix_etcd::{
     Client, ErrorKind,
@@ -9,7 +9,7 @@ use serde_json::json;
 use testbed::Cluster;
 use tokio_stream::StreamExt;
 
-async fn single() -> (Cluster, Client) {
+async fn single_member() -> (Cluster, Client) {
     let cluster = Cluster::start(1).await;
     let client = Client::connect(cluster.endpoints()).await.unwrap();
     (cluster, client)
@@ -24,14 +24,14 @@ fn keys(found: &GetResponse) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn every_option_of_get_reaches_the_server() {
-    let (_cluster, etcd) = single().await;
-    // Keys, values and revisions are sorted differently, so that no order can pass for another.
+async fn get_sends_every_option() {
+    let (_cluster, etcd) = single_member().await;
+    // Keys, values and revisions have different orders, so that each sort option has a distinct result.
     let mut revisions = Vec::new();
     for (key, value) in [("p/b", "2"), ("p/a", "3"), ("p/c", "1"), ("q", "9")] {
         revisions.push(etcd.put(key, value).await.unwrap().header.revision);
     }
-    let changed = etcd.put("p/b", "2").await.unwrap().header.revision;
+    let last_change = etcd.put("p/b", "2").await.unwrap().header.revision;
 
     assert_eq!(keys(&etcd.get("p/a").await.unwrap()), ["p/a"]);
     assert_eq!(
@@ -56,13 +56,13 @@ async fn every_option_of_get_reaches_the_server() {
         (keys(&limited), limited.more, limited.count),
         (vec!["p/a", "p/b"], true, 3)
     );
-    let old = etcd
+    let at_first_revision = etcd
         .get("p/")
         .prefix()
         .revision(revisions[0])
         .await
         .unwrap();
-    assert_eq!(keys(&old), ["p/b"]);
+    assert_eq!(keys(&at_first_revision), ["p/b"]);
 
     let range = || get("p/").prefix().on(&etcd);
     assert_eq!(
@@ -121,7 +121,7 @@ async fn every_option_of_get_reaches_the_server() {
     );
 
     assert_eq!(
-        keys(&range().min_mod_revision(changed).await.unwrap()),
+        keys(&range().min_mod_revision(last_change).await.unwrap()),
         ["p/b"]
     );
     assert_eq!(
@@ -137,23 +137,24 @@ async fn every_option_of_get_reaches_the_server() {
         ["p/b"]
     );
 
-    let bare = range().keys_only().await.unwrap();
-    assert!(bare.kvs.iter().all(|kv| kv.value.is_empty()) && bare.kvs.len() == 3);
+    let without_values = range().keys_only().await.unwrap();
+    assert!(without_values.kvs.iter().all(|kv| kv.value.is_empty()));
+    assert_eq!(without_values.kvs.len(), 3);
     let count = range().count_only().await.unwrap();
     assert_eq!((count.kvs.len(), count.count), (0, 3));
     assert_eq!(keys(&range().serializable().await.unwrap()).len(), 3);
 }
 
 #[tokio::test]
-async fn every_option_of_put_and_delete_reaches_the_server() {
-    let (cluster, etcd) = single().await;
+async fn put_and_delete_send_every_option() {
+    let (cluster, etcd) = single_member().await;
     cluster
         .api(0, "/v3/lease/grant", json!({"ID": 77, "TTL": 600}))
         .await
         .unwrap();
 
     assert_eq!(etcd.put("k", "1").prev_kv().await.unwrap().prev_kv, None);
-    let before = etcd
+    let previous = etcd
         .put("k", "2")
         .lease(77)
         .prev_kv()
@@ -161,28 +162,28 @@ async fn every_option_of_put_and_delete_reaches_the_server() {
         .unwrap()
         .prev_kv
         .unwrap();
-    assert_eq!((before.value, before.lease), (Bytes::from("1"), 0));
+    assert_eq!((previous.value, previous.lease), (Bytes::from("1"), 0));
     etcd.put("k", "3").ignore_lease().await.unwrap();
-    let kept = etcd.get("k").await.unwrap().kvs.remove(0);
-    assert_eq!((kept.value, kept.lease), (Bytes::from("3"), 77));
+    let stored = etcd.get("k").await.unwrap().kvs.remove(0);
+    assert_eq!((stored.value, stored.lease), (Bytes::from("3"), 77));
     etcd.put("k", "").ignore_value().await.unwrap();
-    let kept = etcd.get("k").await.unwrap().kvs.remove(0);
-    assert_eq!((kept.value, kept.lease), (Bytes::from("3"), 0));
+    let stored = etcd.get("k").await.unwrap().kvs.remove(0);
+    assert_eq!((stored.value, stored.lease), (Bytes::from("3"), 0));
 
     for key in ["d/1", "d/2", "d/3", "e", "f"] {
         etcd.put(key, "x").await.unwrap();
     }
-    assert_eq!(etcd.delete("nothing").await.unwrap().deleted, 0);
-    let gone = etcd.delete("d/1").range("d/3").prev_kv().await.unwrap();
-    assert_eq!((gone.deleted, gone.prev_kvs.len()), (2, 2));
+    assert_eq!(etcd.delete("missing").await.unwrap().deleted, 0);
+    let deleted = etcd.delete("d/1").range("d/3").prev_kv().await.unwrap();
+    assert_eq!((deleted.deleted, deleted.prev_kvs.len()), (2, 2));
     assert_eq!(etcd.delete("d/").prefix().await.unwrap().deleted, 1);
     assert_eq!(etcd.delete("e").from_key().await.unwrap().deleted, 3);
     assert_eq!(etcd.get("").prefix().count_only().await.unwrap().count, 0);
 }
 
 #[tokio::test]
-async fn transactions_compare_every_target_with_every_operator() {
-    let (cluster, etcd) = single().await;
+async fn txn_compares_every_target_with_every_operator() {
+    let (cluster, etcd) = single_member().await;
     cluster
         .api(0, "/v3/lease/grant", json!({"ID": 7, "TTL": 600}))
         .await
@@ -191,21 +192,21 @@ async fn transactions_compare_every_target_with_every_operator() {
     let revision = etcd.put("k", "b").lease(7).await.unwrap().header.revision;
     let holds = async |condition| etcd.txn().when([condition]).await.unwrap().succeeded;
 
-    let numbers = [
+    let targets = [
         (Compare::version as fn(&'static str) -> _, 2),
         (Compare::create_revision, revision - 1),
         (Compare::mod_revision, revision),
         (Compare::lease, 7),
     ];
-    for (target, is) in numbers {
-        assert!(holds(target("k").eq(is)).await);
-        assert!(!holds(target("k").eq(is + 1)).await);
-        assert!(holds(target("k").ne(is + 1)).await);
-        assert!(!holds(target("k").ne(is)).await);
-        assert!(holds(target("k").gt(is - 1)).await);
-        assert!(!holds(target("k").gt(is)).await);
-        assert!(holds(target("k").lt(is + 1)).await);
-        assert!(!holds(target("k").lt(is)).await);
+    for (target, actual) in targets {
+        assert!(holds(target("k").eq(actual)).await);
+        assert!(!holds(target("k").eq(actual + 1)).await);
+        assert!(holds(target("k").ne(actual + 1)).await);
+        assert!(!holds(target("k").ne(actual)).await);
+        assert!(holds(target("k").gt(actual - 1)).await);
+        assert!(!holds(target("k").gt(actual)).await);
+        assert!(holds(target("k").lt(actual + 1)).await);
+        assert!(!holds(target("k").lt(actual)).await);
     }
     assert!(holds(Compare::value("k").eq("b")).await);
     assert!(holds(Compare::value("k").ne("a")).await);
@@ -220,56 +221,56 @@ async fn transactions_compare_every_target_with_every_operator() {
 }
 
 #[tokio::test]
-async fn transactions_nest_and_answer_in_order() {
-    let (_cluster, etcd) = single().await;
+async fn nested_txn_returns_responses_in_order() {
+    let (_cluster, etcd) = single_member().await;
     etcd.put("b", "old").await.unwrap();
-    let done = etcd
+    let response = etcd
         .txn()
         .when([Compare::version("a").eq(0), Compare::version("b").eq(1)])
         .then([put("a", "1")])
         .then([get("a")])
         .then([txn()
-            // Every condition is about what was there before the transaction.
+            // All conditions are evaluated before the first operation is applied.
             .when([Compare::version("a").eq(0)])
             .then([delete("b").prev_kv()])
             .otherwise([put("wrong", "x")])])
         .otherwise([get("a")])
         .await
         .unwrap();
-    assert!(done.succeeded);
+    assert!(response.succeeded);
     let [
         OpResponse::Put(_),
         OpResponse::Get(read),
         OpResponse::Txn(nested),
-    ] = &done.responses[..]
+    ] = &response.responses[..]
     else {
-        panic!("{done:?}")
+        panic!("{response:?}")
     };
     assert_eq!(read.first().unwrap().value, "1");
-    assert_eq!(read.header, done.header);
+    assert_eq!(read.header, response.header);
     let [OpResponse::Delete(deleted)] = &nested.responses[..] else {
         panic!("{nested:?}")
     };
     assert_eq!((nested.succeeded, deleted.deleted), (true, 1));
 
-    let missed = etcd
+    let unsuccessful = etcd
         .txn()
         .when([Compare::version("a").eq(9)])
         .then([put("a", "1")])
         .otherwise([get("a")])
         .await
         .unwrap();
-    assert!(!missed.succeeded);
-    assert!(matches!(&missed.responses[..], [OpResponse::Get(found)] if found.count == 1));
+    assert!(!unsuccessful.succeeded);
+    assert!(matches!(&unsuccessful.responses[..], [OpResponse::Get(found)] if found.count == 1));
 
-    let many: Vec<_> = (0..200).map(|n| put(format!("many/{n}"), "x")).collect();
-    let refused = etcd.txn().then(many).await.unwrap_err();
+    let too_many: Vec<_> = (0..200).map(|n| put(format!("many/{n}"), "x")).collect();
+    let refused = etcd.txn().then(too_many).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::TooManyOps);
 }
 
 #[tokio::test]
-async fn a_compacted_revision_is_told_as_such() {
-    let (_cluster, etcd) = single().await;
+async fn read_of_compacted_revision_fails() {
+    let (_cluster, etcd) = single_member().await;
     let first = etcd.put("k", "1").await.unwrap().header.revision;
     let second = etcd.put("k", "2").await.unwrap().header.revision;
     etcd.compact(second).physical().await.unwrap();
@@ -282,8 +283,8 @@ async fn a_compacted_revision_is_told_as_such() {
 }
 
 #[tokio::test]
-async fn pages_show_one_revision_whatever_is_written_meanwhile() {
-    let (_cluster, etcd) = single().await;
+async fn pages_show_one_revision_during_writes() {
+    let (_cluster, etcd) = single_member().await;
     for n in 0..95 {
         etcd.put(format!("page/{n:03}"), "old").await.unwrap();
     }
@@ -306,21 +307,21 @@ async fn pages_show_one_revision_whatever_is_written_meanwhile() {
 
     let all: Vec<_> = etcd.get("").prefix().pages(1000).collect::<Vec<_>>().await;
     assert_eq!(all.len(), 1);
-    for refused in [
+    for invalid in [
         etcd.get("page/").prefix().pages(0),
         etcd.get("page/").prefix().descending().pages(5),
         etcd.get("page/").prefix().sort_by_value().pages(5),
         etcd.get("page/").prefix().limit(3).pages(5),
         etcd.get("page/").pages(5),
     ] {
-        let items: Vec<_> = refused.collect().await;
+        let items: Vec<_> = invalid.collect().await;
         assert!(matches!(&items[..], [Err(error)] if error.kind() == ErrorKind::InvalidArgument));
     }
 }
 
 #[tokio::test]
-async fn a_range_of_more_than_four_megabytes_is_read_in_one_go() {
-    let (cluster, etcd) = single().await;
+async fn range_over_four_megabytes_is_returned_whole() {
+    let (cluster, etcd) = single_member().await;
     let large = vec![b'x'; 1 << 20];
     for n in 0..9 {
         etcd.put(format!("large/{n}"), &large).await.unwrap();
@@ -331,27 +332,30 @@ async fn a_range_of_more_than_four_megabytes_is_read_in_one_go() {
         9 << 20
     );
 
-    let small = Client::builder(cluster.endpoints())
+    let limited = Client::builder(cluster.endpoints())
         .max_response_size(4 << 20)
         .connect()
         .await
         .unwrap();
-    let refused = small.get("large/").prefix().await.unwrap_err();
+    let refused = limited.get("large/").prefix().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ResponseTooLarge);
     assert!(
-        small.get("large/0").await.is_ok(),
-        "the connection lives on"
+        limited.get("large/0").await.is_ok(),
+        "the connection is still usable"
     );
 }
 
 #[tokio::test]
-async fn keys_and_values_are_any_bytes() {
-    let (_cluster, etcd) = single().await;
-    let all: Vec<u8> = (0..=255).collect();
-    etcd.put(&all, &all).await.unwrap();
+async fn keys_and_values_accept_any_bytes() {
+    let (_cluster, etcd) = single_member().await;
+    let all_bytes: Vec<u8> = (0..=255).collect();
+    etcd.put(&all_bytes, &all_bytes).await.unwrap();
     etcd.put(Bytes::from_static(b"\0"), [0u8; 3]).await.unwrap();
     etcd.put(String::from("owned"), "").await.unwrap();
-    assert_eq!(etcd.get(&all).await.unwrap().first().unwrap().value, all);
+    assert_eq!(
+        etcd.get(&all_bytes).await.unwrap().first().unwrap().value,
+        all_bytes
+    );
     assert_eq!(
         etcd.get([0u8]).await.unwrap().first().unwrap().value,
         [0, 0, 0][..]

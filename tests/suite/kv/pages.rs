@@ -1,17 +1,17 @@
-//! Pages of one range, each from another member.
+//! Pages of one range that are served by different members.
 
 use std::collections::BTreeSet;
 
 use actix_etcd::Client;
 use testbed::Cluster;
 
-use crate::support::{quiet_window::ready, wait::until};
+use crate::support::{quiet_window::ready_members, wait::until};
 
 #[tokio::test]
-async fn pages_from_several_members_show_one_revision_though_one_dies_on_the_way() {
+async fn pages_show_one_revision_after_member_dies() {
     let cluster = Cluster::start(3).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    until("all members are ready", || ready(&etcd) == 3).await;
+    until("all members are ready", || ready_members(&etcd) == 3).await;
     for n in 0..120 {
         etcd.put(format!("page/{n:03}"), "before").await.unwrap();
     }
@@ -22,20 +22,21 @@ async fn pages_from_several_members_show_one_revision_though_one_dies_on_the_way
         members.insert(page.header.member_id);
         revision.get_or_insert(page.header.revision);
         shown.extend(page.kvs);
-        // Ahead of the pages and behind them; as there are three members, the next page comes from another one.
+        // Keys before and after the current page are written. With three members, the write makes the round robin send
+        // the next page request to another member than the last.
         let key = format!("page/{:03}", shown.len() * 7 % 120);
-        // What dies under it may leave it unknown: whether it was written does not matter here.
-        let _ = etcd.put(key, "meanwhile").await;
+        // The outcome may be unknown when the member is killed. It does not matter here.
+        let _ = etcd.put(key, "during").await;
         if shown.len() == 60 {
             let members = cluster.members();
-            let mut served = members
+            let mut serving = members
                 .iter()
-                .filter(|one| one.id() == page.header.member_id);
-            served.next().unwrap().kill();
+                .filter(|member| member.id() == page.header.member_id);
+            serving.next().unwrap().kill();
         }
     }
-    assert!(members.len() > 1, "they came from several members");
-    let whole = etcd.get("page/").prefix().revision(revision.unwrap());
-    assert_eq!(shown, whole.await.unwrap().kvs);
+    assert!(members.len() > 1, "all pages came from one member");
+    let full_range = etcd.get("page/").prefix().revision(revision.unwrap());
+    assert_eq!(shown, full_range.await.unwrap().kvs);
     assert_eq!(shown.len(), 120);
 }

@@ -1,8 +1,8 @@
-//! Leases.
+//! Leases: operations, keepalives, faults and shutdown.
 
+mod auth_tokens;
 mod faults;
 mod operations;
 mod outage;
 mod scripted;
 mod shutdown;
-mod tokens;

@@ -1,4 +1,4 @@
-//! Leases on a real cluster: granted, kept, asked for, revoked, dropped.
+//! Granting, keeping, querying, revoking and dropping leases on a real cluster.
 
 use std::time::{Duration, Instant};
 
@@ -13,14 +13,14 @@ use tokio::time::timeout;
 use tokio_stream::StreamExt;
 
 use crate::support::{
-    lease_record::Recorder,
-    machine_delay::Lateness,
+    lease_recorder::LeaseRecorder,
+    machine_delay::MachineDelay,
     wait::{hold, until, until_async},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Longer than anything here takes on a busy machine.
-const AT_MOST: Duration = Duration::from_secs(30);
+/// Long enough for a busy machine.
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn cluster_and_client(members: usize) -> (Cluster, Client) {
     let cluster = Cluster::start(members).await;
@@ -28,65 +28,65 @@ async fn cluster_and_client(members: usize) -> (Cluster, Client) {
     (cluster, etcd)
 }
 
-async fn gone(etcd: &Client, lease: i64) {
-    until_async("the server does not have it", async || {
+async fn wait_until_gone(etcd: &Client, lease: i64) {
+    until_async("the lease does not exist", async || {
         etcd.time_to_live(lease).await.unwrap().remaining.is_none()
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_lease_is_granted_asked_for_listed_renewed_and_revoked() {
+async fn lease_supports_every_operation_until_revoked() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let lease = etcd.lease(Duration::from_millis(9_500)).await.unwrap();
     assert!(lease.id() > 0);
-    assert_eq!(lease.ttl(), 10 * SECOND, "rounded up");
+    assert_eq!(lease.ttl(), 10 * SECOND, "not rounded up");
     assert!(lease.remaining() > 9 * SECOND && lease.remaining() <= 10 * SECOND);
     etcd.put("a", "1").lease(&lease).await.unwrap();
     etcd.put("b", "2").lease(&lease).await.unwrap();
     let mut keys = lease.keys().await.unwrap();
     keys.sort();
     assert_eq!(keys, ["a", "b"]);
-    let left = lease.time_to_live().await.unwrap();
-    assert_eq!(left.granted, 10 * SECOND);
-    assert!(left.remaining.unwrap() >= 8 * SECOND && left.keys.is_empty());
+    let status = lease.time_to_live().await.unwrap();
+    assert_eq!(status.granted, 10 * SECOND);
+    assert!(status.remaining.unwrap() >= 8 * SECOND && status.keys.is_empty());
     assert_eq!(etcd.leases().await.unwrap().leases, [lease.id()]);
     let renewed = etcd.keep_alive_once(&lease).await.unwrap();
     assert_eq!((renewed.lease, renewed.ttl), (lease.id(), 10 * SECOND));
-    let for_ever = etcd.keep_alive_once(&lease).timeout(Duration::MAX);
-    assert_eq!(for_ever.await.unwrap().ttl, 10 * SECOND);
+    let without_timeout = etcd.keep_alive_once(&lease).timeout(Duration::MAX);
+    assert_eq!(without_timeout.await.unwrap().ttl, 10 * SECOND);
     let id = lease.id();
     lease.revoke().await.unwrap();
     assert_eq!(etcd.get("a").await.unwrap().count, 0);
     assert_eq!(etcd.time_to_live(id).await.unwrap().remaining, None);
-    let again = etcd.revoke(id).await.unwrap_err();
-    assert_eq!(again.kind(), ErrorKind::LeaseNotFound);
-    let once = etcd.keep_alive_once(id).await.unwrap_err();
-    assert_eq!(once.kind(), ErrorKind::LeaseNotFound);
+    let error = etcd.revoke(id).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LeaseNotFound);
+    let error = etcd.keep_alive_once(id).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LeaseNotFound);
 }
 
 #[tokio::test]
-async fn an_id_of_the_user_is_taken_once() {
+async fn chosen_lease_id_is_granted_once() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let lease = etcd.lease(10 * SECOND).id(4711).await.unwrap();
     assert_eq!(lease.id(), 4711);
-    let again = etcd.lease(10 * SECOND).id(4711).await.unwrap_err();
-    assert_eq!(again.kind(), ErrorKind::LeaseExists);
-    for bad in [0, -1] {
-        let error = etcd.lease(SECOND).id(bad).await.unwrap_err();
+    let error = etcd.lease(10 * SECOND).id(4711).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LeaseExists);
+    for invalid in [0, -1] {
+        let error = etcd.lease(SECOND).id(invalid).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     }
-    for bad in [Duration::ZERO, Duration::MAX] {
-        let error = etcd.lease(bad).await.unwrap_err();
+    for invalid in [Duration::ZERO, Duration::MAX] {
+        let error = etcd.lease(invalid).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     }
 }
 
 #[tokio::test]
-async fn a_kept_lease_outlives_its_ttl_and_a_dropped_one_does_not() {
+async fn kept_lease_outlives_ttl_until_dropped() {
     let (cluster, etcd) = cluster_and_client(1).await;
     let lease = etcd.lease(4 * SECOND).keep_alive().await.unwrap();
-    let recorder = Recorder::start(&lease, Some(&cluster));
+    let recorder = LeaseRecorder::start(&lease, Some(&cluster));
     let mut events = lease.events();
     for _ in 0..8 {
         let event = events.next().await;
@@ -100,20 +100,24 @@ async fn a_kept_lease_outlives_its_ttl_and_a_dropped_one_does_not() {
     drop(recorder);
     let id = lease.id();
     drop(lease);
-    assert_eq!(events.next().await, None, "nothing is told any more");
-    gone(&etcd, id).await;
+    assert_eq!(
+        events.next().await,
+        None,
+        "event after the lease was dropped"
+    );
+    wait_until_gone(&etcd, id).await;
 }
 
 #[tokio::test]
-async fn a_lease_that_is_not_kept_ends_with_its_time() {
+async fn unkept_lease_expires_after_ttl() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let lease = etcd.lease(2 * SECOND).await.unwrap();
-    gone(&etcd, lease.id()).await;
+    wait_until_gone(&etcd, lease.id()).await;
     assert_eq!(lease.remaining(), Duration::ZERO);
 }
 
 #[tokio::test]
-async fn keeping_can_begin_later() {
+async fn keep_alive_can_start_after_grant() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let mut lease = etcd.lease(6 * SECOND).await.unwrap();
     hold(SECOND).await;
@@ -130,28 +134,28 @@ async fn keeping_can_begin_later() {
 }
 
 #[tokio::test]
-async fn revoke_on_drop_revokes_at_once_and_detach_leaves_alone() {
+async fn revoke_on_drop_revokes_unless_detached() {
     let (cluster, etcd) = cluster_and_client(1).await;
-    let doomed = |ttl| etcd.lease(ttl).revoke_on_drop();
-    let kept = doomed(60 * SECOND).keep_alive().await.unwrap();
-    let not_kept = doomed(60 * SECOND).await.unwrap();
-    for lease in [kept, not_kept] {
+    let grant = |ttl| etcd.lease(ttl).revoke_on_drop();
+    let kept = grant(60 * SECOND).keep_alive().await.unwrap();
+    let unkept = grant(60 * SECOND).await.unwrap();
+    for lease in [kept, unkept] {
         let id = lease.id();
         drop(lease);
-        gone(&etcd, id).await;
+        wait_until_gone(&etcd, id).await;
     }
-    let short = doomed(2 * SECOND).keep_alive().await.unwrap().detach();
-    gone(&etcd, short).await;
-    let long = doomed(60 * SECOND).keep_alive().await.unwrap().detach();
-    // Whatever it was going to do is done.
+    let short_lived = grant(2 * SECOND).keep_alive().await.unwrap().detach();
+    wait_until_gone(&etcd, short_lived).await;
+    let long_lived = grant(60 * SECOND).keep_alive().await.unwrap().detach();
+    // Shutdown waits for pending revocations.
     etcd.shutdown().await;
     let other = Client::connect(cluster.endpoints()).await.unwrap();
-    let left = other.time_to_live(long).await.unwrap();
-    assert!(left.remaining.is_some());
+    let status = other.time_to_live(long_lived).await.unwrap();
+    assert!(status.remaining.is_some());
 }
 
 #[tokio::test]
-async fn the_last_handle_of_a_client_still_revokes() {
+async fn dropped_lease_revokes_after_client_is_dropped() {
     let (cluster, etcd) = cluster_and_client(1).await;
     let other = Client::connect(cluster.endpoints()).await.unwrap();
     let lease = etcd
@@ -164,40 +168,40 @@ async fn the_last_handle_of_a_client_still_revokes() {
     drop(etcd);
     assert!(other.time_to_live(id).await.unwrap().remaining.is_some());
     drop(lease);
-    gone(&other, id).await;
+    wait_until_gone(&other, id).await;
 }
 
 #[tokio::test]
-async fn a_lease_whose_id_was_granted_again_is_lost_and_does_not_end_the_new_one() {
+async fn stale_lease_does_not_revoke_regranted_id() {
     let (cluster, etcd) = cluster_and_client(1).await;
     let other = Client::connect(cluster.endpoints()).await.unwrap();
-    let mut new = Vec::new();
+    let mut regranted = Vec::new();
     for (id, kept) in [(4711, true), (4712, false)] {
         let grant = etcd.lease(60 * SECOND).id(id).revoke_on_drop();
         let old = if kept { grant.keep_alive() } else { grant };
         let old = old.await.unwrap();
         other.revoke(id).await.unwrap();
-        new.push(etcd.lease(60 * SECOND).id(id).await.unwrap());
+        regranted.push(etcd.lease(60 * SECOND).id(id).await.unwrap());
         if kept {
-            // Long before its next keepalive would find out.
+            // Much earlier than the next keepalive, which would also detect it.
             let lost = timeout(5 * SECOND, old.lost()).await;
             assert_eq!(lost, Ok(LeaseLost::Revoked));
         }
         drop(old);
     }
-    // Whatever it was going to do is done.
+    // Shutdown waits for pending revocations.
     etcd.shutdown().await;
-    let mut left = other.leases().await.unwrap().leases;
-    left.sort_unstable();
-    assert_eq!(left, [4711, 4712]);
+    let mut remaining = other.leases().await.unwrap().leases;
+    remaining.sort_unstable();
+    assert_eq!(remaining, [4711, 4712]);
 }
 
 #[tokio::test]
-async fn a_lease_revoked_by_someone_is_told_as_such() {
+async fn revoked_lease_reports_revocation() {
     let (cluster, etcd) = cluster_and_client(1).await;
     let lease = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
-    let recorder = Recorder::start(&lease, Some(&cluster));
-    recorder.revoking();
+    let recorder = LeaseRecorder::start(&lease, Some(&cluster));
+    recorder.set_revoked();
     etcd.revoke(&lease).await.unwrap();
     assert_eq!(lease.lost().await, LeaseLost::Revoked);
     assert_eq!(lease.remaining(), Duration::ZERO);
@@ -209,7 +213,7 @@ async fn a_lease_revoked_by_someone_is_told_as_such() {
 }
 
 #[tokio::test]
-async fn a_lease_that_expired_is_told_so_only_after_its_deadline() {
+async fn lease_reports_expiry_only_after_deadline() {
     let (cluster, etcd) = cluster_and_client(3).await;
     let lease = etcd
         .lease(2 * SECOND)
@@ -217,12 +221,12 @@ async fn a_lease_that_expired_is_told_so_only_after_its_deadline() {
         .give_up_after(60 * SECOND)
         .await
         .unwrap();
-    let recorder = Recorder::start(&lease, Some(&cluster));
+    let recorder = LeaseRecorder::start(&lease, Some(&cluster));
     for member in cluster.members() {
         member.client_link().set(testbed::Fault::Freeze);
     }
     let mut events = lease.events();
-    let at_risk = timeout(AT_MOST, async {
+    let at_risk = timeout(TEST_TIMEOUT, async {
         loop {
             if let LeaseEvent::AtRisk { deadline } = events.next().await.unwrap() {
                 return deadline;
@@ -230,22 +234,22 @@ async fn a_lease_that_expired_is_told_so_only_after_its_deadline() {
         }
     });
     assert!(at_risk.await.unwrap() <= Instant::now());
-    // An election may have given it more time: healed before it is gone, it would live on.
+    // An election may have extended the lease. The links are healed only after etcd has removed it.
     let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
-    gone(&direct, lease.id()).await;
+    wait_until_gone(&direct, lease.id()).await;
     cluster.heal();
-    let lost = timeout(AT_MOST, lease.lost()).await;
+    let lost = timeout(TEST_TIMEOUT, lease.lost()).await;
     assert_eq!(lost, Ok(LeaseLost::Expired));
     recorder.check();
 }
 
 #[tokio::test]
-async fn an_outage_of_all_members_is_lived_through_if_etcd_kept_the_lease() {
+async fn lease_survives_full_outage_if_etcd_kept_it() {
     let (cluster, etcd) = cluster_and_client(3).await;
     let grant = etcd.lease(6 * SECOND).keep_alive();
-    // Members may take their time to start again.
-    let lease = grant.give_up_after(AT_MOST).await.unwrap();
-    let recorder = Recorder::start(&lease, Some(&cluster));
+    // Members may start slowly.
+    let lease = grant.give_up_after(TEST_TIMEOUT).await.unwrap();
+    let recorder = LeaseRecorder::start(&lease, Some(&cluster));
     for member in cluster.members() {
         member.kill();
     }
@@ -260,19 +264,19 @@ async fn an_outage_of_all_members_is_lived_through_if_etcd_kept_the_lease() {
         }
     }
     let record = recorder.check_alive().await;
-    let at_risk = |told: &testbed::lease_validators::Told| {
-        matches!(told, testbed::lease_validators::Told::AtRisk { .. })
+    let at_risk = |event: &testbed::lease_validators::OwnerEvent| {
+        matches!(event, testbed::lease_validators::OwnerEvent::AtRisk { .. })
     };
     assert!(
-        record.told.iter().any(|(_, told)| at_risk(told)),
+        record.owner_events.iter().any(|(_, event)| at_risk(event)),
         "{:#?}",
-        record.told
+        record.owner_events
     );
     assert!(lease.time_to_live().await.unwrap().remaining.is_some());
 }
 
 #[tokio::test]
-async fn a_lease_nobody_confirms_is_given_up_when_it_was_said() {
+async fn unconfirmed_lease_is_lost_after_give_up_time() {
     let (cluster, etcd) = cluster_and_client(1).await;
     let lease = etcd
         .lease(2 * SECOND)
@@ -281,11 +285,11 @@ async fn a_lease_nobody_confirms_is_given_up_when_it_was_said() {
         .await
         .unwrap();
     let mut events = lease.events();
-    let lateness = Lateness::watch();
+    let machine_delay = MachineDelay::measure();
     cluster.member(0).freeze();
-    // One that was on its way may still have renewed it.
+    // A keepalive in flight may still renew the lease.
     let mut deadline = lease.deadline();
-    let lost = timeout(AT_MOST, async {
+    let lost = timeout(TEST_TIMEOUT, async {
         loop {
             match events.next().await.unwrap() {
                 LeaseEvent::Renewed { deadline: renewed } => deadline = renewed,
@@ -296,16 +300,19 @@ async fn a_lease_nobody_confirms_is_given_up_when_it_was_said() {
     });
     assert_eq!(lost.await, Ok(LeaseLost::NeverConfirmed));
     let after = Instant::now().saturating_duration_since(deadline);
-    let late = lateness.worst();
+    let late = machine_delay.worst();
     assert!(after >= SECOND, "{after:?}");
-    assert!(after < 2 * SECOND + 3 * late, "{after:?}, late {late:?}");
+    assert!(
+        after < 2 * SECOND + 3 * late,
+        "lost {after:?} after the deadline, machine delay {late:?}"
+    );
 }
 
 #[tokio::test]
-async fn an_application_that_blocks_its_thread_keeps_its_lease() {
+async fn blocked_application_thread_keeps_its_lease() {
     let (cluster, etcd) = cluster_and_client(1).await;
     let lease = etcd.lease(4 * SECOND).keep_alive().await.unwrap();
-    let recorder = Recorder::start(&lease, None);
+    let recorder = LeaseRecorder::start(&lease, None);
     std::thread::sleep(9 * SECOND);
     assert!(lease.remaining() > Duration::ZERO);
     assert!(lease.time_to_live().await.unwrap().remaining.is_some());
@@ -314,9 +321,9 @@ async fn an_application_that_blocks_its_thread_keeps_its_lease() {
 }
 
 #[tokio::test]
-async fn a_thousand_leases_share_one_stream_a_connection() {
+async fn thousand_leases_share_one_stream_per_connection() {
     let (cluster, etcd) = cluster_and_client(3).await;
-    until("every member is connected", || {
+    until("all members are ready", || {
         let mut members = etcd.connectivity().into_iter();
         members.all(|member| member.state == ConnectivityState::Ready)
     })
@@ -324,61 +331,62 @@ async fn a_thousand_leases_share_one_stream_a_connection() {
     let mut changes = etcd.connectivity_changes().await.unwrap();
     let mut leases = Vec::new();
     for _ in 0..1_000 {
-        // An answer is waited for five seconds: no machine is so slow that a stream is left for another.
+        // With this TTL the response timeout is 5 s, so that even a slow machine keeps the stream.
         leases.push(etcd.lease(30 * SECOND).keep_alive().await.unwrap());
     }
-    let all: Vec<_> = leases.iter().map(actix_etcd::Lease::events).collect();
-    for mut events in all {
+    let subscriptions: Vec<_> = leases.iter().map(actix_etcd::Lease::events).collect();
+    for mut events in subscriptions {
         assert!(matches!(
             events.next().await,
             Some(LeaseEvent::Renewed { .. })
         ));
     }
-    // On a busy machine a connection may have been given up for another one.
-    let mut again = 0.0;
+    // On a busy machine the client may have replaced a connection.
+    let mut reconnects = 0.0;
     while let Ok(Some(change)) = timeout(Duration::ZERO, changes.next()).await {
-        again += f64::from(u8::from(change.state == ConnectivityState::Ready));
+        reconnects += f64::from(u8::from(change.state == ConnectivityState::Ready));
     }
-    let mut all = 0.0;
+    let mut total = 0.0;
     for member in cluster.members() {
         let name = "grpc_server_started_total{grpc_method=\"LeaseKeepAlive\"}";
         let streams = member.metric(name).await.expect("etcd counts its streams");
-        let number = member.index();
-        assert!(streams <= 1.0 + again, "{streams} on member {number}");
-        all += streams;
+        let index = member.index();
+        assert!(streams <= 1.0 + reconnects, "{streams} on member {index}");
+        total += streams;
     }
-    assert!(all >= 1.0, "they are kept on a stream");
+    assert!(total >= 1.0, "no keepalive stream");
     assert_eq!(etcd.leases().await.unwrap().leases.len(), 1_000);
 }
 
-struct Listener(tokio::sync::mpsc::UnboundedSender<LeaseMessage>);
+/// Forwards its messages to the test.
+struct Forwarder(tokio::sync::mpsc::UnboundedSender<LeaseMessage>);
 
-impl Actor for Listener {
+impl Actor for Forwarder {
     type Context = Context<Self>;
 }
 
-impl Handler<LeaseMessage> for Listener {
+impl Handler<LeaseMessage> for Forwarder {
     type Result = ();
 
-    fn handle(&mut self, news: LeaseMessage, _: &mut Context<Self>) {
-        let _ = self.0.send(news);
+    fn handle(&mut self, message: LeaseMessage, _: &mut Context<Self>) {
+        let _ = self.0.send(message);
     }
 }
 
 #[actix::test]
-async fn an_actor_is_sent_the_same() {
+async fn actor_receives_lease_events() {
     let (_cluster, etcd) = cluster_and_client(1).await;
-    let (heard, mut hears) = tokio::sync::mpsc::unbounded_channel();
-    let listener = Listener(heard).start();
+    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
+    let forwarder = Forwarder(sender).start();
     let lease = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
-    lease.deliver_to(listener.clone().recipient());
-    let news = hears.recv().await.unwrap();
-    assert_eq!(news.lease, lease.id());
-    assert!(matches!(news.event, LeaseEvent::Renewed { .. }));
+    lease.deliver_to(forwarder.clone().recipient());
+    let first = receiver.recv().await.unwrap();
+    assert_eq!(first.lease, lease.id());
+    assert!(matches!(first.event, LeaseEvent::Renewed { .. }));
     etcd.revoke(&lease).await.unwrap();
-    let mut last = news.event;
+    let mut last = first.event;
     while !matches!(last, LeaseEvent::Lost(_)) {
-        last = hears.recv().await.unwrap().event;
+        last = receiver.recv().await.unwrap().event;
     }
     assert_eq!(last, LeaseEvent::Lost(LeaseLost::Revoked));
 }

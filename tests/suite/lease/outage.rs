@@ -1,4 +1,4 @@
-//! Keepalives that wait because no member can be asked.
+//! Keepalives that are due while no member is reachable.
 
 use std::time::Duration;
 
@@ -10,76 +10,84 @@ use tokio::time::timeout;
 use tokio_stream::StreamExt;
 
 use crate::support::{
-    lease_server::{Answer, Lessor},
-    machine_delay::Lateness,
+    lease_server::{KeepaliveResponse, LeaseServer},
+    machine_delay::MachineDelay,
     wait::{hold, until},
 };
 
-/// Long against what a busy machine is late: an answer is waited for a second.
+/// Long compared with the delay of a busy machine.
 const TTL: Duration = Duration::from_secs(6);
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Longer than anything here takes on a busy machine.
-const AT_MOST: Duration = Duration::from_secs(30);
+/// Time that a keepalive waits for its response: a sixth of the TTL.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Long enough for a busy machine.
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-async fn server_and_client() -> (Lessor, Client) {
-    let lessor = Lessor::start().await;
-    let etcd = Client::connect([lessor.server.endpoint()]).await.unwrap();
-    (lessor, etcd)
-}
-
-async fn kept(lessor: &Lessor, etcd: &Client, answer: Answer) -> Lease {
+async fn kept_lease(
+    lease_server: &LeaseServer,
+    etcd: &Client,
+    response: KeepaliveResponse,
+) -> Lease {
     let lease = etcd.lease(TTL).keep_alive().await.unwrap();
-    lessor.answer(lease.id(), answer);
+    lease_server.set_response(lease.id(), response);
     lease
 }
 
-/// Waits until it was renewed twice: whatever was to be sent before has arrived.
-async fn renewed_twice(lessor: &Lessor, lease: &Lease) {
-    let before = lessor.count(lease.id());
-    until("it is kept again", || lessor.count(lease.id()) > before + 1).await;
+/// Waits for two keepalives of the lease. Everything sent before them has arrived then.
+async fn wait_for_two_keepalives(lease_server: &LeaseServer, lease: &Lease) {
+    let before = lease_server.keepalive_count(lease.id());
+    until("two keepalives arrive", || {
+        lease_server.keepalive_count(lease.id()) > before + 1
+    })
+    .await;
 }
 
 #[tokio::test]
-async fn a_lease_given_up_in_an_outage_is_not_kept_alive_after_it() {
-    let (lessor, etcd) = server_and_client().await;
-    let other = kept(&lessor, &etcd, Answer::Ttl(6)).await;
-    let given_up = etcd
+async fn lease_lost_during_outage_is_not_renewed_afterwards() {
+    let (lease_server, etcd) = LeaseServer::start_with_client().await;
+    let other = kept_lease(&lease_server, &etcd, KeepaliveResponse::Ttl(6)).await;
+    let lost_lease = etcd
         .lease(Duration::from_secs(2))
         .keep_alive()
         .give_up_after(Duration::ZERO)
         .await
         .unwrap();
-    lessor.go_away();
-    let lost = timeout(AT_MOST, given_up.lost()).await;
+    lease_server.go_offline();
+    let lost = timeout(TEST_TIMEOUT, lost_lease.lost()).await;
     assert_eq!(lost, Ok(LeaseLost::NeverConfirmed));
-    let before = lessor.count(given_up.id());
-    lessor.come_back();
-    renewed_twice(&lessor, &other).await;
-    assert_eq!(lessor.count(given_up.id()), before);
+    let before = lease_server.keepalive_count(lost_lease.id());
+    lease_server.go_online();
+    wait_for_two_keepalives(&lease_server, &other).await;
+    assert_eq!(lease_server.keepalive_count(lost_lease.id()), before);
 }
 
 #[tokio::test]
-async fn a_renewal_nobody_waits_for_any_more_is_not_sent_after_an_outage() {
-    let (lessor, etcd) = server_and_client().await;
-    let other = kept(&lessor, &etcd, Answer::Ttl(6)).await;
-    lessor.go_away();
-    until("nobody can be asked", || lessor.server.connections() == 0).await;
-    let once = etcd.keep_alive_once(4711).timeout(PATIENCE / 2).await;
-    assert_eq!(once.unwrap_err().kind(), ErrorKind::DeadlineExceeded);
-    lessor.come_back();
-    renewed_twice(&lessor, &other).await;
-    assert_eq!(lessor.count(4711), 0);
+async fn timed_out_renewal_is_not_sent_after_outage() {
+    let (lease_server, etcd) = LeaseServer::start_with_client().await;
+    let other = kept_lease(&lease_server, &etcd, KeepaliveResponse::Ttl(6)).await;
+    lease_server.go_offline();
+    until("no connection is left", || {
+        lease_server.server.connections() == 0
+    })
+    .await;
+    let result = etcd
+        .keep_alive_once(4711)
+        .timeout(RESPONSE_TIMEOUT / 2)
+        .await;
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::DeadlineExceeded);
+    lease_server.go_online();
+    wait_for_two_keepalives(&lease_server, &other).await;
+    assert_eq!(lease_server.keepalive_count(4711), 0);
 }
 
 #[tokio::test]
-async fn a_deadline_is_told_on_time_when_the_last_member_goes_just_before_it() {
-    let (lessor, etcd) = server_and_client().await;
+async fn passed_deadline_is_reported_on_time_during_outage() {
+    let (lease_server, etcd) = LeaseServer::start_with_client().await;
     let mut leases = Vec::new();
     for _ in 0..10 {
-        leases.push(kept(&lessor, &etcd, Answer::Nothing).await);
+        leases.push(kept_lease(&lease_server, &etcd, KeepaliveResponse::None).await);
     }
-    let lateness = Lateness::watch();
-    let told = leases.iter().map(|lease| {
+    let machine_delay = MachineDelay::measure();
+    let delays = leases.iter().map(|lease| {
         let mut events = lease.events();
         tokio::spawn(async move {
             match events.next().await {
@@ -88,35 +96,46 @@ async fn a_deadline_is_told_on_time_when_the_last_member_goes_just_before_it() {
             }
         })
     });
-    let told: Vec<_> = told.collect();
+    let delays: Vec<_> = delays.collect();
     until("the deadline is near", || {
-        leases.iter().all(|lease| lease.remaining() < PATIENCE / 2)
+        leases
+            .iter()
+            .all(|lease| lease.remaining() < RESPONSE_TIMEOUT / 2)
     })
     .await;
-    lessor.go_away();
-    for told in told {
-        let after = timeout(AT_MOST, told).await.unwrap().unwrap();
-        let late = lateness.worst();
-        assert!(after < PATIENCE / 3 + 3 * late, "{after:?}, late {late:?}");
+    lease_server.go_offline();
+    for delay in delays {
+        let after = timeout(TEST_TIMEOUT, delay).await.unwrap().unwrap();
+        let late = machine_delay.worst();
+        assert!(
+            after < RESPONSE_TIMEOUT / 3 + 3 * late,
+            "reported {after:?} after the deadline, machine delay {late:?}"
+        );
     }
 }
 
 #[tokio::test]
-async fn a_keepalive_sent_after_an_outage_gets_its_time_to_be_answered() {
-    let (lessor, etcd) = server_and_client().await;
+async fn keepalive_after_outage_gets_full_response_timeout() {
+    let (lease_server, etcd) = LeaseServer::start_with_client().await;
     let mut leases = Vec::new();
     for _ in 0..10 {
-        leases.push(kept(&lessor, &etcd, Answer::Nothing).await);
+        leases.push(kept_lease(&lease_server, &etcd, KeepaliveResponse::None).await);
     }
-    lessor.go_away();
-    // All are due by now, and written off at times of their own.
+    lease_server.go_offline();
+    // All keepalives are due by then and have timed out at different times.
     hold(TTL * 2 / 3).await;
-    let lateness = Lateness::watch();
-    lessor.come_back();
+    let machine_delay = MachineDelay::measure();
+    lease_server.go_online();
     for lease in &leases {
-        until("it is asked for again", || lessor.count(lease.id()) > 1).await;
-        let times = lessor.times(lease.id());
-        let (gap, late) = (times[1] - times[0], lateness.worst());
-        assert!(gap + 2 * late >= PATIENCE * 3 / 4, "{gap:?}, late {late:?}");
+        until("the next keepalive arrives", || {
+            lease_server.keepalive_count(lease.id()) > 1
+        })
+        .await;
+        let times = lease_server.keepalive_times(lease.id());
+        let (gap, late) = (times[1] - times[0], machine_delay.worst());
+        assert!(
+            gap + 2 * late >= RESPONSE_TIMEOUT * 3 / 4,
+            "gap {gap:?}, machine delay {late:?}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Looking after the members of a real cluster.
+//! Maintenance requests: status, alarms, defragmentation, hashes, leader transfer, downgrade.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use crate::support::wait::until_async;
 
 const DEFRAGMENT: &str = "/etcdserverpb.Maintenance/Defragment";
 
-async fn client(cluster: &Cluster) -> Client {
+async fn connect(cluster: &Cluster) -> Client {
     Client::connect(cluster.endpoints()).await.unwrap()
 }
 
-/// The version all members run, as `(3, 4)`.
+/// Returns the version of the members, such as `(3, 4)`.
 async fn version(etcd: &Client) -> (u32, u32) {
     let version = etcd.versions().await[0].version.clone().unwrap();
     let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
@@ -25,9 +25,9 @@ async fn version(etcd: &Client) -> (u32, u32) {
 }
 
 #[tokio::test]
-async fn each_member_tells_its_own_status_over_the_connection_there_is() {
+async fn status_comes_from_named_member() {
     let cluster = Cluster::start(3).await;
-    let etcd = client(&cluster).await;
+    let etcd = connect(&cluster).await;
     let leader = cluster.member(cluster.leader().await).id();
     for member in cluster.members() {
         for _ in 0..3 {
@@ -44,17 +44,20 @@ async fn each_member_tells_its_own_status_over_the_connection_there_is() {
         assert_eq!(
             member.client_link().accepted(),
             1,
-            "one connection a member"
+            "one connection per member"
         );
     }
-    let stranger = etcd.maintenance().status().at("http://127.0.0.1:9").await;
-    assert_eq!(stranger.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let unknown_endpoint = etcd.maintenance().status().at("http://127.0.0.1:9").await;
+    assert_eq!(
+        unknown_endpoint.unwrap_err().kind(),
+        ErrorKind::InvalidArgument
+    );
 }
 
 #[tokio::test]
-async fn a_request_to_a_dead_member_goes_to_nobody_else() {
+async fn request_to_dead_member_is_not_redirected() {
     let cluster = Cluster::start(3).await;
-    let etcd = client(&cluster).await;
+    let etcd = connect(&cluster).await;
     let dead = cluster.member(2);
     dead.kill();
     let failed = etcd
@@ -81,12 +84,12 @@ async fn a_request_to_a_dead_member_goes_to_nobody_else() {
 }
 
 #[tokio::test]
-async fn an_alarm_is_raised_listed_and_taken_back() {
+async fn alarm_is_raised_listed_and_disarmed() {
     let cluster = Cluster::builder()
         .quota_backend_bytes(1 << 20)
         .start()
         .await;
-    let etcd = client(&cluster).await;
+    let etcd = connect(&cluster).await;
     assert!(etcd.maintenance().alarms().await.unwrap().alarms.is_empty());
     let value = vec![b'x'; 200 << 10];
     let mut revision = 0;
@@ -107,33 +110,33 @@ async fn an_alarm_is_raised_listed_and_taken_back() {
     assert_eq!(raised, [alarm]);
     etcd.compact(revision).physical().await.unwrap();
     let before = etcd.maintenance().status().await.unwrap();
-    let at = cluster.member(0).endpoint();
-    etcd.maintenance().defragment().at(&at).await.unwrap();
+    let endpoint = cluster.member(0).endpoint();
+    etcd.maintenance().defragment().at(&endpoint).await.unwrap();
     let after = etcd.maintenance().status().await.unwrap();
     assert!(after.db_size < before.db_size);
-    let taken = etcd.maintenance().disarm(alarm).await.unwrap();
-    assert_eq!(taken.alarms, [alarm]);
+    let disarmed = etcd.maintenance().disarm(alarm).await.unwrap();
+    assert_eq!(disarmed.alarms, [alarm]);
     etcd.put("k", "v").await.unwrap();
     assert!(etcd.maintenance().disarm_all().await.unwrap().is_empty());
 }
 
 #[tokio::test]
-async fn all_alarms_are_taken_back_at_once() {
+async fn all_alarms_are_disarmed_together() {
     let cluster = Cluster::start(1).await;
-    let etcd = client(&cluster).await;
+    let etcd = connect(&cluster).await;
     let member = cluster.member(0).id();
     for alarm in ["NOSPACE", "CORRUPT"] {
         let raise = serde_json::json!({
             "action": "ACTIVATE", "memberID": member.to_string(), "alarm": alarm,
         });
-        cluster.ask_any("/v3/maintenance/alarm", raise).await;
+        cluster.api_any("/v3/maintenance/alarm", raise).await;
     }
     assert_eq!(etcd.maintenance().disarm_all().await.unwrap().len(), 2);
     etcd.put("k", "v").await.unwrap();
 }
 
 #[tokio::test]
-async fn a_member_that_may_still_defragment_is_not_joined_by_another() {
+async fn lost_defragment_is_not_retried_elsewhere() {
     let members = [ScriptedServer::start().await, ScriptedServer::start().await];
     for member in &members {
         member.on(DEFRAGMENT, |_| Reply::close_connection());
@@ -142,16 +145,16 @@ async fn a_member_that_may_still_defragment_is_not_joined_by_another() {
     let etcd = Client::connect(endpoints).await.unwrap();
     let lost = etcd.maintenance().defragment().await.unwrap_err();
     assert_eq!(lost.outcome(), Outcome::Unknown, "{lost}");
-    let asked: usize = members.iter().map(|member| member.count(DEFRAGMENT)).sum();
-    assert_eq!(asked, 1);
+    let requests: usize = members.iter().map(|member| member.count(DEFRAGMENT)).sum();
+    assert_eq!(requests, 1);
 }
 
 #[tokio::test]
-async fn members_with_the_same_data_have_the_same_hash() {
+async fn members_with_same_data_have_same_hash() {
     let cluster = Cluster::start(3).await;
-    let etcd = client(&cluster).await;
+    let etcd = connect(&cluster).await;
     let revision = etcd.put("k", "v").await.unwrap().header.revision;
-    let mut found = Vec::new();
+    let mut hashes = Vec::new();
     for endpoint in cluster.endpoints() {
         until_async("the member has the revision", async || {
             let hashed = etcd.maintenance().hash_kv(revision).at(&endpoint).await;
@@ -159,11 +162,11 @@ async fn members_with_the_same_data_have_the_same_hash() {
         })
         .await;
         let hashed = etcd.maintenance().hash_kv(revision).at(&endpoint).await;
-        found.push(hashed.unwrap().hash);
+        hashes.push(hashed.unwrap().hash);
         let whole = etcd.maintenance().hash().at(&endpoint).await.unwrap();
         assert_ne!(whole.hash, 0);
     }
-    assert!(found.iter().all(|hash| *hash == found[0]), "{found:?}");
+    assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?}");
     let future = etcd
         .maintenance()
         .hash_kv(revision + 1000)
@@ -173,10 +176,10 @@ async fn members_with_the_same_data_have_the_same_hash() {
 }
 
 #[tokio::test]
-async fn the_leader_is_found_and_moved() {
+async fn leader_is_moved_to_other_members() {
     let cluster = Cluster::start(3).await;
-    let etcd = client(&cluster).await;
-    // One that keeps a single connection dials the others for it.
+    let etcd = connect(&cluster).await;
+    // A pinned cold client has a single connection and dials the leader for this request.
     let pinned = Client::builder(cluster.endpoints()).balance(Pinned::cold());
     let pinned = pinned.connect().await.unwrap();
     for etcd in [&etcd, &pinned] {
@@ -187,14 +190,14 @@ async fn the_leader_is_found_and_moved() {
             assert_eq!(cluster.leader().await, to, "step {step}");
         }
     }
-    let nobody = etcd.maintenance().move_leader(1).await.unwrap_err();
-    assert_eq!(nobody.kind(), ErrorKind::BadLeaderTransferee);
+    let not_a_member = etcd.maintenance().move_leader(1).await.unwrap_err();
+    assert_eq!(not_a_member.kind(), ErrorKind::BadLeaderTransferee);
 }
 
 #[tokio::test]
-async fn a_downgrade_is_validated_enabled_and_cancelled() {
+async fn downgrade_is_validated_enabled_and_cancelled() {
     let cluster = Cluster::start(1).await;
-    let etcd = client(&cluster).await;
+    let etcd = connect(&cluster).await;
     let (major, minor) = version(&etcd).await;
     let target = format!("{major}.{}.0", minor - 1);
     let maintenance = etcd.maintenance();
@@ -209,7 +212,7 @@ async fn a_downgrade_is_validated_enabled_and_cancelled() {
     let wrong = maintenance.downgrade_validate("3.0.0").await.unwrap_err();
     assert_eq!(wrong.kind(), ErrorKind::InvalidDowngradeTargetVersion);
     if (major, minor) < (3, 6) {
-        return println!("skipped: etcd 3.5 never answers what it is to enable or to cancel");
+        return println!("skipped: etcd 3.5 never responds to enabling or cancelling a downgrade");
     }
     maintenance.downgrade_enable(&target).await.unwrap();
     let status = maintenance.status().await.unwrap();

@@ -1,4 +1,4 @@
-//! Services that register themselves and those who look for them.
+//! Registration and discovery of service instances.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use testbed::Cluster;
 use tokio::time::timeout;
 use tokio_stream::{Stream, StreamExt};
 
-use crate::{
-    actor::requests::ear,
-    support::wait::{until, until_async},
+use crate::support::{
+    message_recorder::record_messages,
+    wait::{until, until_async},
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -34,18 +34,17 @@ fn addrs(instances: &Instances) -> Vec<&str> {
     instances.iter().map(|found| found.addr.as_str()).collect()
 }
 
-/// What an instance is told next.
-async fn heard(
+async fn next_event(
     events: &mut (impl Stream<Item = RegistrationEvent> + Unpin),
 ) -> Option<RegistrationEvent> {
     let event = timeout(LONG, events.next()).await;
-    event.expect("something is told")
+    event.expect("an event arrives in time")
 }
 
-/// Who joined, changed, left, and who is there then.
-async fn told(discovery: &mut Discovery) -> [String; 4] {
+/// Waits for the next change. Returns the addresses that joined, changed and left, and all addresses after the change.
+async fn next_change(discovery: &mut Discovery) -> [String; 4] {
     let event = timeout(LONG, discovery.next()).await;
-    let event = event.expect("something is told").unwrap();
+    let event = event.expect("an event arrives in time").unwrap();
     let DiscoveryEvent::Changed(change) = event else {
         panic!("{event:?}");
     };
@@ -62,56 +61,59 @@ async fn told(discovery: &mut Discovery) -> [String; 4] {
 }
 
 #[tokio::test]
-async fn who_looks_for_a_service_is_told_who_joins_changes_and_leaves() {
+async fn discovery_reports_joined_changed_and_left_instances() {
     let (_cluster, etcd) = cluster_and_client().await;
     let mut web = etcd.discover("web").await.unwrap();
-    assert_eq!(told(&mut web).await, ["", "", "", ""], "also of nobody");
+    assert_eq!(next_change(&mut web).await, ["", "", "", ""]);
     let a = etcd.register("web", "a:1").ttl(LONG).await.unwrap();
-    assert_eq!(told(&mut web).await, ["a:1", "", "", "a:1"]);
+    assert_eq!(next_change(&mut web).await, ["a:1", "", "", "a:1"]);
     let b = etcd.register("web", "b:1").metadata("zone b");
     let b = b.ttl(LONG).await.unwrap();
-    assert_eq!(told(&mut web).await, ["b:1", "", "", "a:1 b:1"]);
+    assert_eq!(next_change(&mut web).await, ["b:1", "", "", "a:1 b:1"]);
     assert_eq!(web.instances()[1].metadata, "zone b");
     assert_eq!(web.instances()[1].key, "web/b:1");
     a.update("a:2", json!({ "weight": 2 })).await.unwrap();
-    assert_eq!(told(&mut web).await, ["", "a:2", "", "a:2 b:1"]);
+    assert_eq!(next_change(&mut web).await, ["", "a:2", "", "a:2 b:1"]);
     a.unregister().await.unwrap();
-    assert_eq!(told(&mut web).await, ["", "", "a:2", "b:1"]);
+    assert_eq!(next_change(&mut web).await, ["", "", "a:2", "b:1"]);
 
-    // A clone and whoever comes later are told of those who are there first.
-    assert_eq!(told(&mut web.clone()).await, ["b:1", "", "", "b:1"]);
+    // A clone and a later discovery start with the current instances.
+    assert_eq!(next_change(&mut web.clone()).await, ["b:1", "", "", "b:1"]);
     let mut later = etcd.discover("web").await.unwrap();
     drop(b);
-    assert_eq!(told(&mut web).await, ["", "", "b:1", ""]);
-    until("the list of who does not read is live, too", || {
+    assert_eq!(next_change(&mut web).await, ["", "", "b:1", ""]);
+    until("the list is current although no event was read", || {
         later.instances().is_empty()
     })
     .await;
-    assert_eq!(told(&mut later).await, ["", "", "", ""]);
+    assert_eq!(next_change(&mut later).await, ["", "", "", ""]);
 }
 
 #[tokio::test]
-async fn who_reads_slowly_is_told_the_sum_of_what_happened() {
+async fn slow_reader_receives_changes_merged() {
     let (_cluster, etcd) = cluster_and_client().await;
     let mut web = etcd.discover("web").await.unwrap();
-    told(&mut web).await;
-    let stays = etcd.register("web", "stays").ttl(LONG).await.unwrap();
+    next_change(&mut web).await;
+    let permanent = etcd.register("web", "permanent").ttl(LONG).await.unwrap();
     for n in 0..50 {
-        stays.update("stays", n).await.unwrap();
-        let goes = etcd.register("web", format!("goes-{n}")).ttl(LONG);
-        goes.await.unwrap().unregister().await.unwrap();
+        permanent.update("permanent", n).await.unwrap();
+        let guest = etcd.register("web", format!("guest-{n}")).ttl(LONG);
+        guest.await.unwrap().unregister().await.unwrap();
     }
     let revision = etcd.get("web/").prefix().await.unwrap().header.revision;
-    until("the list has arrived", || {
+    until("the list includes all changes", || {
         web.instances().revision() == revision
     })
     .await;
-    assert_eq!(told(&mut web).await, ["stays", "", "", "stays"]);
+    assert_eq!(
+        next_change(&mut web).await,
+        ["permanent", "", "", "permanent"]
+    );
     assert_eq!(web.instances()[0].metadata, 49);
 }
 
 #[tokio::test]
-async fn instances_are_shared_with_go_programs() {
+async fn instances_are_compatible_with_go_endpoints() {
     let (_cluster, etcd) = cluster_and_client().await;
     let ours = etcd
         .register("grpc/web", "127.0.0.1:8080")
@@ -126,7 +128,7 @@ async fn instances_are_shared_with_go_programs() {
         let found = etcd.get(key.to_owned()).await.unwrap();
         found.first().unwrap().value.clone()
     };
-    // As Go's encoding/json writes what its package `endpoints` stores.
+    // The bytes that Go's `encoding/json` writes for its package `endpoints`.
     assert_eq!(
         value("grpc/web/127.0.0.1:8080").await,
         r#"{"Op":0,"Addr":"127.0.0.1:8080","Metadata":null}"#
@@ -142,7 +144,7 @@ async fn instances_are_shared_with_go_programs() {
     etcd.put("svc/nested/2", r#"{"Op":0,"Addr":"h:2","Metadata":null}"#)
         .await
         .unwrap();
-    // Of other services, and what is no instance.
+    // Keys of other services, and a value that is not an instance.
     for key in ["svc", "svc2/1", "sv/1"] {
         etcd.put(key, go).await.unwrap();
     }
@@ -155,7 +157,7 @@ async fn instances_are_shared_with_go_programs() {
 }
 
 #[tokio::test]
-async fn an_instance_whose_lease_is_lost_is_listed_again_and_told_so() {
+async fn instance_with_lost_lease_is_registered_again() {
     let (_cluster, etcd) = cluster_and_client().await;
     let web = etcd.discover("web").await.unwrap();
     let a = etcd.register("web", "a").ttl(LONG).await.unwrap();
@@ -163,24 +165,30 @@ async fn an_instance_whose_lease_is_lost_is_listed_again_and_told_so() {
     for round in 0..3 {
         let before = a.lease().unwrap();
         etcd.revoke(before).await.unwrap();
-        // Said while it is not listed, or not known to be.
+        // Updates while the key is missing, which the registration may not have noticed yet.
         let addr = format!("a-{round}");
         a.update(&addr, Value::Null).await.unwrap();
         assert_eq!(
-            heard(&mut events).await,
+            next_event(&mut events).await,
             Some(RegistrationEvent::Lapsed(LeaseLost::Revoked))
         );
-        let Some(RegistrationEvent::Restored { lease }) = heard(&mut events).await else {
-            panic!("it is not restored");
+        let Some(RegistrationEvent::Restored { lease }) = next_event(&mut events).await else {
+            panic!("the registration was not restored");
         };
         assert!(lease != before && a.lease() == Some(lease));
         let found = etcd.get("web/a").await.unwrap();
         assert_eq!(found.first().unwrap().lease, lease);
-        until("it is found again", || addrs(&web.instances()) == [&addr]).await;
+        until("the instance is listed again", || {
+            addrs(&web.instances()) == [&addr]
+        })
+        .await;
     }
     a.unregister().await.unwrap();
-    assert_eq!(heard(&mut events).await, None);
-    until("it is not found any more", || web.instances().is_empty()).await;
+    assert_eq!(next_event(&mut events).await, None);
+    until("the instance is no longer listed", || {
+        web.instances().is_empty()
+    })
+    .await;
     until_async("no lease is left", async || {
         etcd.leases().await.unwrap().leases.is_empty()
     })
@@ -188,23 +196,26 @@ async fn an_instance_whose_lease_is_lost_is_listed_again_and_told_so() {
 }
 
 #[tokio::test]
-async fn a_newer_instance_has_the_key_and_the_former_is_told_and_never_takes_it_back() {
+async fn newer_instance_takes_the_key_for_good() {
     let (_cluster, etcd) = cluster_and_client().await;
     let former = etcd.register("web", "a").ttl(LONG).await.unwrap();
     let mut events = former.events();
     let newer = etcd.register("web", "a").metadata(2).ttl(LONG);
     let newer = newer.await.unwrap();
-    assert_eq!(heard(&mut events).await, Some(RegistrationEvent::Taken));
-    assert_eq!(heard(&mut events).await, None, "nothing follows");
+    assert_eq!(
+        next_event(&mut events).await,
+        Some(RegistrationEvent::Taken)
+    );
+    assert_eq!(next_event(&mut events).await, None, "no event follows");
     assert_eq!(former.lease(), None);
     let late = former.update("a", 1).await.unwrap_err();
     assert_eq!(late.kind(), ErrorKind::SessionLost);
-    // Who listens only now is told the same.
-    let told: Vec<_> = former.events().collect().await;
-    assert_eq!(told, [RegistrationEvent::Taken]);
+    // A later subscriber receives the same event.
+    let received: Vec<_> = former.events().collect().await;
+    assert_eq!(received, [RegistrationEvent::Taken]);
     let found = etcd.get("web/a").await.unwrap();
     assert_eq!(found.first().unwrap().lease, newer.lease().unwrap());
-    until_async("the former one's lease is revoked", async || {
+    until_async("the lease of the former instance is revoked", async || {
         etcd.leases().await.unwrap().leases == [newer.lease().unwrap()]
     })
     .await;
@@ -214,7 +225,7 @@ async fn a_newer_instance_has_the_key_and_the_former_is_told_and_never_takes_it_
 }
 
 #[tokio::test]
-async fn an_update_never_overwrites_a_newer_instance_it_has_not_heard_of() {
+async fn update_never_overwrites_an_unnoticed_newer_instance() {
     let (cluster, etcd) = cluster_and_client().await;
     let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
     for _ in 0..5 {
@@ -229,47 +240,50 @@ async fn an_update_never_overwrites_a_newer_instance_it_has_not_heard_of() {
 }
 
 #[tokio::test]
-async fn an_instance_whose_key_is_deleted_by_hand_is_told_and_over() {
+async fn deleted_key_ends_the_registration() {
     let (_cluster, etcd) = cluster_and_client().await;
     let a = etcd.register("web", "a").ttl(LONG).await.unwrap();
     let mut events = a.events();
     etcd.delete("web/a").await.unwrap();
-    assert_eq!(heard(&mut events).await, Some(RegistrationEvent::Taken));
+    assert_eq!(
+        next_event(&mut events).await,
+        Some(RegistrationEvent::Taken)
+    );
     assert_eq!(etcd.get("web/a").await.unwrap().count, 0);
     a.unregister().await.unwrap();
 }
 
 #[actix::test]
-async fn services_are_registered_and_discovered_by_message() {
+async fn registration_and_discovery_work_by_message() {
     let (cluster, client) = cluster_and_client().await;
     let etcd = Etcd::new(client.clone()).start();
-    let (heard, ear_of_all) = ear::<DiscoveryEvent>();
-    // Nobody waits for the answer: it goes on all the same.
-    etcd.do_send(discover("web").deliver_to(ear_of_all));
-    let (some, ear_of_some) = ear::<DiscoveryEvent>();
-    let observing = etcd.send(discover("web").deliver_to(ear_of_some)).await;
-    let observing = observing.unwrap().unwrap();
+    let (detached_events, recipient) = record_messages::<DiscoveryEvent>();
+    // Without a handle to drop, the discovery goes on.
+    etcd.do_send(discover("web").deliver_to(recipient));
+    let (events, recipient) = record_messages::<DiscoveryEvent>();
+    let handle = etcd.send(discover("web").deliver_to(recipient)).await;
+    let handle = handle.unwrap().unwrap();
     let a = etcd.send(register("web", "a").ttl(LONG)).await;
     let a = a.unwrap().unwrap();
     etcd.do_send(register("web", "b").ttl(LONG));
-    let last = |heard: &Vec<DiscoveryEvent>| match heard.last() {
+    let last = |events: &Vec<DiscoveryEvent>| match events.last() {
         Some(DiscoveryEvent::Changed(change)) => addrs(&change.instances).join(" "),
         Some(event) => format!("{event:?}"),
         None => String::new(),
     };
-    for heard in [&heard, &some] {
-        until("both are heard of", || {
-            last(&heard.lock().unwrap()) == "a b"
+    for events in [&detached_events, &events] {
+        until("both instances are reported", || {
+            last(&events.lock().unwrap()) == "a b"
         })
         .await;
     }
-    drop(observing);
-    let (news, ear_of_news) = ear::<RegistrationEvent>();
-    let _told = a.deliver_to(ear_of_news);
+    drop(handle);
+    let (registration_events, recipient) = record_messages::<RegistrationEvent>();
+    let _subscription = a.deliver_to(recipient);
     client.revoke(a.lease().unwrap()).await.unwrap();
-    until("it is told of its loss and its return", || {
+    until("the loss and the restoration are received", || {
         matches!(
-            news.lock().unwrap()[..],
+            registration_events.lock().unwrap()[..],
             [
                 RegistrationEvent::Lapsed(_),
                 RegistrationEvent::Restored { .. }
@@ -278,45 +292,52 @@ async fn services_are_registered_and_discovered_by_message() {
     })
     .await;
     a.unregister().await.unwrap();
-    until("the first one is gone", || {
-        last(&heard.lock().unwrap()) == "b"
+    until("the first instance has left", || {
+        last(&detached_events.lock().unwrap()) == "b"
     })
     .await;
-    assert_eq!(last(&some.lock().unwrap()), "a b", "not told any more");
+    assert_eq!(
+        last(&events.lock().unwrap()),
+        "a b",
+        "an event arrived after the handle was dropped"
+    );
 
     let refused = etcd.send(register("", "a")).await.unwrap().unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
     let found = etcd.send(get("web/b")).await.unwrap().unwrap();
     assert_eq!(found.count, 1);
     client.shutdown().await;
-    until("the end is told", || {
-        let heard = heard.lock().unwrap();
-        matches!(heard.last(), Some(DiscoveryEvent::Ended(error)) if error.kind() == ErrorKind::Shutdown)
+    until("the end is received", || {
+        let events = detached_events.lock().unwrap();
+        matches!(events.last(), Some(DiscoveryEvent::Ended(error)) if error.kind() == ErrorKind::Shutdown)
     })
     .await;
     let other = Client::connect(cluster.endpoints()).await.unwrap();
     until_async(
-        "what was registered by message ends with its client",
+        "the shutdown removes instances registered by message",
         async || other.get("web/").prefix().await.unwrap().count == 0,
     )
     .await;
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_refused() {
+async fn invalid_registrations_are_rejected() {
     let (_cluster, etcd) = cluster_and_client().await;
     let kind = |error: actix_etcd::Error| error.kind();
-    let registered = etcd.register("web", "").await;
+    let rejected = etcd.register("web", "").await;
     assert_eq!(
-        registered.map_err(kind).unwrap_err(),
+        rejected.map_err(kind).unwrap_err(),
         ErrorKind::InvalidArgument
     );
-    let registered = etcd.register("web", "a").id("").await;
+    let rejected = etcd.register("web", "a").id("").await;
     assert_eq!(
-        registered.map_err(kind).unwrap_err(),
+        rejected.map_err(kind).unwrap_err(),
         ErrorKind::InvalidArgument
     );
-    let found = etcd.discover("").await;
-    assert_eq!(found.map_err(kind).unwrap_err(), ErrorKind::InvalidArgument);
+    let rejected = etcd.discover("").await;
+    assert_eq!(
+        rejected.map_err(kind).unwrap_err(),
+        ErrorKind::InvalidArgument
+    );
     assert!(etcd.leases().await.unwrap().leases.is_empty());
 }

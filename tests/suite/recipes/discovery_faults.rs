@@ -1,6 +1,6 @@
-//! The list of a service's instances equals a fresh read at its revision, after each fault and during random ones.
+//! The list of a service's instances equals a read at the same revision, after single faults and during random faults.
 //!
-//! `CHAOS_SECS` and `CHAOS_SEED` say how long and from which seed; the seed is printed.
+//! `CHAOS_SECS` sets the duration, `CHAOS_SEED` the seed, which the test prints.
 
 use std::{
     sync::{
@@ -19,12 +19,13 @@ use testbed::{Chaos, ChaosKind, Cluster, Fault, Link};
 use crate::support::wait::{hold, until, until_async};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Long enough that the client notices what is wrong and moves.
-const NOTICED: Duration = Duration::from_millis(1500);
+/// Long enough for the client to notice a fault and move to another member.
+const FAULT_DURATION: Duration = Duration::from_millis(1500);
 
-type Listed = Vec<(String, String)>;
+/// Keys and addresses.
+type Listing = Vec<(String, String)>;
 
-fn listed(instances: &Instances) -> Listed {
+fn listing_of(instances: &Instances) -> Listing {
     let pair = |key: &[u8], addr: &str| (String::from_utf8_lossy(key).into_owned(), addr.into());
     instances
         .iter()
@@ -32,8 +33,9 @@ fn listed(instances: &Instances) -> Listed {
         .collect()
 }
 
-/// The keys and addresses at a revision; 0 is now. `None` where nobody can be asked, or it was compacted away.
-async fn read(etcd: &Client, revision: i64) -> Option<Listed> {
+/// Reads the listing at a revision, or the newest for revision 0. Returns `None` if the read fails, for example after
+/// a compaction.
+async fn read(etcd: &Client, revision: i64) -> Option<Listing> {
     let found = etcd.get("web/").prefix().revision(revision).await.ok()?;
     let pair = |kv: &actix_etcd::proto::KeyValue| {
         let value: serde_json::Value = serde_json::from_slice(&kv.value).unwrap();
@@ -43,60 +45,62 @@ async fn read(etcd: &Client, revision: i64) -> Option<Listed> {
     Some(found.kvs.iter().map(pair).collect())
 }
 
-/// Does a write that may be done twice until it is answered: a leader may just have changed.
-async fn surely<T>(write: impl AsyncFn() -> actix_etcd::Result<T>) -> T {
+/// Repeats an idempotent write until it succeeds, because a change of the leader may make it fail.
+async fn retry_write<T>(write: impl AsyncFn() -> actix_etcd::Result<T>) -> T {
     let limit = Instant::now() + 30 * SECOND;
     loop {
         match write().await {
-            Ok(done) => return done,
+            Ok(response) => return response,
             Err(error) => assert!(Instant::now() < limit, "{error}"),
         }
     }
 }
 
-/// Changes the list: one instance is new, one is changed, one is gone. Gives the revision of the last change.
-async fn shuffle(etcd: &Client, round: usize) -> i64 {
+/// Adds, changes and removes one instance each. Returns the revision of the last change.
+async fn change_instances(etcd: &Client, round: usize) -> i64 {
     let value = |addr: &str| format!(r#"{{"Op":0,"Addr":"{addr}-{round}","Metadata":null}}"#);
     let new = format!("web/new-{round}");
-    surely(async || etcd.put(new.clone(), value("new")).await).await;
+    retry_write(async || etcd.put(new.clone(), value("new")).await).await;
     if round > 0 {
         let old = format!("web/new-{}", round - 1);
-        surely(async || etcd.delete(old.clone()).await).await;
+        retry_write(async || etcd.delete(old.clone()).await).await;
     }
-    let last = surely(async || etcd.put("web/always", value("always")).await).await;
+    let last = retry_write(async || etcd.put("web/always", value("always")).await).await;
     last.header.revision
 }
 
-async fn equals_a_fresh_read(what: &str, etcd: &Client, discovery: &Discovery, revision: i64) {
-    until(&format!("{what}: the last change has arrived"), || {
-        discovery.instances().revision() >= revision
-    })
+async fn assert_equals_fresh_read(what: &str, etcd: &Client, discovery: &Discovery, revision: i64) {
+    until(
+        &format!("{what}: the list includes the last change"),
+        || discovery.instances().revision() >= revision,
+    )
     .await;
     let instances = discovery.instances();
     let same_revision = read(etcd, instances.revision()).await;
-    assert_eq!(Some(listed(&instances)), same_revision, "{what}");
-    until_async(&format!("{what}: it equals a fresh read"), async || {
-        read(etcd, 0).await == Some(listed(&discovery.instances()))
-    })
+    assert_eq!(Some(listing_of(&instances)), same_revision, "{what}");
+    until_async(
+        &format!("{what}: the list equals a fresh read"),
+        async || read(etcd, 0).await == Some(listing_of(&discovery.instances())),
+    )
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_each_fault_the_list_equals_a_fresh_read() {
+async fn list_equals_fresh_read_after_each_fault() {
     let cluster = Cluster::start(3).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    // This one has nobody else to turn to.
-    let bound = Client::connect([cluster.endpoints()[0].clone()])
+    // A client with a single endpoint cannot move to another member.
+    let pinned_client = Client::connect([cluster.endpoints()[0].clone()])
         .await
         .unwrap();
     let others = &cluster.direct_endpoints()[1..];
     let writer = Client::connect(others.to_vec()).await.unwrap();
     let lists = [
-        ("free", etcd.discover("web").await.unwrap()),
-        ("bound", bound.discover("web").await.unwrap()),
+        ("three endpoints", etcd.discover("web").await.unwrap()),
+        ("one endpoint", pinned_client.discover("web").await.unwrap()),
     ];
     let first = cluster.member(0);
-    let links = |act: &dyn Fn(&Link)| {
+    let for_each_link = |act: &dyn Fn(&Link)| {
         for member in cluster.members() {
             act(member.client_link());
         }
@@ -106,102 +110,110 @@ async fn after_each_fault_the_list_equals_a_fresh_read() {
         ("killed", &|| first.kill()),
         ("frozen", &|| first.freeze()),
         ("isolated", &|| cluster.isolate(0)),
-        ("all reset", &|| links(&|link| link.reset_now())),
-        ("cut off", &|| links(&|link| link.set(Fault::Freeze))),
+        ("all reset", &|| for_each_link(&|link| link.reset_now())),
+        ("cut off", &|| {
+            for_each_link(&|link| link.set(Fault::Freeze));
+        }),
         ("cut off, compacted", &|| {
-            links(&|link| link.set(Fault::Refuse));
+            for_each_link(&|link| link.set(Fault::Refuse));
         }),
     ];
     let mut round = 0;
-    for (fault, strike) in faults {
-        // A leader that is gone would only make the writer wait.
+    for (fault, inject) in faults {
+        // Without a leader the writer would only wait.
         if cluster.leader().await == 0 {
             cluster.move_leader(1).await;
         }
-        strike();
+        inject();
         let mut revision = 0;
         for _ in 0..3 {
-            revision = shuffle(&writer, round).await;
+            revision = change_instances(&writer, round).await;
             round += 1;
         }
         if fault.contains("compacted") {
             writer.compact(revision).await.unwrap();
         }
-        hold(NOTICED).await;
-        let after = shuffle(&writer, round).await;
+        hold(FAULT_DURATION).await;
+        let after = change_instances(&writer, round).await;
         round += 1;
         if fault.contains("cut off") {
             for (name, list) in &lists {
                 let stale = list.instances().revision();
-                assert!(stale < revision, "{fault}, {name}: it was not cut off");
+                assert!(
+                    stale < revision,
+                    "{fault}, {name}: the client was not cut off"
+                );
             }
         }
         cluster.heal();
         cluster.start_all().await;
         for (name, list) in &lists {
-            equals_a_fresh_read(&format!("{fault}, {name}"), &writer, list, after).await;
+            assert_equals_fresh_read(&format!("{fault}, {name}"), &writer, list, after).await;
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_happens_while_a_list_is_opened_is_in_it() {
+async fn list_includes_changes_made_while_opening() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let writer = Client::connect(cluster.direct_endpoints()).await.unwrap();
-    // Between the answer to a read and the watch that follows it there is time for many changes.
-    let far_away = Fault::Delay(SECOND / 10);
-    cluster.member(0).client_link().set(far_away);
+    // The delay leaves time for many changes between the read and the watch that follows.
+    let slow_link = Fault::Delay(SECOND / 10);
+    cluster.member(0).client_link().set(slow_link);
     let opening = tokio::spawn(etcd.discover("web").into_future());
     let mut round = 0;
     while !opening.is_finished() {
-        shuffle(&writer, round).await;
+        change_instances(&writer, round).await;
         round += 1;
     }
     let list = opening.await.unwrap().unwrap();
-    let last = shuffle(&writer, round).await;
-    equals_a_fresh_read("opened far away", &writer, &list, last).await;
+    let last = change_instances(&writer, round).await;
+    assert_equals_fresh_read("opened over a slow link", &writer, &list, last).await;
 }
 
-/// Follows the differences alone, and looks whether they come to the list.
-async fn follow(mut discovery: Discovery) -> (usize, Listed) {
-    let mut told = Listed::new();
-    let mut changes = 0;
+/// Applies the changes of every event to a listing, and checks that the result equals the list of that event. Returns
+/// the number of events and the last listing.
+async fn apply_changes(mut discovery: Discovery) -> (usize, Listing) {
+    let mut listing = Listing::new();
+    let mut events = 0;
     while let Some(DiscoveryEvent::Changed(change)) = discovery.next().await {
-        changes += 1;
+        events += 1;
         let key = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
         for gone in change.left.iter().chain(&change.changed) {
-            told.retain(|(had, _)| *had != key(&gone.key));
+            listing.retain(|(listed, _)| *listed != key(&gone.key));
         }
         for new in change.joined.iter().chain(&change.changed) {
-            told.push((key(&new.key), new.addr.clone()));
+            listing.push((key(&new.key), new.addr.clone()));
         }
-        told.sort();
-        assert_eq!(told, listed(&change.instances));
+        listing.sort();
+        assert_eq!(listing, listing_of(&change.instances));
     }
-    (changes, told)
+    (events, listing)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_members_and_links_fail_at_random_the_list_equals_a_read_at_its_revision() {
+async fn list_equals_read_during_random_faults() {
     let cluster = Cluster::start(3).await;
     let observer = Client::connect(cluster.endpoints()).await.unwrap();
     let reader = Client::connect(cluster.endpoints()).await.unwrap();
     let list = observer.discover("web").await.unwrap();
-    let followed = tokio::spawn(follow(list.clone()));
+    let applied_changes = tokio::spawn(apply_changes(list.clone()));
     let mut registrations = Vec::new();
     let mut clients = Vec::new();
     for n in 0..4 {
         let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-        let registration = etcd.register("web", format!("stays-{n}")).ttl(2 * SECOND);
+        let registration = etcd
+            .register("web", format!("permanent-{n}"))
+            .ttl(2 * SECOND);
         registrations.push(registration.await.unwrap());
         clients.push(etcd);
     }
-    let coming = Client::connect(cluster.endpoints()).await.unwrap();
+    let guests = Client::connect(cluster.endpoints()).await.unwrap();
     let churn = tokio::spawn(async move {
         for n in 0.. {
-            let guest = coming.register("web", format!("guest-{}", n % 5));
-            // Some are unregistered, some dropped, some never get there.
+            let guest = guests.register("web", format!("guest-{}", n % 5));
+            // Some guests are unregistered, some are dropped, some fail to register.
             if let Ok(guest) = guest.ttl(2 * SECOND).await {
                 tokio::time::sleep(SECOND / 10).await;
                 if n % 2 == 0 {
@@ -210,47 +222,47 @@ async fn while_members_and_links_fail_at_random_the_list_equals_a_read_at_its_re
             }
         }
     });
-    let looks = Arc::new(AtomicUsize::new(0));
-    let looking = (list.clone(), reader.clone(), looks.clone());
-    let look = tokio::spawn(async move {
-        let (list, reader, looks) = looking;
+    let comparisons = Arc::new(AtomicUsize::new(0));
+    let shared = (list.clone(), reader.clone(), comparisons.clone());
+    let comparing = tokio::spawn(async move {
+        let (list, reader, comparisons) = shared;
         loop {
             let instances = list.instances();
             if let Some(read) = read(&reader, instances.revision()).await {
-                assert_eq!(listed(&instances), read, "{}", instances.revision());
-                looks.fetch_add(1, Ordering::Relaxed);
+                assert_eq!(listing_of(&instances), read, "{}", instances.revision());
+                comparisons.fetch_add(1, Ordering::Relaxed);
             }
             tokio::time::sleep(SECOND / 50).await;
         }
     });
-    // All members at once, for longer than a lease: instances must be registered again, too.
-    let chaos = Chaos::from_env("discovery").bad_at_once(3);
+    // Up to all members fail at once, for longer than a lease, so that instances have to register again.
+    let chaos = Chaos::from_env("discovery").max_faulty_members(3);
     let faults = chaos
-        .lasts(SECOND / 5, 4 * SECOND)
+        .fault_duration(SECOND / 5, 4 * SECOND)
         .run(&cluster, &ChaosKind::ALL)
         .await;
     churn.abort();
-    let stay: Vec<_> = (0..4).map(|n| format!("stays-{n}")).collect();
-    until_async("who stays is listed again, and nobody else", async || {
+    let permanent: Vec<_> = (0..4).map(|n| format!("permanent-{n}")).collect();
+    until_async("exactly the permanent instances are listed", async || {
         let fresh = read(&reader, 0).await.unwrap_or_default();
-        fresh.iter().map(|(_, addr)| addr).eq(&stay)
+        fresh.iter().map(|(_, addr)| addr).eq(&permanent)
     })
     .await;
     until_async("the list equals a fresh read", async || {
-        read(&reader, 0).await == Some(listed(&list.instances()))
+        read(&reader, 0).await == Some(listing_of(&list.instances()))
     })
     .await;
     let fresh = read(&reader, 0).await.unwrap();
-    assert!(!look.is_finished(), "{:?}", look.await);
-    look.abort();
+    assert!(!comparing.is_finished(), "{:?}", comparing.await);
+    comparing.abort();
     observer.shutdown().await;
-    let (changes, told) = followed.await.unwrap();
-    assert_eq!(told, fresh);
-    let looks = looks.load(Ordering::Relaxed);
+    let (events, listing) = applied_changes.await.unwrap();
+    assert_eq!(listing, fresh);
+    let comparisons = comparisons.load(Ordering::Relaxed);
     println!(
-        "{} faults, {changes} changes told, {looks} looks",
+        "{} faults, {events} events, {comparisons} comparisons",
         faults.len()
     );
-    assert!(looks > 0, "nothing was compared");
-    assert!(changes > 1, "nothing was told");
+    assert!(comparisons > 0, "the list was never compared with a read");
+    assert!(events > 1, "the observer received no change");
 }

@@ -1,4 +1,4 @@
-//! A list of instances where the history is not what it was: what etcd can't be made to do on demand.
+//! Discovery on a scripted member whose revision falls behind, as after a restore from a backup.
 
 use std::sync::{
     Arc,
@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 use crate::support::wait::until;
 
-/// What was seen before anything went wrong.
+/// Revision that the client has seen before the member falls behind.
 const SEEN: i64 = 900;
 
 fn header(revision: i64) -> ResponseHeader {
@@ -39,50 +39,53 @@ fn kv(key: &str, revision: i64) -> KeyValue {
     }
 }
 
-/// A member that has one key, at a revision the test sets. Its first watch ends when the test says so; the second is
-/// attached at a revision below what the first had seen, and tells of a key if it starts where the first one ended.
+/// A member with one key, whose revision the test sets.
+///
+/// Its first watch ends when the test calls [`Member::fall_behind`]. The second watch is created at revision 1, and
+/// sends one event if it starts right after [`SEEN`].
 struct Member {
     server: ScriptedServer,
     revision: Arc<AtomicI64>,
-    behind: Arc<Notify>,
+    end_first_watch: Arc<Notify>,
 }
 
 impl Member {
     async fn start() -> Self {
         let server = ScriptedServer::start().await;
-        let (revision, behind) = (Arc::new(AtomicI64::new(SEEN)), Arc::<Notify>::default());
-        let now = revision.clone();
+        let revision = Arc::new(AtomicI64::new(SEEN));
+        let end_first_watch = Arc::<Notify>::default();
+        let shared_revision = revision.clone();
         server.on("/etcdserverpb.KV/Range", move |_| {
-            let now = now.load(Ordering::SeqCst);
+            let revision = shared_revision.load(Ordering::SeqCst);
             Reply::message(&RangeResponse {
-                header: Some(header(now)),
-                kvs: vec![kv(&format!("web/read-{now}"), now)],
+                header: Some(header(revision)),
+                kvs: vec![kv(&format!("web/read-{revision}"), revision)],
                 more: false,
                 count: 1,
             })
         });
-        let fell = behind.clone();
-        server.on_head("/etcdserverpb.Watch/Watch", move |call| {
-            let behind = fell.clone();
+        let end_watch = end_first_watch.clone();
+        server.on_headers("/etcdserverpb.Watch/Watch", move |call| {
+            let end_watch = end_watch.clone();
             Reply::streaming(async move |mut sender, mut receiver| {
                 let create = loop {
-                    let asked = receiver.recv_message::<WatchRequest>().await;
-                    match asked.and_then(|asked| asked.request_union) {
+                    let request = receiver.recv_message::<WatchRequest>().await;
+                    match request.and_then(|request| request.request_union) {
                         Some(RequestUnion::CreateRequest(create)) => break create,
                         Some(_) => {}
                         None => return,
                     }
                 };
-                let told = if call.nth == 0 { SEEN } else { 1 };
+                let created_at = if call.nth == 0 { SEEN } else { 1 };
                 let created = WatchResponse {
-                    header: Some(header(told)),
+                    header: Some(header(created_at)),
                     watch_id: create.watch_id,
                     created: true,
                     ..Default::default()
                 };
                 sender.send(&created).await.unwrap();
                 if call.nth == 0 {
-                    behind.notified().await;
+                    end_watch.notified().await;
                     return;
                 }
                 if create.start_revision == SEEN + 1 {
@@ -97,31 +100,31 @@ impl Member {
                     };
                     let _ = sender.send(&next).await;
                 }
-                sender.stopped().await;
+                sender.closed().await;
             })
         });
         Self {
             server,
             revision,
-            behind,
+            end_first_watch,
         }
     }
 
-    /// Is found to be behind what was seen, and answers reads with this revision.
-    fn falls_behind(&self, revision: i64) {
+    /// Ends the first watch. The next watch is created below the seen revision, and reads return `revision`.
+    fn fall_behind(&self, revision: i64) {
         self.revision.store(revision, Ordering::SeqCst);
-        self.behind.notify_one();
+        self.end_first_watch.notify_one();
     }
 }
 
 #[tokio::test]
-async fn a_cluster_restored_from_an_old_backup_is_read_anew() {
+async fn list_is_read_again_after_cluster_restore() {
     let member = Member::start().await;
     let etcd = Client::connect([member.server.endpoint()]).await.unwrap();
     let list = etcd.discover("web").await.unwrap();
     assert_eq!(list.instances()[0].key, format!("web/read-{SEEN}"));
-    member.falls_behind(5);
-    until("the list is what was restored", || {
+    member.fall_behind(5);
+    until("the list equals the restored state", || {
         list.instances()[0].key == "web/read-5"
     })
     .await;
@@ -130,13 +133,17 @@ async fn a_cluster_restored_from_an_old_backup_is_read_anew() {
 }
 
 #[tokio::test]
-async fn after_a_member_that_lags_nothing_is_skipped() {
+async fn lagging_member_causes_no_missed_change() {
     let member = Member::start().await;
     let etcd = Client::connect([member.server.endpoint()]).await.unwrap();
     let list = etcd.discover("web").await.unwrap();
-    // The cluster is ahead of what was seen: the member alone is not.
-    member.falls_behind(SEEN + 50);
-    until("what comes next is told", || list.instances().len() == 2).await;
-    let keys: Vec<_> = list.instances().iter().map(|one| one.key.clone()).collect();
+    // Reads return a newer revision than seen, so only this member lags, not the cluster.
+    member.fall_behind(SEEN + 50);
+    until("the next change is listed", || list.instances().len() == 2).await;
+    let keys: Vec<_> = list
+        .instances()
+        .iter()
+        .map(|instance| instance.key.clone())
+        .collect();
     assert_eq!(keys, ["web/next".to_owned(), format!("web/read-{SEEN}")]);
 }

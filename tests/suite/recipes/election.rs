@@ -1,4 +1,4 @@
-//! Elections on a real cluster: one leader at a time, and observers that miss nothing.
+//! Elections on a real cluster: one leader at a time, and observers that miss no leader.
 
 use std::time::Duration;
 
@@ -33,29 +33,30 @@ async fn candidates(etcd: &Client) -> i64 {
     etcd.get("e/").prefix().await.unwrap().count
 }
 
-async fn candidates_are(etcd: &Client, number: i64) {
-    until_async(&format!("there are {number} candidates"), async || {
-        candidates(etcd).await == number
+async fn until_candidates(etcd: &Client, count: i64) {
+    until_async(&format!("there are {count} candidates"), async || {
+        candidates(etcd).await == count
     })
     .await;
 }
 
-/// What the leader proclaims; empty where nobody leads.
-fn words(event: &LeaderEvent) -> String {
+/// Returns the value of the leader, or an empty text without a leader.
+fn leader_value(event: &LeaderEvent) -> String {
     match event {
         LeaderEvent::Leads(leader) => String::from_utf8(leader.value.to_vec()).unwrap(),
         LeaderEvent::NoLeader => String::new(),
-        other => panic!("it ended: {other:?}"),
+        other => panic!("the observation ended: {other:?}"),
     }
 }
 
-async fn told(leaders: &mut Leaders) -> String {
+async fn next_leader(leaders: &mut Leaders) -> String {
     let event = timeout(20 * SECOND, leaders.next()).await;
-    words(&event.expect("nothing is told").expect("it goes on"))
+    let event = event.expect("a leader event arrives within 20 s");
+    leader_value(&event.expect("the observation goes on"))
 }
 
 #[tokio::test]
-async fn one_candidate_leads_at_a_time_and_the_next_one_follows() {
+async fn next_candidate_leads_when_leader_resigns() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let (a, b) = (session(&etcd).await, session(&etcd).await);
     assert_eq!(etcd.leader("e").await.unwrap(), None);
@@ -63,7 +64,7 @@ async fn one_candidate_leads_at_a_time_and_the_next_one_follows() {
     assert_eq!(first.key(), &format!("e/{:x}", a.lease().unwrap()));
     let election = b.election("e");
     let second = tokio::spawn(async move { election.campaign("b").await });
-    candidates_are(&etcd, 2).await;
+    until_candidates(&etcd, 2).await;
     let leader = b.election("e").leader().await.unwrap().unwrap();
     assert_eq!((leader.value, leader.token), ("a".into(), first.token()));
     first.proclaim("a2").await.unwrap();
@@ -74,42 +75,42 @@ async fn one_candidate_leads_at_a_time_and_the_next_one_follows() {
     let second = timeout(5 * SECOND, second).await.unwrap().unwrap().unwrap();
     let leader = etcd.leader("e").await.unwrap().unwrap();
     assert_eq!((leader.value, leader.token), ("b".into(), second.token()));
-    let done = second.txn().then([put("work", "b")]).await.unwrap();
-    assert!(done.succeeded);
+    let write = second.txn().then([put("work", "b")]).await.unwrap();
+    assert!(write.succeeded);
 }
 
 #[tokio::test]
-async fn an_observer_sees_every_leader_every_proclamation_and_that_nobody_leads() {
+async fn observer_receives_leaders_proclamations_and_vacancies() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let (a, b) = (session(&etcd).await, session(&etcd).await);
     let mut leaders = a.election("e").observe();
-    assert_eq!(told(&mut leaders).await, "");
+    assert_eq!(next_leader(&mut leaders).await, "");
     let first = a.election("e").campaign("a").await.unwrap();
-    assert_eq!(told(&mut leaders).await, "a");
+    assert_eq!(next_leader(&mut leaders).await, "a");
     first.proclaim("a2").await.unwrap();
-    assert_eq!(told(&mut leaders).await, "a2");
+    assert_eq!(next_leader(&mut leaders).await, "a2");
     first.resign().await.unwrap();
-    assert_eq!(told(&mut leaders).await, "");
+    assert_eq!(next_leader(&mut leaders).await, "");
     let first = a.election("e").campaign("a3").await.unwrap();
     let election = b.election("e");
     let second = tokio::spawn(async move { election.campaign("b").await });
-    candidates_are(&etcd, 2).await;
+    until_candidates(&etcd, 2).await;
     drop(first);
     let second = second.await.unwrap().unwrap();
-    assert_eq!(told(&mut leaders).await, "a3");
-    assert_eq!(told(&mut leaders).await, "b");
-    // The leader's session ends without a word.
+    assert_eq!(next_leader(&mut leaders).await, "a3");
+    assert_eq!(next_leader(&mut leaders).await, "b");
+    // The leader loses its lease without resigning.
     etcd.revoke(second.lease()).await.unwrap();
-    assert_eq!(told(&mut leaders).await, "");
+    assert_eq!(next_leader(&mut leaders).await, "");
 }
 
 #[tokio::test]
-async fn an_observer_that_was_cut_off_misses_nothing() {
+async fn cut_off_observer_misses_no_leader() {
     let (cluster, etcd) = cluster_and_client(1).await;
     let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
     let session = session(&direct).await;
     let mut leaders = etcd.leaders("e");
-    assert_eq!(told(&mut leaders).await, "");
+    assert_eq!(next_leader(&mut leaders).await, "");
     for round in 0..12 {
         match round % 6 {
             1 => cluster.member(0).client_link().set(Fault::Freeze),
@@ -123,19 +124,19 @@ async fn an_observer_that_was_cut_off_misses_nothing() {
     }
     cluster.heal();
     for round in 0..12 {
-        assert_eq!(told(&mut leaders).await, round.to_string());
-        assert_eq!(told(&mut leaders).await, "");
+        assert_eq!(next_leader(&mut leaders).await, round.to_string());
+        assert_eq!(next_leader(&mut leaders).await, "");
     }
 }
 
 #[tokio::test]
-async fn an_observer_whose_history_was_compacted_goes_on_with_what_it_came_to() {
+async fn observer_resumes_at_current_leader_after_compaction() {
     let (cluster, etcd) = cluster_and_client(1).await;
     let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
     let session = session(&direct).await;
     let first = session.election("e").campaign("old").await.unwrap();
     let mut leaders = etcd.leaders("e");
-    assert_eq!(told(&mut leaders).await, "old");
+    assert_eq!(next_leader(&mut leaders).await, "old");
     cluster.member(0).client_link().set(Fault::Refuse);
     cluster.member(0).client_link().reset_now();
     first.resign().await.unwrap();
@@ -143,13 +144,13 @@ async fn an_observer_whose_history_was_compacted_goes_on_with_what_it_came_to() 
     let last = direct.put("other", "1").await.unwrap().header.revision;
     direct.compact(last).await.unwrap();
     cluster.heal();
-    assert_eq!(told(&mut leaders).await, "new");
+    assert_eq!(next_leader(&mut leaders).await, "new");
     second.resign().await.unwrap();
-    assert_eq!(told(&mut leaders).await, "");
+    assert_eq!(next_leader(&mut leaders).await, "");
 }
 
 #[tokio::test]
-async fn a_campaign_that_is_dropped_or_fails_leaves_no_candidate() {
+async fn dropped_or_failed_campaign_leaves_no_candidate() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let (a, b) = (
         session(&etcd).await,
@@ -158,14 +159,14 @@ async fn a_campaign_that_is_dropped_or_fails_leaves_no_candidate() {
     let leader = a.election("e").campaign("a").await.unwrap();
     let election = b.election("e");
     for step in 0..15 {
-        let cut = timeout(Duration::from_millis(step), election.campaign("b"));
-        assert!(cut.await.is_err());
+        let cancelled = timeout(Duration::from_millis(step), election.campaign("b"));
+        assert!(cancelled.await.is_err());
     }
-    candidates_are(&etcd, 1).await;
+    until_candidates(&etcd, 1).await;
     hold(SECOND / 5).await;
     assert_eq!(candidates(&etcd).await, 1);
     let campaign = tokio::spawn(async move { election.campaign("b").await });
-    candidates_are(&etcd, 2).await;
+    until_candidates(&etcd, 2).await;
     etcd.revoke(b.lease().unwrap()).await.unwrap();
     let ended = timeout(5 * SECOND, campaign).await.unwrap().unwrap();
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::SessionLost);
@@ -174,15 +175,15 @@ async fn a_campaign_that_is_dropped_or_fails_leaves_no_candidate() {
 }
 
 #[tokio::test]
-async fn a_leadership_is_resumed_by_the_next_process_and_lost_to_the_former() {
+async fn resumed_leadership_is_lost_by_former_session() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let (former, waiting) = (session(&etcd).await, session(&etcd).await);
     let old = former.election("e").campaign("old").await.unwrap();
     let election = waiting.election("e");
     let other = tokio::spawn(async move { election.campaign("other").await });
-    candidates_are(&etcd, 2).await;
+    until_candidates(&etcd, 2).await;
     let mut leaders = etcd.leaders("e");
-    assert_eq!(told(&mut leaders).await, "old");
+    assert_eq!(next_leader(&mut leaders).await, "old");
 
     let next = session(&etcd).await;
     let lost = old.lost();
@@ -190,70 +191,74 @@ async fn a_leadership_is_resumed_by_the_next_process_and_lost_to_the_former() {
     let new = next.election("e").resume(&key, token, "new").await.unwrap();
     let new = new.unwrap();
     assert_eq!((new.key(), new.token()), (&key, token));
-    assert_eq!(told(&mut leaders).await, "new", "with nobody in between");
+    assert_eq!(next_leader(&mut leaders).await, "new", "without a vacancy");
     assert_eq!(
         timeout(5 * SECOND, lost).await.unwrap(),
         OwnershipLost::Taken
     );
-    let refused = old.proclaim("old again").await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::LockLost);
-    // Neither resigning nor the end of the former session touches what is not theirs any more.
+    let rejected = old.proclaim("old again").await.unwrap_err();
+    assert_eq!(rejected.kind(), ErrorKind::LockLost);
+    // Dropping the old leadership and closing its session must not delete the resumed key.
     drop(old);
     former.close().await.unwrap();
     new.proclaim("new2").await.unwrap();
-    assert_eq!(told(&mut leaders).await, "new2");
+    assert_eq!(next_leader(&mut leaders).await, "new2");
     new.resign().await.unwrap();
     other.await.unwrap().unwrap().resign().await.unwrap();
-    let gone = next
+    let resumed = next
         .election("e")
         .resume(&key, token, "late")
         .await
         .unwrap();
-    assert!(gone.is_none());
+    assert!(resumed.is_none());
     assert_eq!(candidates(&etcd).await, 0);
 }
 
 #[tokio::test]
-async fn what_was_never_won_is_not_resumed_and_nothing_is_written() {
+async fn unknown_leadership_is_not_resumed() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let session = session(&etcd).await;
     let election = session.election("e");
     let before = etcd.put("other/1", "v").await.unwrap().header.revision;
     for (key, token) in [("e/1", 0), ("e/1", -1), ("other/1", before)] {
-        let refused = election.resume(key, token, "v").await.unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{key}, {token}");
+        let rejected = election.resume(key, token, "v").await.unwrap_err();
+        assert_eq!(
+            rejected.kind(),
+            ErrorKind::InvalidArgument,
+            "{key}, {token}"
+        );
     }
     assert!(election.resume("e/1", 1, "v").await.unwrap().is_none());
     let after = etcd.get("e/").prefix().await.unwrap();
     assert_eq!((after.count, after.header.revision), (0, before));
 }
 
-struct Listener(mpsc::UnboundedSender<String>);
+struct LeaderRecorder(mpsc::UnboundedSender<String>);
 
-impl Actor for Listener {
+impl Actor for LeaderRecorder {
     type Context = Context<Self>;
 }
 
-impl Handler<LeaderEvent> for Listener {
+impl Handler<LeaderEvent> for LeaderRecorder {
     type Result = ();
 
     fn handle(&mut self, event: LeaderEvent, _: &mut Self::Context) {
-        let _ = self.0.send(words(&event));
+        let _ = self.0.send(leader_value(&event));
     }
 }
 
 #[actix::test]
-async fn an_actor_is_told_who_leads_while_the_handle_is_held() {
+async fn actor_receives_leaders_until_handle_is_dropped() {
     let (_cluster, etcd) = cluster_and_client(1).await;
-    let (tell, mut heard) = mpsc::unbounded_channel();
-    let listener = Listener(tell).start();
-    let observation = etcd.send_leaders_to("e", listener.clone().recipient());
+    let (sender, mut received) = mpsc::unbounded_channel();
+    let recorder = LeaderRecorder(sender).start();
+    let observation = etcd.send_leaders_to("e", recorder.clone().recipient());
     let session = session(&etcd).await;
-    assert_eq!(heard.recv().await.unwrap(), "");
+    assert_eq!(received.recv().await.unwrap(), "");
     let leader = session.election("e").campaign("a").await.unwrap();
-    assert_eq!(heard.recv().await.unwrap(), "a");
+    assert_eq!(received.recv().await.unwrap(), "a");
     drop(observation);
-    drop(listener);
-    assert_eq!(heard.recv().await, None, "its actor ends with the handle");
+    drop(recorder);
+    assert_eq!(received.recv().await, None, "the actor is still referenced");
     leader.resign().await.unwrap();
 }

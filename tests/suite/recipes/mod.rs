@@ -1,18 +1,18 @@
-//! Sessions, locks, elections, singletons, discovery.
+//! Sessions, locks, elections, singletons, registration and discovery.
 
+mod actor_events;
 mod discovery;
 mod discovery_faults;
 mod discovery_scripted;
-mod dropped;
+mod dropped_handles;
 mod election;
-mod etcdctl;
-mod messages;
+mod etcdctl_interop;
 mod mutex;
 mod mutex_chaos;
-mod mutex_lost_answers;
+mod mutex_lost_responses;
 mod session;
 mod session_faults;
 mod session_scripted;
 mod singleton;
 mod singleton_chaos;
-mod singleton_nodes;
+mod singleton_processes;

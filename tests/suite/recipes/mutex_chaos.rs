@@ -1,6 +1,7 @@
-//! Mutual exclusion while members and links fail at random: by a counter that only a holder writes, and by the clock.
+//! Mutual exclusion while members and links fail at random. A counter that only the holder writes, and the times of its
+//! work, show whether two nodes ever held the lock at the same time.
 //!
-//! `CHAOS_SECS` and `CHAOS_SEED` say how long and from which seed; the seed is printed.
+//! `CHAOS_SECS` sets the duration, `CHAOS_SEED` the seed, which the test prints.
 
 use std::time::Duration;
 
@@ -9,43 +10,45 @@ use testbed::{Chaos, ChaosKind, Cluster};
 use tokio::sync::watch;
 
 use crate::support::{
-    exclusion_counter::{Shared, Working, count_up, counted, moves_when_cut_off},
-    node_links::{OwnLinks, cut_at_random},
+    exclusion_counter::{
+        SharedRecord, WorkPeriod, cut_off_working_node, increment_counter, read_counter,
+    },
+    node_links::{NodeLinks, cut_links_randomly},
     wait::until,
 };
 
 const TTL: Duration = Duration::from_secs(2);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What competitors are to do.
+/// How competitors use the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Play {
+enum Mode {
     /// Hold the lock for a moment.
-    Share,
-    /// Hold it until it is lost.
+    TakeTurns,
+    /// Hold the lock until it is lost.
     Hold,
     Stop,
 }
 
 #[derive(Clone)]
 struct Competitor {
-    who: usize,
+    node: usize,
     etcd: Client,
-    record: Shared,
-    play: watch::Receiver<Play>,
+    record: SharedRecord,
+    mode: watch::Receiver<Mode>,
 }
 
 impl Competitor {
     async fn compete(self) {
-        while *self.play.borrow() != Play::Stop {
+        while *self.mode.borrow() != Mode::Stop {
             let Ok(session) = self.etcd.session(TTL).await else {
                 continue;
             };
             let mutex = session.mutex("l");
-            while *self.play.borrow() != Play::Stop {
+            while *self.mode.borrow() != Mode::Stop {
                 let this = self.clone();
-                let done = mutex.scope(move |held| this.work(held)).await;
-                if done.is_err() {
+                let worked = mutex.scope(move |held| this.work(held)).await;
+                if worked.is_err() {
                     self.record.lock().unwrap().losses += 1;
                     break;
                 }
@@ -55,63 +58,63 @@ impl Competitor {
     }
 
     async fn work(self, held: Ownership) {
-        let _working = Working::start(self.who, &self.record);
-        let mut times = 0;
-        while times < 3 || *self.play.borrow() == Play::Hold {
-            if !count_up(&self.etcd, &held, &self.record).await {
+        let _period = WorkPeriod::start(self.node, &self.record);
+        let mut increments = 0;
+        while increments < 3 || *self.mode.borrow() == Mode::Hold {
+            if !increment_counter(&self.etcd, &held, &self.record).await {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
-            times += 1;
+            increments += 1;
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_works_under_a_lock_that_somebody_else_holds() {
+async fn lock_holders_never_overlap_during_random_faults() {
     let cluster = Cluster::start(3).await;
-    let record = Shared::default();
-    let (tell, play) = watch::channel(Play::Share);
-    let links: Vec<_> = (0..3).map(|_| OwnLinks::to(&cluster)).collect();
+    let record = SharedRecord::default();
+    let (set_mode, mode) = watch::channel(Mode::TakeTurns);
+    let links: Vec<_> = (0..3).map(|_| NodeLinks::to(&cluster)).collect();
     let mut competitors = Vec::new();
-    for (who, own) in links.iter().enumerate() {
+    for (node, links) in links.iter().enumerate() {
         let competitor = Competitor {
-            who,
-            etcd: Client::connect(own.endpoints()).await.unwrap(),
+            node,
+            etcd: Client::connect(links.endpoints()).await.unwrap(),
             record: record.clone(),
-            play: play.clone(),
+            mode: mode.clone(),
         };
         competitors.push(tokio::spawn(competitor.compete()));
     }
-    // All members at once, for longer than a lease: holders must lose their locks, too. And one competitor at a time,
-    // while the others reach whoever is left.
+    // Up to all members fail at once, for longer than a lease, so that holders lose their locks. In addition, one
+    // competitor at a time is cut off.
     let chaos = Chaos::from_env("mutex")
-        .bad_at_once(3)
-        .lasts(SECOND / 5, 4 * SECOND);
+        .max_faulty_members(3)
+        .fault_duration(SECOND / 5, 4 * SECOND);
     let (faults, cuts) = tokio::join!(
         chaos.run(&cluster, &ChaosKind::ALL),
-        cut_at_random(&links, chaos.seed(), chaos.length(), TTL),
+        cut_links_randomly(&links, chaos.seed(), chaos.duration(), TTL),
     );
     println!("{} faults, {cuts} cuts", faults.len());
-    let (worked, lost) = {
+    let (writes, losses) = {
         let record = record.lock().unwrap();
         (record.writes.len(), record.losses)
     };
-    until("work goes on after the faults", || {
-        record.lock().unwrap().writes.len() > worked
+    until("a holder works after the faults", || {
+        record.lock().unwrap().writes.len() > writes
     })
     .await;
-    tell.send_replace(Play::Hold);
-    moves_when_cut_off(&record, &links).await;
-    until("who was cut off has noticed", || {
-        record.lock().unwrap().losses > lost
+    set_mode.send_replace(Mode::Hold);
+    cut_off_working_node(&record, &links).await;
+    until("the cut off holder has noticed the loss", || {
+        record.lock().unwrap().losses > losses
     })
     .await;
-    tell.send_replace(Play::Stop);
+    set_mode.send_replace(Mode::Stop);
     for competitor in competitors {
         competitor.await.unwrap();
     }
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    let counted = counted(&etcd).await.unwrap();
-    record.lock().unwrap().check(counted);
+    let counter = read_counter(&etcd).await.unwrap();
+    record.lock().unwrap().check(counter);
 }

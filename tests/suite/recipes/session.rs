@@ -1,4 +1,4 @@
-//! Sessions on a real cluster: bound keys, the loss that is told, and healing.
+//! Sessions on a real cluster: bound keys, loss and healing.
 
 use std::{task::Poll, time::Duration};
 
@@ -24,7 +24,7 @@ async fn value_of(etcd: &Client, key: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn keys_put_through_a_session_are_bound_to_it_and_go_with_it() {
+async fn session_keys_are_bound_and_deleted_on_close() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let session = etcd.session(10 * SECOND).await.unwrap();
     session.put("a", "1").await.unwrap();
@@ -39,53 +39,53 @@ async fn keys_put_through_a_session_are_bound_to_it_and_go_with_it() {
 }
 
 #[tokio::test]
-async fn a_dropped_session_is_revoked() {
+async fn dropped_session_is_revoked() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let session = etcd.session(60 * SECOND).heal().await.unwrap();
     session.put("a", "1").await.unwrap();
     drop(session);
-    until_async("its key is gone", async || {
+    until_async("the key is deleted", async || {
         value_of(&etcd, "a").await.is_none()
     })
     .await;
 }
 
-/// Polls a future so often at the most, and drops it.
-async fn polled<F: Future>(times: usize, future: F) -> Option<F::Output> {
+/// Polls a future at most `limit` times, then drops it.
+async fn poll_at_most<F: Future>(limit: usize, future: F) -> Option<F::Output> {
     let mut future = std::pin::pin!(future);
     let mut polls = 0;
     std::future::poll_fn(|cx| {
         polls += 1;
         match future.as_mut().poll(cx) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending if polls >= times => Poll::Ready(None),
+            Poll::Pending if polls >= limit => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }
     })
     .await
 }
 
-/// On one thread, each step of its way is one poll.
+// On one thread, the number of polls determines the step at which the future is dropped.
 #[actix::test]
-async fn a_session_nobody_waits_for_any_more_leaves_no_lease() {
+async fn cancelled_session_request_leaves_no_lease() {
     let cluster = Cluster::start(1).await;
     let builder = Client::builder(cluster.endpoints()).on_current_arbiter();
     let etcd = builder.connect().await.unwrap();
     let mut opened = 0;
-    // The grant may take a step more or less.
+    // The number of polls that a grant takes varies.
     for polls in (1..8).cycle().take(70) {
         let opening = etcd.session(2 * SECOND).into_future();
-        opened += usize::from(polled(polls, opening).await.is_some());
+        opened += usize::from(poll_at_most(polls, opening).await.is_some());
     }
     assert!((1..70).contains(&opened), "{opened}");
-    until_async("no lease is kept", async || {
+    until_async("all leases have ended", async || {
         etcd.leases().await.unwrap().leases.is_empty()
     })
     .await;
 }
 
 #[tokio::test]
-async fn the_loss_of_a_session_is_told_once_and_for_all() {
+async fn lost_session_keeps_reporting_its_loss() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let session = etcd.session(2 * SECOND).await.unwrap();
     let mut events = session.events();
@@ -99,15 +99,15 @@ async fn the_loss_of_a_session_is_told_once_and_for_all() {
     assert_eq!(
         session.lost().await,
         LeaseLost::Revoked,
-        "who asks later hears it, too"
+        "a later call returns another reason"
     );
     assert_eq!(session.lease(), None);
-    let refused = session.put("a", "1").await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::LeaseNotFound);
+    let rejected = session.put("a", "1").await.unwrap_err();
+    assert_eq!(rejected.kind(), ErrorKind::LeaseNotFound);
 }
 
 #[tokio::test]
-async fn a_session_that_heals_puts_its_keys_again() {
+async fn healed_session_puts_its_keys_again() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let session = etcd.session(2 * SECOND).heal().await.unwrap();
     session.put("a", "1").await.unwrap();
@@ -122,7 +122,7 @@ async fn a_session_that_heals_puts_its_keys_again() {
         Some(SessionEvent::Healing(LeaseLost::Revoked))
     );
     let Some(SessionEvent::Healed { lease, taken, .. }) = events.next().await else {
-        panic!("it is not healed");
+        panic!("the session was not healed");
     };
     assert!(taken.is_empty());
     assert!(lease != before && session.lease() == Some(lease));
@@ -134,11 +134,11 @@ async fn a_session_that_heals_puts_its_keys_again() {
         ),
         (&b"1"[..], lease)
     );
-    assert_eq!(value_of(&etcd, "b").await, None, "deleted is deleted");
+    assert_eq!(value_of(&etcd, "b").await, None, "a deleted key was put");
 }
 
 #[tokio::test]
-async fn healing_leaves_a_key_to_its_newer_owner() {
+async fn healing_spares_keys_of_newer_owners() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let session = etcd.session(2 * SECOND).heal().await.unwrap();
     session.put("mine", "1").await.unwrap();
@@ -167,12 +167,12 @@ async fn healing_leaves_a_key_to_its_newer_owner() {
     assert_eq!(
         value_of(&etcd, "contested").await.as_deref(),
         Some("theirs"),
-        "given up for good"
+        "a key that was given up was put again"
     );
 }
 
 #[tokio::test]
-async fn a_key_of_a_lease_that_was_never_confirmed_to_be_gone_is_taken_over() {
+async fn healing_takes_over_keys_of_unconfirmed_lease() {
     let (cluster, etcd) = cluster_and_client(1).await;
     let session = etcd
         .session(20 * SECOND)
@@ -181,7 +181,7 @@ async fn a_key_of_a_lease_that_was_never_confirmed_to_be_gone_is_taken_over() {
         .await
         .unwrap();
     session.put("a", "1").await.unwrap();
-    // Kept by somebody else meanwhile, so that the server still has it when the session gives it up.
+    // Another client renews the lease, so that it still exists when the session gives it up.
     let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
     let before = session.lease().unwrap();
     let mut events = session.events();
@@ -202,11 +202,11 @@ async fn a_key_of_a_lease_that_was_never_confirmed_to_be_gone_is_taken_over() {
     }
     cluster.heal();
     let Some(SessionEvent::Healed { lease, taken, .. }) = events.next().await else {
-        panic!("it is not healed");
+        panic!("the session was not healed");
     };
     assert!(taken.is_empty());
     assert_eq!(etcd.get("a").await.unwrap().first().unwrap().lease, lease);
-    until_async("the old one is revoked", async || {
+    until_async("the old lease is revoked", async || {
         etcd.time_to_live(before).await.unwrap().remaining.is_none()
     })
     .await;
@@ -214,10 +214,10 @@ async fn a_key_of_a_lease_that_was_never_confirmed_to_be_gone_is_taken_over() {
 }
 
 #[tokio::test]
-async fn a_put_through_a_session_that_has_lost_its_lease_waits_for_the_new_one() {
+async fn session_put_waits_for_new_lease() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let session = etcd.session(60 * SECOND).heal().await.unwrap();
-    // Its next keepalive is twenty seconds away, longer than a put waits.
+    // The next keepalive is 20 s away, longer than a put waits.
     etcd.revoke(session.lease().unwrap()).await.unwrap();
     session.put("a", "1").await.unwrap();
     assert_eq!(
@@ -227,18 +227,22 @@ async fn a_put_through_a_session_that_has_lost_its_lease_waits_for_the_new_one()
 }
 
 #[tokio::test]
-async fn shutdown_ends_a_session_that_heals() {
+async fn shutdown_ends_a_healing_session() {
     let (cluster, etcd) = cluster_and_client(1).await;
     let other = Client::connect(cluster.endpoints()).await.unwrap();
     let session = etcd.session(60 * SECOND).heal().await.unwrap();
     session.put("a", "1").await.unwrap();
     etcd.shutdown().await;
     assert_eq!(session.lost().await, LeaseLost::Shutdown);
-    assert_eq!(value_of(&other, "a").await, None, "its lease is revoked");
+    assert_eq!(
+        value_of(&other, "a").await,
+        None,
+        "the lease was not revoked"
+    );
 }
 
 #[tokio::test]
-async fn a_detached_session_leaves_its_lease_and_its_keys() {
+async fn detached_session_leaves_lease_and_keys() {
     let (cluster, etcd) = cluster_and_client(1).await;
     let other = Client::connect(cluster.endpoints()).await.unwrap();
     let session = etcd.session(60 * SECOND).heal().await.unwrap();
@@ -249,12 +253,12 @@ async fn a_detached_session_leaves_its_lease_and_its_keys() {
     etcd.shutdown().await;
     assert_eq!(other.get("a").await.unwrap().first().unwrap().lease, lease);
     other.keep_alive_once(lease).await.unwrap();
-    let told = tokio::time::timeout(Duration::ZERO, lost).await;
-    assert!(told.is_err(), "it was not lost");
+    let loss = tokio::time::timeout(Duration::ZERO, lost).await;
+    assert!(loss.is_err(), "a detached session reported a loss");
 }
 
 #[tokio::test]
-async fn a_lost_session_has_no_lease_to_detach() {
+async fn lost_session_detaches_no_lease() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let session = etcd.session(2 * SECOND).await.unwrap();
     etcd.revoke(session.lease().unwrap()).await.unwrap();

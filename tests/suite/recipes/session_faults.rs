@@ -1,4 +1,4 @@
-//! Sessions that heal while members, links and the actor that heals them fail.
+//! Self-healing sessions while members, links and the session's own actor fail.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::support::wait::until_async;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A cluster, a client behind its proxies, and one past them.
+/// Returns a cluster, a client that connects through its fault proxies, and a client that connects directly.
 async fn cluster_and_clients(members: usize) -> (Cluster, Client, Client) {
     let cluster = Cluster::start(members).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
@@ -22,9 +22,9 @@ async fn cluster_and_clients(members: usize) -> (Cluster, Client, Client) {
     (cluster, etcd, direct)
 }
 
-/// Waits until the key is bound to the session's lease, and there is no other lease.
-async fn is_whole(etcd: &Client, session: &Session, key: &'static str) {
-    until_async("its key is bound to its only lease", async || {
+/// Waits until the key is bound to the session's lease and the cluster has no other lease.
+async fn until_restored(etcd: &Client, session: &Session, key: &'static str) {
+    until_async("the key is bound to the only lease", async || {
         let (found, leases) = (etcd.get(key).await, etcd.leases().await);
         let bound = found.ok().and_then(|found| Some(found.first()?.lease));
         let only = leases.is_ok_and(|all| Some(all.leases) == session.lease().map(|id| vec![id]));
@@ -33,27 +33,27 @@ async fn is_whole(etcd: &Client, session: &Session, key: &'static str) {
     .await;
 }
 
-/// Waits until that is told.
-async fn told(
+/// Waits for an event that `matches` accepts.
+async fn wait_for_event(
     events: &mut (impl Stream<Item = SessionEvent> + Unpin),
-    wanted: impl Fn(&SessionEvent) -> bool,
+    matches: impl Fn(&SessionEvent) -> bool,
 ) {
-    let heard = tokio::time::timeout(30 * SECOND, async {
-        while !wanted(&events.next().await.expect("a session that is not lost")) {}
+    let received = tokio::time::timeout(30 * SECOND, async {
+        while !matches(&events.next().await.expect("the session is not lost")) {}
     });
-    heard.await.expect("it was not told");
+    received.await.expect("the event arrives within 30 s");
 }
 
-fn healing(event: &SessionEvent) -> bool {
+fn is_healing(event: &SessionEvent) -> bool {
     matches!(event, SessionEvent::Healing(_))
 }
 
-fn healed(event: &SessionEvent) -> bool {
+fn is_healed(event: &SessionEvent) -> bool {
     matches!(event, SessionEvent::Healed { .. })
 }
 
 #[tokio::test]
-async fn a_crash_before_the_loss_costs_no_healing() {
+async fn session_heals_after_earlier_actor_crashes() {
     let (_cluster, etcd, _) = cluster_and_clients(1).await;
     let session = etcd.session(2 * SECOND).heal().await.unwrap();
     session.put("a", "1").await.unwrap();
@@ -62,15 +62,15 @@ async fn a_crash_before_the_loss_costs_no_healing() {
         test_faults::crash_session(&session);
     }
     etcd.revoke(before).await.unwrap();
-    until_async("it has a new lease", async || {
+    until_async("the session has a new lease", async || {
         session.lease() != Some(before)
     })
     .await;
-    is_whole(&etcd, &session, "a").await;
+    until_restored(&etcd, &session, "a").await;
 }
 
 #[tokio::test]
-async fn a_crash_in_the_middle_of_healing_is_healed() {
+async fn session_heals_when_actor_crashes_during_healing() {
     let (cluster, etcd, direct) = cluster_and_clients(1).await;
     let session = etcd
         .session(2 * SECOND)
@@ -81,17 +81,17 @@ async fn a_crash_in_the_middle_of_healing_is_healed() {
     session.put("a", "1").await.unwrap();
     let mut events = session.events();
     cluster.member(0).client_link().set(Fault::Freeze);
-    told(&mut events, healing).await;
+    wait_for_event(&mut events, is_healing).await;
     for _ in 0..3 {
         test_faults::crash_session(&session);
     }
     cluster.heal();
-    told(&mut events, healed).await;
-    is_whole(&direct, &session, "a").await;
+    wait_for_event(&mut events, is_healed).await;
+    until_restored(&direct, &session, "a").await;
 }
 
 #[tokio::test]
-async fn a_session_that_heals_is_whole_after_chaos() {
+async fn session_is_restored_after_random_faults() {
     let (cluster, etcd, _) = cluster_and_clients(3).await;
     let session = etcd
         .session(2 * SECOND)
@@ -103,5 +103,5 @@ async fn a_session_that_heals_is_whole_after_chaos() {
     Chaos::from_env("sessions")
         .run(&cluster, &ChaosKind::ALL)
         .await;
-    is_whole(&etcd, &session, "a").await;
+    until_restored(&etcd, &session, "a").await;
 }

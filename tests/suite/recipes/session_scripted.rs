@@ -1,4 +1,4 @@
-//! Sessions whose server answers what etcd does only at the wrong moment.
+//! Sessions on a scripted server, for responses that etcd sends only in rare races.
 
 use std::{
     sync::{Arc, Mutex},
@@ -20,18 +20,18 @@ use tokio::{sync::Notify, time::timeout};
 use tokio_stream::{Stream, StreamExt};
 
 use crate::support::{
-    lease_server::{Answer, GRANT, Lessor, granted, held},
+    lease_server::{GRANT, KeepaliveResponse, LeaseServer, grant_response, respond_when_notified},
     wait::until,
 };
 
 const TXN: &str = "/etcdserverpb.KV/Txn";
-/// Its next keepalive is far away.
+/// Long enough that no keepalive is sent during a test.
 const TTL: Duration = Duration::from_secs(600);
-/// Longer than anything here takes on a busy machine.
-const AT_MOST: Duration = Duration::from_secs(30);
+/// Longer than any step takes on a busy machine.
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A server that takes puts, a client, and a session that heals.
-async fn session(keys: &[&'static str]) -> (Lessor, Client, Session) {
+/// Returns a server that accepts puts, a client, and a self-healing session with these keys.
+async fn session(keys: &[&'static str]) -> (LeaseServer, Client, Session) {
     let request_timeout = Duration::from_secs(5);
     session_with(request_timeout, keys).await
 }
@@ -39,22 +39,22 @@ async fn session(keys: &[&'static str]) -> (Lessor, Client, Session) {
 async fn session_with(
     request_timeout: Duration,
     keys: &[&'static str],
-) -> (Lessor, Client, Session) {
-    let lessor = Lessor::start().await;
-    lessor.server.on("/etcdserverpb.KV/Put", |_| {
+) -> (LeaseServer, Client, Session) {
+    let lease_server = LeaseServer::start().await;
+    lease_server.server.on("/etcdserverpb.KV/Put", |_| {
         Reply::message(&PutResponse {
             header: Some(header()),
             ..Default::default()
         })
     });
-    let builder = Client::builder([lessor.server.endpoint()]);
+    let builder = Client::builder([lease_server.server.endpoint()]);
     let connecting = builder.request_timeout(request_timeout).connect();
     let etcd = connecting.await.unwrap();
     let session = etcd.session(TTL).heal().await.unwrap();
     for key in keys {
         session.put(*key, "mine").await.unwrap();
     }
-    (lessor, etcd, session)
+    (lease_server, etcd, session)
 }
 
 fn header() -> ResponseHeader {
@@ -64,7 +64,7 @@ fn header() -> ResponseHeader {
     }
 }
 
-fn succeeded(succeeded: bool) -> Reply {
+fn txn_reply(succeeded: bool) -> Reply {
     Reply::message(&TxnResponse {
         header: Some(header()),
         succeeded,
@@ -72,8 +72,8 @@ fn succeeded(succeeded: bool) -> Reply {
     })
 }
 
-/// The answer that the key is there, bound to that lease.
-fn found(key: Vec<u8>, lease: i64) -> Reply {
+/// Returns the reply to a transaction that finds the key bound to `lease`.
+fn key_exists(key: Vec<u8>, lease: i64) -> Reply {
     let kvs = vec![KeyValue {
         key: key.into(),
         mod_revision: 5,
@@ -100,113 +100,120 @@ fn key_of(call: &testbed::Call) -> Vec<u8> {
     txn.compare[0].key.to_vec()
 }
 
-/// Ends the session's lease on the server, and lets the client find out.
-async fn lose(lessor: &Lessor, etcd: &Client, session: &Session) {
+/// Ends the session's lease on the server, and makes the client notice.
+async fn end_lease(lease_server: &LeaseServer, etcd: &Client, session: &Session) {
     let lease = session.lease().unwrap();
-    lessor.answer(lease, Answer::Ttl(0));
+    lease_server.set_response(lease, KeepaliveResponse::Ttl(0));
     let _ = etcd.keep_alive_once(lease).await;
 }
 
-/// Ends the session's lease, and lets no attempt to heal it succeed.
-async fn lose_for_ever(lessor: &Lessor, etcd: &Client, session: &Session) {
-    lessor.server.on(GRANT, |_| Reply::status(2, "not now"));
-    let before = lessor.server.count(GRANT);
-    lose(lessor, etcd, session).await;
-    until("it is healing, and pauses", || {
-        lessor.server.count(GRANT) > before + 2
+/// Ends the session's lease, and makes every attempt to heal fail.
+async fn end_lease_and_block_healing(lease_server: &LeaseServer, etcd: &Client, session: &Session) {
+    lease_server
+        .server
+        .on(GRANT, |_| Reply::status(2, "not now"));
+    let before = lease_server.server.count(GRANT);
+    end_lease(lease_server, etcd, session).await;
+    until("several attempts to heal have failed", || {
+        lease_server.server.count(GRANT) > before + 2
     })
     .await;
 }
 
-/// Waits until it is healed; the keys that were taken.
-async fn taken(events: &mut (impl Stream<Item = SessionEvent> + Unpin)) -> Vec<bytes::Bytes> {
-    let healed = timeout(AT_MOST, async {
+/// Waits until the session is healed. Returns the keys that it lost to other owners.
+async fn wait_until_healed(
+    events: &mut (impl Stream<Item = SessionEvent> + Unpin),
+) -> Vec<bytes::Bytes> {
+    let healed = timeout(STEP_TIMEOUT, async {
         loop {
-            let event = events.next().await.expect("a session that is not lost");
+            let event = events.next().await.expect("the session is not lost");
             if let SessionEvent::Healed { taken, .. } = event {
                 return taken;
             }
         }
     });
-    healed.await.expect("it is not healed")
+    healed.await.expect("the session heals in time")
 }
 
 #[tokio::test]
-async fn a_key_that_goes_with_a_former_lease_while_it_is_taken_over_is_put_again() {
-    let (lessor, etcd, session) = session(&["a"]).await;
+async fn key_lost_during_takeover_is_put_again() {
+    let (lease_server, etcd, session) = session(&["a"]).await;
     let mut events = session.events();
     let former = session.lease().unwrap();
-    lessor.server.on(TXN, move |call| match call.nth {
-        0 => found(key_of(&call), former),
-        // Its lease has ended in between.
-        1 => succeeded(false),
-        _ => succeeded(true),
+    lease_server.server.on(TXN, move |call| match call.nth {
+        0 => key_exists(key_of(&call), former),
+        // The former lease has ended in the meantime.
+        1 => txn_reply(false),
+        _ => txn_reply(true),
     });
-    lose(&lessor, &etcd, &session).await;
-    assert!(taken(&mut events).await.is_empty());
-    assert_eq!(lessor.server.count(TXN), 3);
+    end_lease(&lease_server, &etcd, &session).await;
+    assert!(wait_until_healed(&mut events).await.is_empty());
+    assert_eq!(lease_server.server.count(TXN), 3);
 }
 
 #[tokio::test]
-async fn a_taken_key_is_told_though_the_attempt_that_found_it_failed() {
-    let (lessor, etcd, session) = session(&["a", "b"]).await;
+async fn taken_key_is_reported_after_failed_attempt() {
+    let (lease_server, etcd, session) = session(&["a", "b"]).await;
     let mut events = session.events();
-    let first = Arc::new(Mutex::new(None));
-    let seen = first.clone();
-    lessor.server.on(TXN, move |call| {
+    let first_key = Arc::new(Mutex::new(None));
+    let seen = first_key.clone();
+    lease_server.server.on(TXN, move |call| {
         let key = key_of(&call);
-        // Whichever comes first is somebody else's; the other one fails for once.
-        let first = seen.lock().unwrap().get_or_insert(key.clone()).clone();
-        if key == first {
-            found(key, 4711)
+        // The first key has another owner. The transaction of the second key fails once.
+        let first_key = seen.lock().unwrap().get_or_insert(key.clone()).clone();
+        if key == first_key {
+            key_exists(key, 4711)
         } else if call.nth == 1 {
             Reply::status(2, "not now")
         } else {
-            succeeded(true)
+            txn_reply(true)
         }
     });
-    lose(&lessor, &etcd, &session).await;
-    let first = || first.lock().unwrap().clone().unwrap();
-    assert_eq!(taken(&mut events).await, [first()]);
+    end_lease(&lease_server, &etcd, &session).await;
+    let taken = wait_until_healed(&mut events).await;
+    assert_eq!(taken, [first_key.lock().unwrap().clone().unwrap()]);
 }
 
 #[tokio::test]
-async fn a_key_that_could_not_be_deleted_is_still_the_sessions() {
-    let (lessor, _etcd, session) = session(&["a"]).await;
-    lessor.server.on(TXN, |call| match call.nth {
+async fn failed_delete_keeps_the_session_key() {
+    let (lease_server, _etcd, session) = session(&["a"]).await;
+    lease_server.server.on(TXN, |call| match call.nth {
         0 => Reply::status(2, "not now"),
-        _ => succeeded(true),
+        _ => txn_reply(true),
     });
     session.delete("a").await.unwrap_err();
     assert!(session.delete("a").await.unwrap());
-    assert!(!session.delete("a").await.unwrap(), "once");
+    assert!(
+        !session.delete("a").await.unwrap(),
+        "the key was deleted twice"
+    );
 }
 
 #[tokio::test]
-async fn healing_holds_up_nobody_for_longer_than_a_request_takes() {
-    let (lessor, etcd, session) = session_with(Duration::from_secs(1), &["a"]).await;
-    lose_for_ever(&lessor, &etcd, &session).await;
+async fn requests_during_healing_end_at_their_deadline() {
+    let (lease_server, etcd, session) = session_with(Duration::from_secs(1), &["a"]).await;
+    end_lease_and_block_healing(&lease_server, &etcd, &session).await;
     for failed in [
-        timeout(AT_MOST, session.put("b", "1"))
+        timeout(STEP_TIMEOUT, session.put("b", "1"))
             .await
             .map(|put| put.map(drop)),
-        timeout(AT_MOST, session.delete("a"))
+        timeout(STEP_TIMEOUT, session.delete("a"))
             .await
             .map(|deleted| deleted.map(drop)),
     ] {
-        let error = failed.expect("it hangs").unwrap_err();
+        let error = failed.expect("the request ends").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
         assert_eq!(error.outcome(), Outcome::NotSent);
     }
 }
 
 #[tokio::test]
-async fn a_session_that_is_healing_is_lost_with_its_client() {
-    let (lessor, etcd, session) = session(&["a"]).await;
+async fn client_shutdown_ends_a_healing_session() {
+    let (lease_server, etcd, session) = session(&["a"]).await;
     let mut events = session.events();
-    lose_for_ever(&lessor, &etcd, &session).await;
+    end_lease_and_block_healing(&lease_server, &etcd, &session).await;
     etcd.shutdown().await;
-    let lost = timeout(AT_MOST, session.lost()).await;
+    let lost = timeout(STEP_TIMEOUT, session.lost()).await;
     assert_eq!(lost, Ok(LeaseLost::Shutdown));
     let mut last = None;
     while let Ok(event) = timeout(Duration::ZERO, events.next()).await {
@@ -216,25 +223,33 @@ async fn a_session_that_is_healing_is_lost_with_its_client() {
 }
 
 #[tokio::test]
-async fn a_session_dropped_while_its_new_lease_is_granted_leaves_none() {
-    let (lessor, etcd, session) = session(&["a"]).await;
+async fn session_dropped_during_grant_leaves_no_lease() {
+    let (lease_server, etcd, session) = session(&["a"]).await;
     let mut events = session.events();
-    let arrives = Arc::new(Notify::new());
-    let (new, held_up) = (Arc::new(Mutex::new(0)), arrives.clone());
-    let noted = new.clone();
-    lessor.server.on(GRANT, move |call| {
-        let answer = granted(&call);
-        *noted.lock().unwrap() = answer.id;
-        held(answer, &held_up)
+    let release = Arc::new(Notify::new());
+    let (new_lease, released) = (Arc::new(Mutex::new(0)), release.clone());
+    let granted_lease = new_lease.clone();
+    lease_server.server.on(GRANT, move |call| {
+        let response = grant_response(&call);
+        *granted_lease.lock().unwrap() = response.id;
+        respond_when_notified(response, &released)
     });
-    let before = lessor.server.count(GRANT);
-    lose(&lessor, &etcd, &session).await;
-    until("a lease is granted", || lessor.server.count(GRANT) > before).await;
+    let before = lease_server.server.count(GRANT);
+    end_lease(&lease_server, &etcd, &session).await;
+    until("a lease is requested", || {
+        lease_server.server.count(GRANT) > before
+    })
+    .await;
     drop(session);
-    // They end with its actor, which is gone before the answer is there.
-    let ended = timeout(AT_MOST, async { while events.next().await.is_some() {} });
+    // The events end with the actor of the session, before the response arrives.
+    let ended = timeout(STEP_TIMEOUT, async {
+        while events.next().await.is_some() {}
+    });
     ended.await.unwrap();
-    arrives.notify_one();
-    let new = *new.lock().unwrap();
-    until("it is revoked", || lessor.revoked().contains(&new)).await;
+    release.notify_one();
+    let new_lease = *new_lease.lock().unwrap();
+    until("the new lease is revoked", || {
+        lease_server.revoked().contains(&new_lease)
+    })
+    .await;
 }

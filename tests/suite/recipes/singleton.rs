@@ -1,4 +1,4 @@
-//! An actor that runs on exactly one node, whatever happens to the others.
+//! Singletons: an actor that runs on one node at a time.
 
 use std::{
     sync::{
@@ -19,123 +19,140 @@ use actix_etcd::{
 use testbed::{Cluster, Fault};
 use tokio::time::timeout;
 
-use crate::{
-    actor::requests::ear,
-    support::wait::{until, until_async},
+use crate::support::{
+    message_recorder::record_messages,
+    wait::{until, until_async},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 const TTL: Duration = Duration::from_secs(3);
 
-type Lives = Arc<Mutex<Vec<(&'static str, Instant, Option<Instant>)>>>;
-
-/// Notes when it began and when it was gone.
-struct Only {
+#[derive(Debug)]
+struct ActorLife {
     node: &'static str,
-    lives: Lives,
-    number: usize,
-    token: i64,
-    dies_slowly: Option<Duration>,
+    started: Instant,
+    ended: Option<Instant>,
 }
 
-impl Actor for Only {
+type Lives = Arc<Mutex<Vec<ActorLife>>>;
+
+/// Records when it is started and when it is dropped.
+struct RecordedActor {
+    node: &'static str,
+    lives: Lives,
+    /// Index of its entry in `lives`.
+    index: usize,
+    token: i64,
+    /// Time it takes to stop.
+    stop_delay: Option<Duration>,
+}
+
+impl Actor for RecordedActor {
     type Context = Context<Self>;
 
     fn started(&mut self, _: &mut Self::Context) {
         let mut lives = self.lives.lock().unwrap();
-        self.number = lives.len();
-        lives.push((self.node, Instant::now(), None));
+        self.index = lives.len();
+        lives.push(ActorLife {
+            node: self.node,
+            started: Instant::now(),
+            ended: None,
+        });
     }
 
     fn stopping(&mut self, ctx: &mut Self::Context) -> Running {
-        let Some(last_words) = self.dies_slowly.take() else {
+        let Some(delay) = self.stop_delay.take() else {
             return Running::Stop;
         };
-        ctx.run_later(last_words, |_, ctx| ctx.stop());
+        ctx.run_later(delay, |_, ctx| ctx.stop());
         Running::Continue
     }
 }
 
-impl Drop for Only {
+impl Drop for RecordedActor {
     fn drop(&mut self) {
-        self.lives.lock().unwrap()[self.number].2 = Some(Instant::now());
+        self.lives.lock().unwrap()[self.index].ended = Some(Instant::now());
     }
 }
 
 #[derive(Message)]
 #[rtype(result = "i64")]
-struct Token;
+struct GetToken;
 
-impl Handler<Token> for Only {
+impl Handler<GetToken> for RecordedActor {
     type Result = i64;
 
-    fn handle(&mut self, _: Token, _: &mut Self::Context) -> i64 {
+    fn handle(&mut self, _: GetToken, _: &mut Self::Context) -> i64 {
         self.token
     }
 }
 
 #[derive(Message)]
 #[rtype(result = "()")]
-struct End;
+struct Stop;
 
-impl Handler<End> for Only {
+impl Handler<Stop> for RecordedActor {
     type Result = ();
 
-    fn handle(&mut self, _: End, ctx: &mut Self::Context) {
+    fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {
         ctx.stop();
     }
 }
 
-fn node(etcd: &Client, name: &'static str, lives: &Lives) -> Singleton<Only> {
+fn start_node(etcd: &Client, name: &'static str, lives: &Lives) -> Singleton<RecordedActor> {
     let lives = lives.clone();
-    let make = move |leadership: Ownership| Only {
+    let make = move |leadership: Ownership| RecordedActor {
         node: name,
         lives: lives.clone(),
-        number: 0,
+        index: 0,
         token: leadership.token(),
-        dies_slowly: Some(SECOND / 5),
+        stop_delay: Some(SECOND / 5),
     };
     let singleton = etcd.singleton("only").value(name).ttl(TTL);
     singleton.start(make).unwrap()
 }
 
-/// Who lived, in order; fails where two did at once.
-fn one_at_a_time(lives: &Lives) -> Vec<&'static str> {
+/// Returns the nodes on which the actor ran, in order. Fails if two actors were alive at the same time.
+fn nodes_in_order(lives: &Lives) -> Vec<&'static str> {
     let lives = lives.lock().unwrap();
     for pair in lives.windows(2) {
-        let ended = pair[0].2.expect("the one before has ended");
-        assert!(ended <= pair[1].1, "two were alive at once: {lives:?}");
+        let ended = pair[0].ended.expect("the earlier actor has ended");
+        assert!(
+            ended <= pair[1].started,
+            "two actors were alive at the same time: {lives:?}"
+        );
     }
-    lives.iter().map(|life| life.0).collect()
+    lives.iter().map(|life| life.node).collect()
 }
 
 #[actix::test]
-async fn an_actor_runs_on_one_node_and_moves_when_that_is_stopped() {
+async fn singleton_moves_when_its_node_stops() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let lives = Lives::default();
-    let a = node(&etcd, "a", &lives);
+    let a = start_node(&etcd, "a", &lives);
     let addr = a.running().await.unwrap();
-    let b = node(&etcd, "b", &lives);
-    until_async("both are candidates", async || {
+    let b = start_node(&etcd, "b", &lives);
+    until_async("both nodes are candidates", async || {
         etcd.get("only/").prefix().await.unwrap().count == 2
     })
     .await;
     assert!(b.addr().is_none());
     let leader = etcd.leader("only").await.unwrap().unwrap();
     assert_eq!(leader.value, "a");
-    assert_eq!(addr.send(Token).await.unwrap(), leader.token);
+    assert_eq!(addr.send(GetToken).await.unwrap(), leader.token);
     a.stop().await;
     assert!(!addr.connected());
     let addr = b.running().await.unwrap();
-    assert!(addr.send(Token).await.unwrap() > leader.token);
-    // Dropped is stopped, too.
+    assert!(addr.send(GetToken).await.unwrap() > leader.token);
+    // Dropping a node stops its actor, too.
     drop(b);
-    until("the second has ended", || {
-        lives.lock().unwrap().iter().all(|life| life.2.is_some())
+    until("the second actor has ended", || {
+        let lives = lives.lock().unwrap();
+        lives.iter().all(|life| life.ended.is_some())
     })
     .await;
-    assert_eq!(one_at_a_time(&lives), ["a", "b"]);
+    assert_eq!(nodes_in_order(&lives), ["a", "b"]);
     until_async("no candidate is left", async || {
         etcd.get("only/").prefix().await.unwrap().count == 0
     })
@@ -143,56 +160,56 @@ async fn an_actor_runs_on_one_node_and_moves_when_that_is_stopped() {
 }
 
 #[actix::test]
-async fn a_node_that_is_cut_off_has_ended_its_actor_before_another_starts_it() {
+async fn cut_off_node_ends_actor_before_takeover() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
     let lives = Lives::default();
-    let a = node(&etcd, "a", &lives);
+    let a = start_node(&etcd, "a", &lives);
     a.running().await.unwrap();
-    let b = node(&direct, "b", &lives);
+    let b = start_node(&direct, "b", &lives);
     cluster.member(0).client_link().set(Fault::Freeze);
     timeout(20 * SECOND, b.running()).await.unwrap().unwrap();
     assert!(a.addr().is_none());
-    assert_eq!(one_at_a_time(&lives), ["a", "b"]);
+    assert_eq!(nodes_in_order(&lives), ["a", "b"]);
     cluster.heal();
-    // Back again, it is a candidate like any other.
-    until_async("both are candidates", async || {
+    // The node becomes a candidate again when it is reconnected.
+    until_async("both nodes are candidates", async || {
         direct.get("only/").prefix().await.unwrap().count == 2
     })
     .await;
     b.stop().await;
     timeout(20 * SECOND, a.running()).await.unwrap().unwrap();
-    assert_eq!(one_at_a_time(&lives), ["a", "b", "a"]);
+    assert_eq!(nodes_in_order(&lives), ["a", "b", "a"]);
     a.stop().await;
 }
 
 #[actix::test]
-async fn an_actor_that_ends_by_itself_is_made_again() {
+async fn stopped_actor_is_started_again() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let lives = Lives::default();
-    let a = node(&etcd, "a", &lives);
+    let a = start_node(&etcd, "a", &lives);
     let first = a.running().await.unwrap();
-    first.send(End).await.unwrap();
+    first.send(Stop).await.unwrap();
     a.not_running().await;
     a.running().await.unwrap();
-    assert_eq!(one_at_a_time(&lives), ["a", "a"]);
+    assert_eq!(nodes_in_order(&lives), ["a", "a"]);
     a.stop().await;
 }
 
-/// Ends when the test lets it.
-struct Reluctant {
-    may_end: Arc<AtomicBool>,
-    /// Has one owner more while it lives.
+/// Stops only when the test allows it.
+struct BlockedStop {
+    may_stop: Arc<AtomicBool>,
+    /// Its reference count shows whether the actor is alive.
     _alive: Arc<()>,
 }
 
-impl Actor for Reluctant {
+impl Actor for BlockedStop {
     type Context = Context<Self>;
 
     fn stopping(&mut self, ctx: &mut Self::Context) -> Running {
-        if self.may_end.load(Ordering::SeqCst) {
+        if self.may_stop.load(Ordering::SeqCst) {
             return Running::Stop;
         }
         ctx.run_later(SECOND / 100, |_, ctx| ctx.stop());
@@ -201,55 +218,55 @@ impl Actor for Reluctant {
 }
 
 #[actix::test]
-async fn it_is_not_here_any_more_only_when_it_has_ended() {
+async fn singleton_runs_here_until_actor_is_dropped() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    let (may_end, alive) = (Arc::<AtomicBool>::default(), Arc::new(()));
-    let (gate, owner) = (may_end.clone(), alive.clone());
-    let make = move |_| Reluctant {
-        may_end: gate.clone(),
-        _alive: owner.clone(),
+    let (may_stop, alive) = (Arc::<AtomicBool>::default(), Arc::new(()));
+    let (actor_may_stop, actor_alive) = (may_stop.clone(), alive.clone());
+    let make = move |_| BlockedStop {
+        may_stop: actor_may_stop.clone(),
+        _alive: actor_alive.clone(),
     };
     let singleton = etcd.singleton("only").ttl(TTL).start(make).unwrap();
     singleton.running().await.unwrap();
-    let (heard, recipient) = ear::<SingletonEvent<Reluctant>>();
-    let _told = singleton.deliver_to(recipient);
-    until("it runs here", || {
-        matches!(heard.lock().unwrap()[..], [SingletonEvent::RunsHere(_)])
+    let (events, recipient) = record_messages::<SingletonEvent<BlockedStop>>();
+    let _subscription = singleton.deliver_to(recipient);
+    until("the singleton runs here", || {
+        matches!(events.lock().unwrap()[..], [SingletonEvent::RunsHere(_)])
     })
     .await;
-    let owners = Arc::strong_count(&alive);
+    let references = Arc::strong_count(&alive);
     cluster.member(0).client_link().set(Fault::Freeze);
-    until("it is told to stop", || singleton.addr().is_none()).await;
+    until("the actor is stopping", || singleton.addr().is_none()).await;
     let not_running = timeout(SECOND / 2, singleton.not_running()).await;
-    assert!(not_running.is_err(), "it is still here");
-    assert_eq!(heard.lock().unwrap().len(), 1);
-    may_end.store(true, Ordering::SeqCst);
+    assert!(not_running.is_err(), "the actor has not stopped yet");
+    assert_eq!(events.lock().unwrap().len(), 1);
+    may_stop.store(true, Ordering::SeqCst);
     singleton.not_running().await;
-    assert_eq!(Arc::strong_count(&alive), owners - 1);
-    until("that is told", || {
-        matches!(heard.lock().unwrap()[1..], [SingletonEvent::RunsElsewhere])
+    assert_eq!(Arc::strong_count(&alive), references - 1);
+    until("the end is received", || {
+        matches!(events.lock().unwrap()[1..], [SingletonEvent::RunsElsewhere])
     })
     .await;
 }
 
 #[actix::test]
-async fn a_factory_that_panics_costs_the_leadership_and_no_more() {
+async fn panicking_factory_is_retried_with_new_leadership() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let lives = Lives::default();
-    let noted = lives.clone();
+    let actor_lives = lives.clone();
     let mut tokens = Vec::new();
     let make = move |leadership: Ownership| {
         tokens.push(leadership.token());
-        assert!(tokens.len() > 2, "it can't be made yet");
+        assert!(tokens.len() > 2, "the factory fails twice");
         assert!(tokens.is_sorted_by(|a, b| a < b));
-        Only {
+        RecordedActor {
             node: "a",
-            lives: noted.clone(),
-            number: 0,
+            lives: actor_lives.clone(),
+            index: 0,
             token: leadership.token(),
-            dies_slowly: None,
+            stop_delay: None,
         }
     };
     let singleton = etcd.singleton("only").ttl(TTL).start(make).unwrap();
@@ -261,9 +278,11 @@ async fn a_factory_that_panics_costs_the_leadership_and_no_more() {
 }
 
 #[tokio::test]
-async fn a_singleton_needs_an_arbiter() {
+async fn singleton_requires_an_arbiter() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    let made = etcd.singleton("only").start(|_| -> Only { unreachable!() });
-    assert_eq!(made.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let started = etcd
+        .singleton("only")
+        .start(|_| -> RecordedActor { unreachable!() });
+    assert_eq!(started.unwrap_err().kind(), ErrorKind::InvalidArgument);
 }

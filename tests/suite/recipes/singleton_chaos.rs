@@ -1,7 +1,7 @@
-//! An actor that runs on one node only while members and links fail at random: by a counter that only it writes, and
-//! by the clock.
+//! A singleton while members and links fail at random. A counter that only the singleton writes, and the times of its
+//! work, show whether two of its actors were ever alive at the same time.
 //!
-//! `CHAOS_SECS` and `CHAOS_SEED` say how long and from which seed; the seed is printed.
+//! `CHAOS_SECS` sets the duration, `CHAOS_SEED` the seed, which the test prints.
 
 use std::time::Duration;
 
@@ -15,31 +15,33 @@ use actix_etcd::{
 use testbed::{Chaos, ChaosKind, Cluster};
 
 use crate::support::{
-    exclusion_counter::{Shared, Working, count_up, counted, moves_when_cut_off},
-    node_links::{OwnLinks, cut_at_random},
+    exclusion_counter::{
+        SharedRecord, WorkPeriod, cut_off_working_node, increment_counter, read_counter,
+    },
+    node_links::{NodeLinks, cut_links_randomly},
     wait::until,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 const TTL: Duration = Duration::from_secs(3);
 
-/// Counts up for as long as it lives, and takes its time to end.
-struct Counting {
+/// Increments the counter while it is alive, and stops with a delay.
+struct CountingActor {
     etcd: Client,
     leadership: Ownership,
-    record: Shared,
-    _working: Working,
-    last_words: Option<Duration>,
+    record: SharedRecord,
+    _work_period: WorkPeriod,
+    stop_delay: Option<Duration>,
 }
 
-impl Actor for Counting {
+impl Actor for CountingActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
         let (etcd, held) = (self.etcd.clone(), self.leadership.clone());
         let record = self.record.clone();
         let work = async move {
-            while count_up(&etcd, &held, &record).await {
+            while increment_counter(&etcd, &held, &record).await {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
@@ -47,54 +49,54 @@ impl Actor for Counting {
     }
 
     fn stopping(&mut self, ctx: &mut Self::Context) -> Running {
-        let Some(last_words) = self.last_words.take() else {
+        let Some(delay) = self.stop_delay.take() else {
             return Running::Stop;
         };
-        ctx.run_later(last_words, |_, ctx| ctx.stop());
+        ctx.run_later(delay, |_, ctx| ctx.stop());
         Running::Continue
     }
 }
 
-fn node(who: usize, etcd: &Client, record: &Shared) -> Singleton<Counting> {
+fn start_node(node: usize, etcd: &Client, record: &SharedRecord) -> Singleton<CountingActor> {
     let (client, record) = (etcd.clone(), record.clone());
-    let make = move |leadership| Counting {
+    let make = move |leadership| CountingActor {
         etcd: client.clone(),
         leadership,
         record: record.clone(),
-        _working: Working::start(who, &record),
-        last_words: Some(SECOND / 5),
+        _work_period: WorkPeriod::start(node, &record),
+        stop_delay: Some(SECOND / 5),
     };
     etcd.singleton("only").ttl(TTL).start(make).unwrap()
 }
 
 #[actix::test]
-async fn never_are_two_alive_while_members_and_links_fail_at_random() {
+async fn singleton_never_overlaps_during_random_faults() {
     let cluster = Cluster::start(3).await;
-    let record = Shared::default();
-    let links: Vec<_> = (0..3).map(|_| OwnLinks::to(&cluster)).collect();
-    let mut nodes = Vec::new();
-    for (who, own) in links.iter().enumerate() {
-        let etcd = Client::connect(own.endpoints()).await.unwrap();
-        nodes.push(node(who, &etcd, &record));
+    let record = SharedRecord::default();
+    let links: Vec<_> = (0..3).map(|_| NodeLinks::to(&cluster)).collect();
+    let mut singletons = Vec::new();
+    for (node, links) in links.iter().enumerate() {
+        let etcd = Client::connect(links.endpoints()).await.unwrap();
+        singletons.push(start_node(node, &etcd, &record));
     }
-    // All members at once, for longer than a lease. And one node at a time, while the others reach whoever is left.
-    let chaos = Chaos::from_env("singleton").bad_at_once(3);
-    let chaos = chaos.lasts(SECOND / 5, 5 * SECOND);
+    // Up to all members fail at once, for longer than a lease. In addition, one node at a time is cut off.
+    let chaos = Chaos::from_env("singleton").max_faulty_members(3);
+    let chaos = chaos.fault_duration(SECOND / 5, 5 * SECOND);
     let (faults, cuts) = tokio::join!(
         chaos.run(&cluster, &ChaosKind::ALL),
-        cut_at_random(&links, chaos.seed(), chaos.length(), TTL),
+        cut_links_randomly(&links, chaos.seed(), chaos.duration(), TTL),
     );
     println!("{} faults, {cuts} cuts", faults.len());
     let before = record.lock().unwrap().writes.len();
-    until("it works somewhere after the faults", || {
+    until("the singleton works after the faults", || {
         record.lock().unwrap().writes.len() > before
     })
     .await;
-    moves_when_cut_off(&record, &links).await;
-    for node in nodes {
-        node.stop().await;
+    cut_off_working_node(&record, &links).await;
+    for singleton in singletons {
+        singleton.stop().await;
     }
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    let counted = counted(&etcd).await.unwrap();
-    record.lock().unwrap().check(counted);
+    let counter = read_counter(&etcd).await.unwrap();
+    record.lock().unwrap().check(counter);
 }

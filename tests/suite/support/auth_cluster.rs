@@ -1,47 +1,46 @@
-//! Clusters with users, and what scripted members say of tokens: the scene of every test of authentication.
+//! Clusters with authentication enabled, clients with credentials, and scripted replies about tokens.
 
 use actix_etcd::{Client, Error, proto};
 use testbed::{Cluster, ClusterBuilder, Reply, ScriptedServer, Tokens};
 use tokio::task::JoinHandle;
 
 pub const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
-pub const PUT: &str = "/etcdserverpb.KV/Put";
 
-/// Starts a cluster on which authentication is on: `root`, whose password is `secret`.
-pub async fn secured(builder: ClusterBuilder) -> Cluster {
+/// Starts a cluster and enables authentication for user `root` with password `secret`.
+pub async fn start_with_auth(builder: ClusterBuilder) -> Cluster {
     let cluster = builder.start().await;
     cluster.enable_auth("root", "secret").await;
     cluster
 }
 
-/// One member, with tokens of this kind.
-pub async fn with_tokens(tokens: Tokens) -> Cluster {
-    secured(Cluster::builder().tokens(tokens)).await
+/// Starts one member with authentication enabled and tokens of this kind.
+pub async fn start_with_tokens(tokens: Tokens) -> Cluster {
+    start_with_auth(Cluster::builder().tokens(tokens)).await
 }
 
-/// A client that is this user.
-pub async fn user(cluster: &Cluster, name: &str, password: &str) -> Client {
+/// ConnectionMode to a cluster as this user.
+pub async fn connect_as(cluster: &Cluster, name: &str, password: &str) -> Client {
     let builder = Client::builder(cluster.endpoints()).credentials(name, password);
     builder.connect().await.unwrap()
 }
 
-pub async fn root(cluster: &Cluster) -> Client {
-    user(cluster, "root", "secret").await
+pub async fn connect_as_root(cluster: &Cluster) -> Client {
+    connect_as(cluster, "root", "secret").await
 }
 
-/// A client that is Ann, of a scripted member.
-pub async fn ann(server: &ScriptedServer) -> Client {
+/// ConnectionMode to a scripted server as user `ann`.
+pub async fn connect_as_ann(server: &ScriptedServer) -> Client {
     let builder = Client::builder([server.endpoint()]).credentials("ann", "word");
     builder.connect().await.unwrap()
 }
 
-/// How many logins the members have seen, those of the testbed among them.
-pub async fn logins(cluster: &Cluster) -> u64 {
-    handled(cluster, r#"grpc_method="Authenticate",grpc_code="OK""#).await
+/// Returns the number of successful logins at all members, including those of the testbed.
+pub async fn login_count(cluster: &Cluster) -> u64 {
+    handled_count(cluster, r#"grpc_method="Authenticate",grpc_code="OK""#).await
 }
 
-/// How many requests the members have answered that have these labels.
-pub async fn handled(cluster: &Cluster, labels: &str) -> u64 {
+/// Returns the number of requests with these metric labels that all members have handled.
+pub async fn handled_count(cluster: &Cluster, labels: &str) -> u64 {
     let mut sum = 0.0;
     for member in cluster.members() {
         let name = format!("grpc_server_handled_total{{{labels}}}");
@@ -56,8 +55,8 @@ pub async fn handled(cluster: &Cluster, labels: &str) -> u64 {
     count
 }
 
-/// Puts that many keys at once, each on a task of its own.
-pub fn puts(etcd: &Client, count: usize) -> Vec<JoinHandle<Result<(), Error>>> {
+/// Spawns this many tasks that put one key each.
+pub fn spawn_puts(etcd: &Client, count: usize) -> Vec<JoinHandle<Result<(), Error>>> {
     (0..count)
         .map(|n| {
             let etcd = etcd.clone();
@@ -66,32 +65,26 @@ pub fn puts(etcd: &Client, count: usize) -> Vec<JoinHandle<Result<(), Error>>> {
         .collect()
 }
 
-pub async fn all_succeed(puts: Vec<JoinHandle<Result<(), Error>>>) {
+pub async fn assert_all_succeed(puts: Vec<JoinHandle<Result<(), Error>>>) {
     for put in puts {
         put.await.unwrap().unwrap();
     }
 }
 
-/// The answer to a login.
-pub fn token(token: &str) -> Reply {
+/// Reply to a successful login.
+pub fn login_reply(token: &str) -> Reply {
     Reply::message(&proto::AuthenticateResponse {
         header: Some(proto::ResponseHeader::default()),
         token: token.to_owned(),
     })
 }
 
-/// The answer to a put.
-pub fn written() -> Reply {
-    Reply::message(&proto::PutResponse {
-        header: Some(proto::ResponseHeader::default()),
-        prev_kv: None,
-    })
-}
-
-pub fn no_user() -> Reply {
+/// Reply to a request without a token.
+pub fn missing_token_reply() -> Reply {
     Reply::status(3, "etcdserver: user name is empty")
 }
 
-pub fn token_refused() -> Reply {
+/// Reply to a request with an expired or unknown token.
+pub fn invalid_token_reply() -> Reply {
     Reply::status(16, "etcdserver: invalid auth token")
 }

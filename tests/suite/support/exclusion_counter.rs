@@ -1,5 +1,5 @@
-//! A counter in etcd that only one at a time may count up, and the record of who did: what mutual exclusion is judged
-//! by. The counter shows what reached the store, the intervals who worked at the same time.
+//! Checks mutual exclusion with a counter in etcd that only the current holder may increment, and a record of all
+//! holders. The counter shows which writes were applied, the record shows which holders worked at the same time.
 
 use std::{
     sync::{Arc, Mutex},
@@ -9,143 +9,147 @@ use std::{
 use actix_etcd::{Client, Outcome, kv::put, recipes::mutex::Ownership};
 use testbed::Fault;
 
-use crate::support::{node_links::OwnLinks, wait::until};
+use crate::support::{node_links::NodeLinks, wait::until};
 
-pub type Shared = Arc<Mutex<Record>>;
+pub type SharedRecord = Arc<Mutex<ExclusionRecord>>;
 
-/// What all holders did.
 #[derive(Default)]
-pub struct Record {
-    /// From when to when somebody worked.
-    intervals: Vec<(Instant, Instant)>,
-    /// Who does now.
-    at_work: Vec<usize>,
-    /// How often somebody lost what it held, or could have held.
+pub struct ExclusionRecord {
+    /// Start and end of each period in which a node worked.
+    work_periods: Vec<(Instant, Instant)>,
+    /// Numbers of the nodes that work now.
+    working_nodes: Vec<usize>,
+    /// Number of locks that were lost, or could not be acquired.
     pub losses: usize,
-    /// The revision and the token of each write that was done.
+    /// Revision and fencing token of each applied write.
     pub writes: Vec<(i64, i64)>,
-    unknown: usize,
+    /// Number of writes with an unknown outcome.
+    unknown_writes: usize,
 }
 
-impl Record {
-    /// Who works now, of those with a number.
-    pub fn at_work(&self) -> Option<usize> {
-        self.at_work.last().copied()
+impl ExclusionRecord {
+    /// Returns the number of the node that works now.
+    pub fn working_node(&self) -> Option<usize> {
+        self.working_nodes.last().copied()
     }
 
-    /// Fails where two worked at once, somebody wrote with an old token, or a count was lost.
-    pub fn check(&mut self, counted: usize) {
+    /// Fails if two nodes worked at the same time, a node wrote with an old fencing token, or an increment was lost.
+    pub fn check(&mut self, counter: usize) {
         println!(
-            "{} holders, {} losses, {} writes, {} unknown, counted {counted}",
-            self.intervals.len(),
+            "{} work periods, {} losses, {} writes, {} unknown, counter {counter}",
+            self.work_periods.len(),
             self.losses,
             self.writes.len(),
-            self.unknown,
+            self.unknown_writes,
         );
-        self.intervals.sort();
-        for pair in self.intervals.windows(2) {
+        self.work_periods.sort();
+        for pair in self.work_periods.windows(2) {
             let overlap = pair[0].1.saturating_duration_since(pair[1].0);
-            assert!(overlap.is_zero(), "two worked at once for {overlap:?}");
+            assert!(
+                overlap.is_zero(),
+                "two nodes worked at the same time for {overlap:?}"
+            );
         }
         self.writes.sort_unstable();
         let in_order = self.writes.is_sorted_by_key(|write| write.1);
-        assert!(in_order, "a stale holder wrote");
-        let (least, most) = (self.writes.len(), self.writes.len() + self.unknown);
+        assert!(in_order, "a holder wrote after the next one");
+        let (least, most) = (self.writes.len(), self.writes.len() + self.unknown_writes);
         assert!(
-            (least..=most).contains(&counted),
-            "{counted} of {least}..={most}"
+            (least..=most).contains(&counter),
+            "the counter is {counter}, expected {least}..={most}"
         );
     }
 }
 
-/// Notes the end of the work, however it ends.
-pub struct Working {
-    who: usize,
-    since: Instant,
-    record: Shared,
+/// Records one period of work, which ends when this value is dropped.
+pub struct WorkPeriod {
+    node: usize,
+    start: Instant,
+    record: SharedRecord,
 }
 
-impl Working {
-    pub fn start(who: usize, record: &Shared) -> Self {
-        record.lock().unwrap().at_work.push(who);
+impl WorkPeriod {
+    pub fn start(node: usize, record: &SharedRecord) -> Self {
+        record.lock().unwrap().working_nodes.push(node);
         Self {
-            who,
-            since: Instant::now(),
+            node,
+            start: Instant::now(),
             record: record.clone(),
         }
     }
 }
 
-impl Drop for Working {
+impl Drop for WorkPeriod {
     fn drop(&mut self) {
-        let interval = (self.since, Instant::now());
+        let period = (self.start, Instant::now());
         let mut record = self.record.lock().unwrap();
-        record.intervals.push(interval);
-        record.at_work.retain(|who| *who != self.who);
+        record.work_periods.push(period);
+        record.working_nodes.retain(|node| *node != self.node);
     }
 }
 
-/// Cuts whoever works off until somebody else does: the others reach etcd, and it does not.
-pub async fn moves_when_cut_off(record: &Shared, links: &[OwnLinks]) {
-    until("somebody works", || {
-        record.lock().unwrap().at_work().is_some()
+/// Cuts off the working node, and only that one, until another node works.
+pub async fn cut_off_working_node(record: &SharedRecord, links: &[NodeLinks]) {
+    until("a node works", || {
+        record.lock().unwrap().working_node().is_some()
     })
     .await;
-    let alone = record.lock().unwrap().at_work().unwrap();
-    links[alone].set(Fault::Freeze);
-    until("somebody else works", || {
-        let at_work = record.lock().unwrap().at_work();
-        at_work.is_some_and(|who| who != alone)
+    let cut_off = record.lock().unwrap().working_node().unwrap();
+    links[cut_off].set(Fault::Freeze);
+    until("another node works", || {
+        let working = record.lock().unwrap().working_node();
+        working.is_some_and(|node| node != cut_off)
     })
     .await;
-    links[alone].set(Fault::None);
+    links[cut_off].set(Fault::None);
 }
 
-/// A write that may have been done without an answer: it failed, or the work was cancelled under way.
-struct Writing {
-    may_arrive: bool,
-    record: Shared,
+/// Records a write with an unknown outcome, including a write that was cancelled in flight.
+struct WriteInFlight {
+    outcome_unknown: bool,
+    record: SharedRecord,
 }
 
-impl Drop for Writing {
+impl Drop for WriteInFlight {
     fn drop(&mut self) {
-        self.record.lock().unwrap().unknown += usize::from(self.may_arrive);
+        self.record.lock().unwrap().unknown_writes += usize::from(self.outcome_unknown);
     }
 }
 
-/// What the counter says.
-pub async fn counted(etcd: &Client) -> actix_etcd::Result<usize> {
+pub async fn read_counter(etcd: &Client) -> actix_etcd::Result<usize> {
     let found = etcd.get("counter").await?;
     let value = found.first().map(|kv| kv.value.clone());
     Ok(value.map_or(0, |value| String::from_utf8_lossy(&value).parse().unwrap()))
 }
 
-/// Counts up, by a read and a write that lose counts if two do it at once. Tells whether the work may go on: where a
-/// write may arrive later, it must not be lost under the next count, so whoever did it ends, and what is held with it.
-pub async fn count_up(etcd: &Client, held: &Ownership, record: &Shared) -> bool {
-    // An outage is no reason to stop working: only the loss of what is held is.
+/// Increments the counter by a read and a write, which loses increments if two nodes do so at the same time.
+///
+/// Returns whether the holder may go on. It may not after a write with an unknown outcome, which would undo the next
+/// increment if it were applied later. Once the holder has released its key, etcd no longer applies that write.
+pub async fn increment_counter(etcd: &Client, held: &Ownership, record: &SharedRecord) -> bool {
+    // Only the loss of the lock ends the work, not an outage.
     let before = loop {
-        match counted(etcd).await {
+        match read_counter(etcd).await {
             Ok(before) => break before,
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     };
     let write = put("counter", (before + 1).to_string());
-    let mut writing = Writing {
-        may_arrive: true,
+    let mut in_flight = WriteInFlight {
+        outcome_unknown: true,
         record: record.clone(),
     };
     match held.txn().then([write]).await {
-        Ok(done) => {
-            writing.may_arrive = false;
-            if done.succeeded {
-                let write = (done.header.revision, held.token());
+        Ok(response) => {
+            in_flight.outcome_unknown = false;
+            if response.succeeded {
+                let write = (response.header.revision, held.token());
                 record.lock().unwrap().writes.push(write);
             }
-            done.succeeded
+            response.succeeded
         }
         Err(error) => {
-            writing.may_arrive = error.outcome() == Outcome::Unknown;
+            in_flight.outcome_unknown = error.outcome() == Outcome::Unknown;
             false
         }
     }

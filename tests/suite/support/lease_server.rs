@@ -1,4 +1,4 @@
-//! A scripted server that grants leases, counts keepalives, and swallows or refuses them on demand.
+//! A scripted server that grants leases, counts keepalives, and ignores or refuses them on demand.
 
 use std::{
     collections::HashMap,
@@ -9,9 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use actix_etcd::proto::{
-    LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
-    LeaseRevokeRequest, LeaseRevokeResponse,
+use actix_etcd::{
+    Client,
+    proto::{
+        LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
+        LeaseRevokeRequest, LeaseRevokeResponse,
+    },
 };
 use prost::Message;
 use testbed::{Call, Greeting, Reply, STATUS, ScriptedServer, StatusResponse};
@@ -20,44 +23,50 @@ use tokio::sync::Notify;
 pub const GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
 pub const REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
 pub const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
-/// What it answers to a keepalive unless told otherwise.
+/// TTL in keepalive responses unless a test sets another response.
 pub const TTL: Duration = Duration::from_secs(2);
 
-/// What comes of a keepalive.
+/// The response to the keepalives of a lease.
 #[derive(Clone, Copy)]
-pub enum Answer {
+pub enum KeepaliveResponse {
     Ttl(i64),
-    Nothing,
-    Refusal,
+    None,
+    PermissionDenied,
 }
 
-/// The server and what it knows.
-pub struct Lessor {
+pub struct LeaseServer {
     pub server: ScriptedServer,
-    book: Book,
+    keepalives: Keepalives,
 }
 
-/// The keepalives it received, and what it answers.
+/// The keepalives that were received, and the responses to them.
 #[derive(Clone, Default)]
-struct Book {
-    keepalives: Arc<Mutex<Vec<(i64, Instant)>>>,
-    open: Arc<AtomicUsize>,
-    answers: Arc<Mutex<HashMap<i64, Answer>>>,
+struct Keepalives {
+    received: Arc<Mutex<Vec<(i64, Instant)>>>,
+    open_streams: Arc<AtomicUsize>,
+    responses: Arc<Mutex<HashMap<i64, KeepaliveResponse>>>,
 }
 
-impl Lessor {
-    /// A server that grants what is asked for and renews it.
+impl LeaseServer {
+    /// Starts a server that grants every lease and renews it.
     pub async fn start() -> Self {
-        let (server, book) = (ScriptedServer::start().await, Book::default());
-        server.on(GRANT, |call| Reply::message(&granted(&call)));
+        let (server, keepalives) = (ScriptedServer::start().await, Keepalives::default());
+        server.on(GRANT, |call| Reply::message(&grant_response(&call)));
         server.on(REVOKE, |_| Reply::message(&LeaseRevokeResponse::default()));
-        let lessor = Self { server, book };
-        lessor.on_keepalive_stream(|_, serve| serve);
-        lessor
+        let lease_server = Self { server, keepalives };
+        lease_server.on_keepalive_stream(|_, served| served);
+        lease_server
     }
 
-    /// Two members of one cluster; the first one leads.
-    pub async fn pair() -> (Self, Self) {
+    /// Starts a server and connects a client to it.
+    pub async fn start_with_client() -> (Self, Client) {
+        let lease_server = Self::start().await;
+        let etcd = Client::connect([lease_server.server.endpoint()]).await;
+        (lease_server, etcd.unwrap())
+    }
+
+    /// Starts two members of one cluster: the leader and a follower.
+    pub async fn start_pair() -> (Self, Self) {
         let (leader, follower) = (Self::start().await, Self::start().await);
         follower.server.on(STATUS, |_| {
             let mut status = StatusResponse::healthy();
@@ -69,97 +78,101 @@ impl Lessor {
         (leader, follower)
     }
 
-    /// Decides about keepalive streams by their calls; the second is the stream as it should be.
+    /// Sets the script for keepalive streams. Its second argument is the normal reply, which it may return.
     pub fn on_keepalive_stream(
         &self,
         script: impl Fn(&Call, Reply) -> Reply + Send + Sync + 'static,
     ) {
-        let book = self.book.clone();
+        let keepalives = self.keepalives.clone();
         self.server
-            .on(KEEP_ALIVE, move |call| script(&call, book.serve()));
+            .on(KEEP_ALIVE, move |call| script(&call, keepalives.serve()));
     }
 
-    /// Ends its connections, and takes no new ones.
-    pub fn go_away(&self) {
+    /// Closes all connections and refuses new ones.
+    pub fn go_offline(&self) {
         self.server.set_greeting(Greeting::Close);
         self.server.close_connections();
     }
 
-    pub fn come_back(&self) {
+    /// Accepts connections again.
+    pub fn go_online(&self) {
         self.server.set_greeting(Greeting::Http2);
     }
 
-    pub fn answer(&self, lease: i64, answer: Answer) {
-        self.book.answers.lock().unwrap().insert(lease, answer);
+    /// Sets the response to the keepalives of this lease.
+    pub fn set_response(&self, lease: i64, response: KeepaliveResponse) {
+        let mut responses = self.keepalives.responses.lock().unwrap();
+        responses.insert(lease, response);
     }
 
-    pub fn count(&self, lease: i64) -> usize {
-        self.times(lease).len()
+    /// Returns how many keepalives of this lease have arrived.
+    pub fn keepalive_count(&self, lease: i64) -> usize {
+        self.keepalive_times(lease).len()
     }
 
-    /// Keepalive streams that are open now.
-    pub fn streams(&self) -> usize {
-        self.book.open.load(Ordering::SeqCst)
+    /// Returns the number of keepalive streams that are open now.
+    pub fn open_streams(&self) -> usize {
+        self.keepalives.open_streams.load(Ordering::SeqCst)
     }
 
-    /// The leases it was asked to revoke.
+    /// Returns the leases that clients have revoked.
     pub fn revoked(&self) -> Vec<i64> {
         let calls = self.server.calls(REVOKE).into_iter();
         let ids = calls.map(|call| LeaseRevokeRequest::decode(call.body).unwrap().id);
         ids.collect()
     }
 
-    /// When keepalives of a lease arrived.
-    pub fn times(&self, lease: i64) -> Vec<Instant> {
-        let keepalives = self.book.keepalives.lock().unwrap();
-        let meant = keepalives.iter().filter(|(id, _)| *id == lease);
-        meant.map(|(_, at)| *at).collect()
+    /// Returns the arrival times of the keepalives of this lease.
+    pub fn keepalive_times(&self, lease: i64) -> Vec<Instant> {
+        let received = self.keepalives.received.lock().unwrap();
+        let of_lease = received.iter().filter(|(id, _)| *id == lease);
+        of_lease.map(|(_, at)| *at).collect()
     }
 }
 
-/// What grants what is asked for.
-pub fn granted(call: &Call) -> LeaseGrantResponse {
-    let asked = LeaseGrantRequest::decode(call.body.clone()).unwrap();
+/// Returns the response that grants the requested lease.
+pub fn grant_response(call: &Call) -> LeaseGrantResponse {
+    let request = LeaseGrantRequest::decode(call.body.clone()).unwrap();
     LeaseGrantResponse {
-        id: asked.id,
-        ttl: asked.ttl,
+        id: request.id,
+        ttl: request.ttl,
         ..Default::default()
     }
 }
 
-/// An answer, once it is let go.
-pub fn held<M: Message + 'static>(answer: M, go: &Arc<Notify>) -> Reply {
-    let go = go.clone();
+/// Sends the response once `release` is notified.
+pub fn respond_when_notified<M: Message + 'static>(response: M, release: &Arc<Notify>) -> Reply {
+    let release = release.clone();
     Reply::streaming(async move |mut sender, _| {
-        go.notified().await;
-        let _ = sender.send(&answer).await;
+        release.notified().await;
+        let _ = sender.send(&response).await;
     })
 }
 
-impl Book {
+impl Keepalives {
     fn serve(&self) -> Reply {
-        let book = self.clone();
+        let keepalives = self.clone();
         Reply::streaming(async move |mut sender, mut receiver| {
-            let _open = Open::count(&book.open);
-            while let Some(asked) = receiver.recv_message::<LeaseKeepAliveRequest>().await {
-                let id = asked.id;
+            let _open = OpenStream::count(&keepalives.open_streams);
+            while let Some(request) = receiver.recv_message::<LeaseKeepAliveRequest>().await {
+                let id = request.id;
                 let now = Instant::now();
-                book.keepalives.lock().unwrap().push((id, now));
-                let answer = book.answers.lock().unwrap().get(&id).copied();
-                let ttl = match answer.unwrap_or(Answer::Ttl(2)) {
-                    Answer::Ttl(ttl) => ttl,
-                    Answer::Nothing => continue,
-                    Answer::Refusal => {
+                keepalives.received.lock().unwrap().push((id, now));
+                let response = keepalives.responses.lock().unwrap().get(&id).copied();
+                let ttl = match response.unwrap_or(KeepaliveResponse::Ttl(2)) {
+                    KeepaliveResponse::Ttl(ttl) => ttl,
+                    KeepaliveResponse::None => continue,
+                    KeepaliveResponse::PermissionDenied => {
                         sender.status(7, "etcdserver: permission denied");
                         return;
                     }
                 };
-                let answer = LeaseKeepAliveResponse {
+                let response = LeaseKeepAliveResponse {
                     id,
                     ttl,
                     ..Default::default()
                 };
-                if sender.send(&answer).await.is_err() {
+                if sender.send(&response).await.is_err() {
                     return;
                 }
             }
@@ -167,17 +180,17 @@ impl Book {
     }
 }
 
-/// Counts a stream for as long as it is served.
-struct Open(Arc<AtomicUsize>);
+/// Counts a stream as open until it is dropped.
+struct OpenStream(Arc<AtomicUsize>);
 
-impl Open {
-    fn count(open: &Arc<AtomicUsize>) -> Self {
-        open.fetch_add(1, Ordering::SeqCst);
-        Self(open.clone())
+impl OpenStream {
+    fn count(open_streams: &Arc<AtomicUsize>) -> Self {
+        open_streams.fetch_add(1, Ordering::SeqCst);
+        Self(open_streams.clone())
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenStream {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! How late this machine is: what a bound in time allows for on a busy one.
+//! Scheduling delay of this machine, which time limits in tests have to allow for.
 
 use std::{
     sync::{
@@ -9,40 +9,40 @@ use std::{
     time::{Duration, Instant},
 };
 
-const NAP: Duration = Duration::from_millis(10);
+const SLEEP: Duration = Duration::from_millis(10);
 
-/// Measures from its start how much longer a short sleep took than it should.
-pub struct Lateness {
-    worst: Arc<AtomicU64>,
-    done: Arc<AtomicBool>,
+/// Measures, on its own thread, how much longer than requested a short sleep takes. Stops when dropped.
+pub struct MachineDelay {
+    worst_ms: Arc<AtomicU64>,
+    stopped: Arc<AtomicBool>,
 }
 
-impl Lateness {
-    pub fn watch() -> Self {
-        let (worst, done) = (
-            Arc::new(AtomicU64::new(0)),
-            Arc::new(AtomicBool::new(false)),
-        );
-        let (measured, ended) = (worst.clone(), done.clone());
+impl MachineDelay {
+    pub fn measure() -> Self {
+        let delay = Self {
+            worst_ms: Arc::default(),
+            stopped: Arc::default(),
+        };
+        let (worst_ms, stopped) = (delay.worst_ms.clone(), delay.stopped.clone());
         thread::spawn(move || {
-            while !ended.load(Ordering::Relaxed) {
+            while !stopped.load(Ordering::Relaxed) {
                 let start = Instant::now();
-                thread::sleep(NAP);
-                let late = start.elapsed().saturating_sub(NAP).as_millis();
-                measured.fetch_max(u64::try_from(late).unwrap_or(u64::MAX), Ordering::Relaxed);
+                thread::sleep(SLEEP);
+                let late = start.elapsed().saturating_sub(SLEEP).as_millis();
+                worst_ms.fetch_max(u64::try_from(late).unwrap_or(u64::MAX), Ordering::Relaxed);
             }
         });
-        Self { worst, done }
+        delay
     }
 
-    /// The worst so far.
+    /// Returns the longest delay so far.
     pub fn worst(&self) -> Duration {
-        Duration::from_millis(self.worst.load(Ordering::Relaxed))
+        Duration::from_millis(self.worst_ms.load(Ordering::Relaxed))
     }
 }
 
-impl Drop for Lateness {
+impl Drop for MachineDelay {
     fn drop(&mut self) {
-        self.done.store(true, Ordering::Relaxed);
+        self.stopped.store(true, Ordering::Relaxed);
     }
 }

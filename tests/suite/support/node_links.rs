@@ -1,26 +1,26 @@
-//! One's own ways to the members of a cluster: cut off, one is alone, and the others are not.
+//! Links from one client to all members of a cluster, which a test can cut without affecting other clients.
 
 use std::time::Duration;
 
-use testbed::{Cluster, Fault, TcpBehind};
+use testbed::{Cluster, Fault, TcpProxy};
 use tokio::time::Instant;
 
 use crate::support::wait::hold;
 
-/// The ways of one client to all members, in front of the ways all clients share: both can fail.
-pub struct OwnLinks(Vec<TcpBehind>);
+/// Links of one client, one per member, in front of the links that all clients share. Either kind can fail.
+pub struct NodeLinks(Vec<TcpProxy>);
 
-impl OwnLinks {
+impl NodeLinks {
     pub fn to(cluster: &Cluster) -> Self {
-        let behind = |endpoint: String| {
+        let link_to = |endpoint: String| {
             let port = endpoint.rsplit(':').next().map(str::parse);
-            TcpBehind::port(port.unwrap().unwrap())
+            TcpProxy::to_port(port.unwrap().unwrap())
         };
-        Self(cluster.endpoints().into_iter().map(behind).collect())
+        Self(cluster.endpoints().into_iter().map(link_to).collect())
     }
 
     pub fn endpoints(&self) -> Vec<String> {
-        let url = |link: &TcpBehind| format!("http://{}", link.address());
+        let url = |link: &TcpProxy| format!("http://{}", link.address());
         self.0.iter().map(url).collect()
     }
 
@@ -31,9 +31,10 @@ impl OwnLinks {
     }
 }
 
-/// Cuts one after the other off, chosen by the seed, for up to twice that long. Tells how often.
-pub async fn cut_at_random(
-    links: &[OwnLinks],
+/// Cuts off one node after the other, each for up to two TTLs, until `length` has passed. The seed selects nodes and
+/// durations. Returns the number of cuts.
+pub async fn cut_links_randomly(
+    nodes: &[NodeLinks],
     seed: u64,
     length: Duration,
     ttl: Duration,
@@ -42,10 +43,10 @@ pub async fn cut_at_random(
     let end = Instant::now() + length;
     let mut cuts = 0;
     while Instant::now() < end {
-        let alone = &links[rng.usize(..links.len())];
-        alone.set([Fault::Freeze, Fault::Refuse][rng.usize(..2)]);
+        let node = &nodes[rng.usize(..nodes.len())];
+        node.set([Fault::Freeze, Fault::Refuse][rng.usize(..2)]);
         hold(ttl.mul_f64(0.1 + 1.9 * rng.f64())).await;
-        alone.set(Fault::None);
+        node.set(Fault::None);
         hold(ttl.mul_f64(0.5 * rng.f64())).await;
         cuts += 1;
     }

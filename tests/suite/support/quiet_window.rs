@@ -1,5 +1,5 @@
-//! Windows in which nothing happened but what the test did: only there an exact count says something. On a busy machine a
-//! member may lose its leader, or be taken for slow.
+//! Runs measurements in windows without elections or connectivity changes, so that tests can assert exact counts.
+//! On a busy machine a member may lose its leader or be considered slow at any time.
 
 use actix_etcd::{Client, balancer::ConnectivityState};
 use testbed::Cluster;
@@ -7,11 +7,11 @@ use tokio::time::Instant;
 
 use crate::support::wait::until;
 
-/// So many windows in a row are not disturbed by chance.
-const TRIES: usize = 10;
+/// So many disturbed windows in a row are no coincidence.
+const MAX_WINDOWS: usize = 10;
 
-/// How many members a client can use.
-pub fn ready(client: &Client) -> usize {
+/// Returns the number of members that are ready for requests of this client.
+pub fn ready_members(client: &Client) -> usize {
     let members = client.connectivity();
     let ready = members.iter();
     ready
@@ -19,8 +19,9 @@ pub fn ready(client: &Client) -> usize {
         .count()
 }
 
-/// What must not change: the term, and since when each member is ready. One that is out may be dialled again and again.
-async fn scene(cluster: &Cluster, client: &Client) -> (u64, Vec<Option<Instant>>) {
+/// Returns the raft term, and since when each member is ready. Members that are not ready may be dialled at any time,
+/// which is no disturbance.
+async fn term_and_readiness(cluster: &Cluster, client: &Client) -> (u64, Vec<Option<Instant>>) {
     let members = client.connectivity();
     let ready = members
         .iter()
@@ -28,36 +29,38 @@ async fn scene(cluster: &Cluster, client: &Client) -> (u64, Vec<Option<Instant>>
     (cluster.term().await, ready.collect())
 }
 
-/// What a window brings in which that many members were ready and nothing changed. It says `None` where it saw for
-/// itself that something else happened.
-pub async fn in_calm<T>(
+/// Repeats the measurement until this many members are ready before it and nothing changes during it. The measurement
+/// returns `None` if it detects a disturbance itself.
+pub async fn in_quiet_window<T>(
     cluster: &Cluster,
     client: &Client,
     members: usize,
-    window: impl AsyncFn() -> Option<T>,
+    measure: impl AsyncFn() -> Option<T>,
 ) -> T {
-    for _ in 0..TRIES {
-        until("the members are ready", || ready(client) == members).await;
-        let before = scene(cluster, client).await;
-        let brought = window().await;
-        match brought {
-            Some(brought) if before == scene(cluster, client).await => return brought,
-            _ => println!("the window was disturbed: again"),
+    for _ in 0..MAX_WINDOWS {
+        until("members are ready", || ready_members(client) == members).await;
+        let before = term_and_readiness(cluster, client).await;
+        let measured = measure().await;
+        match measured {
+            Some(measured) if before == term_and_readiness(cluster, client).await => {
+                return measured;
+            }
+            _ => println!("quiet window was disturbed, repeating"),
         }
     }
-    panic!("there was no calm window");
+    panic!("all {MAX_WINDOWS} windows were disturbed");
 }
 
-/// What a window brings in which there was no election.
-pub async fn without_election<T>(cluster: &Cluster, window: impl AsyncFn() -> T) -> T {
-    for _ in 0..TRIES {
+/// Repeats the measurement until no election happens during it.
+pub async fn without_election<T>(cluster: &Cluster, measure: impl AsyncFn() -> T) -> T {
+    for _ in 0..MAX_WINDOWS {
         let before = cluster.term().await;
-        let brought = window().await;
+        let measured = measure().await;
         if cluster.term().await == before {
-            return brought;
+            return measured;
         }
-        println!("there was an election: again");
+        println!("election during the window, repeating");
         cluster.wait_healthy().await;
     }
-    panic!("there was no window without an election");
+    panic!("elections in all {MAX_WINDOWS} windows");
 }

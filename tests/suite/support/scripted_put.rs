@@ -1,4 +1,4 @@
-//! A put against a script, and what its caller is told.
+//! Puts to a scripted server.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use testbed::{Call, Reply, ScriptedServer};
 pub const PUT: &str = "/etcdserverpb.KV/Put";
 pub const RANGE: &str = "/etcdserverpb.KV/Range";
 
-/// A server that answers puts by the script, and a client of it.
-pub async fn scripted(
+/// Starts a server that replies to puts by the script, and connects a client to it.
+pub async fn start_scripted(
     script: impl Fn(Call) -> Reply + Send + Sync + 'static,
 ) -> (ScriptedServer, Client) {
     let server = ScriptedServer::start().await;
@@ -22,19 +22,19 @@ pub async fn scripted(
     (server, client)
 }
 
-/// A put that was done.
-pub fn done() -> Reply {
+/// Reply to a successful put.
+pub fn put_reply() -> Reply {
     Reply::message(&proto::PutResponse {
         header: Some(proto::ResponseHeader::default()),
         ..Default::default()
     })
 }
 
-/// What a put is told, and each time it was sent.
-pub async fn told(
+/// Sends one put and returns its result and all requests that the server received.
+pub async fn put_with_script(
     script: impl Fn(Call) -> Reply + Send + Sync + 'static,
 ) -> (Result<(), Error>, Vec<Call>) {
-    let (server, client) = scripted(script).await;
+    let (server, client) = start_scripted(script).await;
     let result = client.put("k", "v").await.map(drop);
     (result, server.calls(PUT))
 }

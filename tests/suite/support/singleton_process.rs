@@ -1,10 +1,10 @@
-//! A node that is a process of its own: this binary once more, which runs a singleton and says on its standard error
-//! what its actor does and when. All clocks are those of one machine.
+//! A node in a process of its own: this test binary, started again, runs a singleton and reports on its standard error
+//! what the singleton does and when. All nodes are on one machine, so their clocks agree.
 
 use std::{
     env,
     io::{BufRead, BufReader, Read, Write, stderr, stdin},
-    process::{Child, ChildStdin, Command, Stdio},
+    process::{Child, ChildStdin, Command},
     sync::{Arc, Mutex},
     thread,
     time::{Duration, SystemTime},
@@ -13,89 +13,99 @@ use std::{
 use actix::{Actor, Context, Handler, Message};
 use actix_etcd::{Client, kv::put, recipes::election::Ownership};
 
-use crate::support::wait::until;
+use crate::support::{process_isolation::ChildTest, wait::until};
 
 pub const TTL: Duration = Duration::from_secs(2);
 const ENDPOINTS: &str = "SINGLETON_NODE";
-/// So short that there is always something to do when a process goes on after a pause.
-const BEAT: Duration = Duration::from_millis(2);
+/// Short enough that a node always has work to do when it resumes after a pause.
+const BEAT_INTERVAL: Duration = Duration::from_millis(2);
 
-/// What an actor says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Word {
+pub enum EventKind {
     Started,
     Beat,
-    Ended,
-    /// A write with the token of an actor that has ended was not done.
-    Refused,
-    /// It was.
-    Written,
+    Stopped,
+    /// A write with the fencing token of a stopped actor was not applied.
+    StaleWriteRejected,
+    /// A write with the fencing token of a stopped actor was applied.
+    StaleWriteApplied,
 }
 
-const WORDS: [(Word, &str); 5] = [
-    (Word::Started, "started"),
-    (Word::Beat, "beat"),
-    (Word::Ended, "ended"),
-    (Word::Refused, "refused"),
-    (Word::Written, "written"),
+const EVENT_NAMES: [(EventKind, &str); 5] = [
+    (EventKind::Started, "started"),
+    (EventKind::Beat, "beat"),
+    (EventKind::Stopped, "stopped"),
+    (EventKind::StaleWriteRejected, "stale-write-rejected"),
+    (EventKind::StaleWriteApplied, "stale-write-applied"),
 ];
 
-/// What was said, when, and with which token.
+/// An action of a node's actor.
 #[derive(Debug, Clone, Copy)]
-pub struct Said {
-    pub word: Word,
+pub struct NodeEvent {
+    pub kind: EventKind,
+    /// Time since the Unix epoch.
     pub at: Duration,
+    /// Fencing token of the actor.
     pub token: i64,
 }
 
-impl Said {
+impl NodeEvent {
     fn parse(line: &str) -> Option<Self> {
         let mut parts = line.strip_prefix("node: ")?.split(' ');
-        let word = parts.next()?;
+        let name = parts.next()?;
         Some(Self {
-            word: WORDS.iter().find(|(_, text)| *text == word)?.0,
+            kind: EVENT_NAMES.iter().find(|(_, text)| *text == name)?.0,
             at: Duration::from_nanos(parts.next()?.parse().ok()?),
             token: parts.next()?.parse().ok()?,
         })
     }
 }
 
-/// The time all nodes go by.
+/// Returns the time since the Unix epoch.
 pub fn now() -> Duration {
     SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap()
 }
 
-fn say(word: &str, token: i64) {
-    // The time first: what comes after it may be paused.
-    let line = format!("node: {word} {} {token}\n", now().as_nanos());
-    // A parent that is gone does not listen.
-    let _ = stderr().write_all(line.as_bytes());
+fn report(kind: EventKind, token: i64) {
+    // Takes the time first, because the process may be paused at any later step.
+    let at = now().as_nanos();
+    let (_, name) = EVENT_NAMES
+        .iter()
+        .find(|(named, _)| *named == kind)
+        .unwrap();
+    // The parent process may be gone.
+    let _ = stderr().write_all(format!("node: {name} {at} {token}\n").as_bytes());
 }
 
-/// Says whenever it does something.
-struct Only {
+/// Reports its start, its beats and its end.
+struct ReportingActor {
     leadership: Ownership,
 }
 
-impl Actor for Only {
+impl Actor for ReportingActor {
     type Context = Context<Self>;
 
     fn started(&mut self, _: &mut Self::Context) {
-        say("started", self.leadership.token());
+        report(EventKind::Started, self.leadership.token());
     }
 }
 
-impl Drop for Only {
+impl Drop for ReportingActor {
     fn drop(&mut self) {
         let held = self.leadership.clone();
-        say("ended", held.token());
-        // As if it had not noticed that its time is over.
+        report(EventKind::Stopped, held.token());
+        // A write by a stale holder, which etcd must reject if the next actor has started.
         actix_rt::spawn(async move {
-            let late = held.txn().then([put("work", held.token().to_string())]);
-            let written = late.await.is_ok_and(|done| done.succeeded);
-            say(if written { "written" } else { "refused" }, held.token());
+            let write = held.txn().then([put("work", held.token().to_string())]);
+            let applied = write.await.is_ok_and(|response| response.succeeded);
+            let kind = if applied {
+                EventKind::StaleWriteApplied
+            } else {
+                EventKind::StaleWriteRejected
+            };
+            report(kind, held.token());
         });
     }
 }
@@ -104,34 +114,35 @@ impl Drop for Only {
 #[rtype(result = "()")]
 struct Beat;
 
-impl Handler<Beat> for Only {
+impl Handler<Beat> for ReportingActor {
     type Result = ();
 
     fn handle(&mut self, _: Beat, _: &mut Self::Context) {
-        say("beat", self.leadership.token());
+        report(EventKind::Beat, self.leadership.token());
     }
 }
 
-/// Is a node, where this process was started to be one, until its parent closes its standard input.
-pub fn is_a_node() -> bool {
+/// In a process that [`NodeProcess::start`] has started: runs a node until the parent closes the standard input, then
+/// returns `true`. In any other process: returns `false` at once.
+pub fn run_as_node() -> bool {
     let Ok(endpoints) = env::var(ENDPOINTS) else {
         return false;
     };
     actix_rt::System::new().block_on(async {
         let etcd = Client::connect(endpoints.split(',')).await.unwrap();
-        let make = |leadership| Only { leadership };
+        let make = |leadership| ReportingActor { leadership };
         let singleton = etcd.singleton("only").ttl(TTL).start(make).unwrap();
         let (end, mut ended) = tokio::sync::oneshot::channel();
         thread::spawn(move || {
             let _ = stdin().read_to_end(&mut Vec::new());
             let _ = end.send(());
         });
-        // One letter at a time: whatever is done after a pause was decided on after it, but for one step.
+        // One message at a time: after a pause the actor handles at most one message that was sent before it.
         while ended.try_recv().is_err() {
-            if let Some(only) = singleton.addr() {
-                only.do_send(Beat);
+            if let Some(actor) = singleton.addr() {
+                actor.do_send(Beat);
             }
-            tokio::time::sleep(BEAT).await;
+            tokio::time::sleep(BEAT_INTERVAL).await;
         }
         singleton.stop().await;
         etcd.shutdown().await;
@@ -139,55 +150,50 @@ pub fn is_a_node() -> bool {
     true
 }
 
-/// A process that runs a node. Ends with this value.
-pub struct Node {
+/// A process that runs a node. Dropping this value kills the process.
+pub struct NodeProcess {
     process: Child,
-    parent: Option<ChildStdin>,
-    said: Arc<Mutex<Vec<Said>>>,
+    stdin: Option<ChildStdin>,
+    events: Arc<Mutex<Vec<NodeEvent>>>,
 }
 
-impl Node {
-    /// Starts this test once more, which must begin by asking whether it [`is_a_node`].
-    pub fn start(test: &str, endpoints: &[String]) -> Self {
-        let mut process = Command::new(env::current_exe().unwrap())
-            .args(["--exact", test, "--nocapture"])
-            .env(ENDPOINTS, endpoints.join(","))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let said = Arc::<Mutex<Vec<Said>>>::default();
-        let (lines, heard) = (process.stderr.take().unwrap(), said.clone());
+impl NodeProcess {
+    /// Starts a child process that runs `test`, which must begin with a call of [`run_as_node`].
+    pub fn start(test: ChildTest, endpoints: &[String]) -> Self {
+        let mut process = test.env(ENDPOINTS, endpoints.join(",")).spawn();
+        let events = Arc::<Mutex<Vec<NodeEvent>>>::default();
+        let (stderr, received) = (process.stderr.take().unwrap(), events.clone());
         thread::spawn(move || {
-            for line in BufReader::new(lines).lines().map_while(Result::ok) {
-                match Said::parse(&line) {
-                    Some(said) => heard.lock().unwrap().push(said),
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                match NodeEvent::parse(&line) {
+                    Some(event) => received.lock().unwrap().push(event),
                     None => println!("{line}"),
                 }
             }
         });
         Self {
-            parent: process.stdin.take(),
+            stdin: process.stdin.take(),
             process,
-            said,
+            events,
         }
     }
 
-    pub fn said(&self) -> Vec<Said> {
-        self.said.lock().unwrap().clone()
+    pub fn events(&self) -> Vec<NodeEvent> {
+        self.events.lock().unwrap().clone()
     }
 
-    pub fn count(&self, word: Word) -> usize {
-        let said = self.said.lock().unwrap();
-        said.iter().filter(|said| said.word == word).count()
+    /// Returns the number of events of one kind.
+    pub fn count(&self, kind: EventKind) -> usize {
+        let events = self.events.lock().unwrap();
+        events.iter().filter(|event| event.kind == kind).count()
     }
 
-    /// Waits until it has said this so many times.
-    pub async fn says(&self, word: Word, times: usize) {
-        until(&format!("{word:?} is said {times} times"), || {
-            self.count(word) >= times
-        })
+    /// Waits until the node has reported `count` events of one kind.
+    pub async fn wait_for(&self, kind: EventKind, count: usize) {
+        until(
+            &format!("the node has reported {kind:?} {count} times"),
+            || self.count(kind) >= count,
+        )
         .await;
     }
 
@@ -197,11 +203,11 @@ impl Node {
         assert!(sent.success());
     }
 
-    /// SIGSTOP; none of its threads runs when this returns.
+    /// Sends SIGSTOP and waits until all threads of the process have stopped.
     pub async fn pause(&self) {
         self.signal("-STOP");
         let threads = format!("/proc/{}/task", self.process.id());
-        until("it stands still", || {
+        until("all threads of the node have stopped", || {
             let mut threads = std::fs::read_dir(&threads).unwrap();
             threads.all(|thread| {
                 let stat = thread.unwrap().path().join("stat");
@@ -213,25 +219,25 @@ impl Node {
         .await;
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume(&self) {
         self.signal("-CONT");
     }
 
-    /// Lets it end by itself, and gives what it said.
-    pub async fn end(mut self) -> Vec<Said> {
-        drop(self.parent.take());
+    /// Stops the node gracefully. Returns its events.
+    pub async fn stop(mut self) -> Vec<NodeEvent> {
+        drop(self.stdin.take());
         let process = Mutex::new(&mut self.process);
         until("the node has ended", || {
             process.lock().unwrap().try_wait().unwrap().is_some()
         })
         .await;
         assert!(self.process.wait().unwrap().success());
-        self.said()
+        self.events()
     }
 }
 
-impl Drop for Node {
+impl Drop for NodeProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();

@@ -1,5 +1,4 @@
-//! A scripted server that stores keys, and decides about each transaction: whether it arrives, when, and whether its
-//! answer does.
+//! A scripted server that stores keys, and can delay or reject a transaction or lose its response.
 
 use std::{
     collections::BTreeMap,
@@ -21,83 +20,89 @@ use bytes::Bytes;
 use prost::Message;
 use testbed::Reply;
 
-use crate::support::lease_server::Lessor;
+use crate::support::lease_server::LeaseServer;
 
 const TXN: &str = "/etcdserverpb.KV/Txn";
 
-/// What becomes of a transaction.
+/// How the server handles a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    Answered,
-    /// It is done, and nobody hears of it.
-    AnswerLost,
-    /// It is under way, and arrives when the test lets it.
-    Late,
-    Refused,
+pub enum TxnFate {
+    Applied,
+    /// Applied, but the client receives an error instead of the response.
+    ResponseLost,
+    /// Kept until [`ScriptedStore::apply_delayed`]. The client receives an error at once.
+    Delayed,
+    Rejected,
 }
 
-type Decide = Box<dyn FnMut(&TxnRequest) -> Fate + Send>;
+type TxnScript = Box<dyn FnMut(&TxnRequest) -> TxnFate + Send>;
 
-/// The server; its leases live for as long as they are kept.
+/// The server. Its leases never expire.
 pub struct ScriptedStore {
-    _lessor: Lessor,
+    _lease_server: LeaseServer,
     state: Arc<Mutex<State>>,
 }
 
 struct State {
     revision: i64,
     keys: BTreeMap<Bytes, KeyValue>,
-    late: Vec<TxnRequest>,
-    decide: Decide,
+    delayed: Vec<TxnRequest>,
+    script: TxnScript,
 }
 
 impl ScriptedStore {
     pub async fn start() -> (Self, Client) {
-        let lessor = Lessor::start().await;
+        let lease_server = LeaseServer::start().await;
         let state = Arc::new(Mutex::new(State {
             revision: 1,
             keys: BTreeMap::new(),
-            late: Vec::new(),
-            decide: Box::new(|_| Fate::Answered),
+            delayed: Vec::new(),
+            script: Box::new(|_| TxnFate::Applied),
         }));
         let shared = state.clone();
-        lessor.server.on(TXN, move |call| {
+        lease_server.server.on(TXN, move |call| {
             let request = TxnRequest::decode(call.body).unwrap();
-            shared.lock().unwrap().take(request)
+            shared.lock().unwrap().handle(request)
         });
         let shared = state.clone();
-        lessor.server.on("/etcdserverpb.KV/Range", move |call| {
-            let asked = RangeRequest::decode(call.body).unwrap();
-            Reply::message(&shared.lock().unwrap().range(&asked))
-        });
-        let shared = state.clone();
-        lessor
+        lease_server
             .server
-            .on_head("/etcdserverpb.Watch/Watch", move |_| watches(&shared));
-        let etcd = Client::connect([lessor.server.endpoint()]).await.unwrap();
+            .on("/etcdserverpb.KV/Range", move |call| {
+                let request = RangeRequest::decode(call.body).unwrap();
+                Reply::message(&shared.lock().unwrap().range(&request))
+            });
+        let shared = state.clone();
+        lease_server
+            .server
+            .on_headers("/etcdserverpb.Watch/Watch", move |_| {
+                watch_without_events(&shared)
+            });
+        let etcd = Client::connect([lease_server.server.endpoint()])
+            .await
+            .unwrap();
         (
             Self {
-                _lessor: lessor,
+                _lease_server: lease_server,
                 state,
             },
             etcd,
         )
     }
 
-    /// Decides about every transaction from now on.
-    pub fn decide(&self, decide: impl FnMut(&TxnRequest) -> Fate + Send + 'static) {
-        self.state.lock().unwrap().decide = Box::new(decide);
+    /// Sets the script that decides the fate of every later transaction.
+    pub fn on_txn(&self, script: impl FnMut(&TxnRequest) -> TxnFate + Send + 'static) {
+        self.state.lock().unwrap().script = Box::new(script);
     }
 
-    /// How many transactions are under way.
-    pub fn late(&self) -> usize {
-        self.state.lock().unwrap().late.len()
+    /// Returns the number of delayed transactions.
+    pub fn delayed(&self) -> usize {
+        self.state.lock().unwrap().delayed.len()
     }
 
-    /// What is under way arrives.
-    pub fn arrive(&self) {
+    /// Applies all delayed transactions.
+    pub fn apply_delayed(&self) {
         let mut state = self.state.lock().unwrap();
-        for request in std::mem::take(&mut state.late) {
+        for request in std::mem::take(&mut state.delayed) {
             state.apply(request);
         }
     }
@@ -107,24 +112,24 @@ impl ScriptedStore {
     }
 }
 
-/// Whether a transaction would delete something.
+/// Returns whether a transaction deletes keys if its comparisons succeed.
 pub fn deletes(request: &TxnRequest) -> bool {
     let delete = |op: &RequestOp| matches!(op.request, Some(Request::RequestDeleteRange(_)));
     request.success.iter().any(delete)
 }
 
-/// Whether it would put something.
+/// Returns whether a transaction puts keys if its comparisons succeed.
 pub fn puts(request: &TxnRequest) -> bool {
     let put = |op: &RequestOp| matches!(op.request, Some(Request::RequestPut(_)));
     request.success.iter().any(put)
 }
 
-/// Watches that tell nothing.
-fn watches(state: &Arc<Mutex<State>>) -> Reply {
+/// Creates every requested watch, and sends no events.
+fn watch_without_events(state: &Arc<Mutex<State>>) -> Reply {
     let state = state.clone();
     Reply::streaming(async move |mut sender, mut receiver| {
-        while let Some(asked) = receiver.recv_message::<WatchRequest>().await {
-            if let Some(RequestUnion::CreateRequest(create)) = asked.request_union {
+        while let Some(request) = receiver.recv_message::<WatchRequest>().await {
+            if let Some(RequestUnion::CreateRequest(create)) = request.request_union {
                 let created = WatchResponse {
                     header: Some(state.lock().unwrap().header()),
                     watch_id: create.watch_id,
@@ -149,31 +154,37 @@ impl State {
         }
     }
 
-    fn take(&mut self, request: TxnRequest) -> Reply {
-        let lost = Reply::status(14, "etcdserver: request timed out");
-        match (self.decide)(&request) {
-            Fate::Answered => Reply::message(&self.apply(request)),
-            Fate::AnswerLost => {
+    fn handle(&mut self, request: TxnRequest) -> Reply {
+        let timed_out = Reply::status(14, "etcdserver: request timed out");
+        match (self.script)(&request) {
+            TxnFate::Applied => Reply::message(&self.apply(request)),
+            TxnFate::ResponseLost => {
                 self.apply(request);
-                lost
+                timed_out
             }
-            Fate::Late => {
-                self.late.push(request);
-                lost
+            TxnFate::Delayed => {
+                self.delayed.push(request);
+                timed_out
             }
-            Fate::Refused => Reply::status(7, "etcdserver: permission denied"),
+            TxnFate::Rejected => Reply::status(7, "etcdserver: permission denied"),
         }
     }
 
     fn apply(&mut self, request: TxnRequest) -> TxnResponse {
-        let succeeded = request.compare.iter().all(|compare| self.holds(compare));
+        let succeeded = request
+            .compare
+            .iter()
+            .all(|compare| self.compare_succeeds(compare));
         let ops = if succeeded {
             request.success
         } else {
             request.failure
         };
         let before = self.revision;
-        let responses = ops.into_iter().map(|op| self.perform(op, before)).collect();
+        let responses = ops
+            .into_iter()
+            .map(|op| self.apply_operation(op, before))
+            .collect();
         TxnResponse {
             header: Some(self.header()),
             succeeded,
@@ -181,35 +192,35 @@ impl State {
         }
     }
 
-    fn holds(&self, compare: &Compare) -> bool {
+    fn compare_succeeds(&self, compare: &Compare) -> bool {
         let end = &compare.range_end;
-        let meant = |key: &Bytes| {
+        let in_range = |key: &Bytes| {
             *key == compare.key || (!end.is_empty() && (&compare.key..end).contains(&key))
         };
-        let none = KeyValue::default();
-        let mut found: Vec<_> = self.keys.values().filter(|kv| meant(&kv.key)).collect();
+        let missing = KeyValue::default();
+        let mut found: Vec<_> = self.keys.values().filter(|kv| in_range(&kv.key)).collect();
         if found.is_empty() && end.is_empty() {
-            found.push(&none);
+            found.push(&missing);
         }
         assert_eq!(compare.result(), CompareResult::Equal);
         found.iter().all(|kv| match compare.target_union {
-            Some(TargetUnion::CreateRevision(wanted)) => kv.create_revision == wanted,
-            Some(TargetUnion::ModRevision(wanted)) => kv.mod_revision == wanted,
-            Some(TargetUnion::Version(wanted)) => kv.version == wanted,
-            Some(TargetUnion::Lease(wanted)) => kv.lease == wanted,
-            // A zero is not written down.
+            Some(TargetUnion::CreateRevision(expected)) => kv.create_revision == expected,
+            Some(TargetUnion::ModRevision(expected)) => kv.mod_revision == expected,
+            Some(TargetUnion::Version(expected)) => kv.version == expected,
+            Some(TargetUnion::Lease(expected)) => kv.lease == expected,
+            // Protobuf does not encode a zero.
             None => match compare.target() {
                 CompareTarget::Create => kv.create_revision == 0,
                 CompareTarget::Version => kv.version == 0,
-                other => panic!("not in this script: {other:?}"),
+                other => panic!("the scripted store does not compare {other:?}"),
             },
-            Some(TargetUnion::Value(_)) => panic!("not in this script: a value"),
+            Some(TargetUnion::Value(_)) => panic!("the scripted store does not compare values"),
         })
     }
 
-    fn perform(&mut self, op: RequestOp, before: i64) -> ResponseOp {
+    fn apply_operation(&mut self, op: RequestOp, before: i64) -> ResponseOp {
         let response = match op.request.unwrap() {
-            Request::RequestRange(asked) => Response::ResponseRange(self.range(&asked)),
+            Request::RequestRange(range) => Response::ResponseRange(self.range(&range)),
             Request::RequestPut(put) => {
                 self.revision = before + 1;
                 let kv = self.keys.entry(put.key.clone()).or_default();
@@ -224,27 +235,28 @@ impl State {
                 Response::ResponsePut(proto::PutResponse::default())
             }
             Request::RequestDeleteRange(delete) => {
-                let found = self.keys.remove(&delete.key);
-                self.revision += i64::from(found.is_some());
+                let removed = self.keys.remove(&delete.key);
+                self.revision += i64::from(removed.is_some());
                 Response::ResponseDeleteRange(proto::DeleteRangeResponse::default())
             }
-            Request::RequestTxn(_) => panic!("not in this script: a transaction in another"),
+            Request::RequestTxn(_) => panic!("the scripted store has no nested transactions"),
         };
         ResponseOp {
             response: Some(response),
         }
     }
 
-    fn range(&self, asked: &RangeRequest) -> RangeResponse {
-        let end = &asked.range_end;
+    fn range(&self, request: &RangeRequest) -> RangeResponse {
+        let end = &request.range_end;
         let mut kvs: Vec<_> = self
             .keys
             .values()
             .filter(|kv| {
-                kv.key == asked.key || (!end.is_empty() && (&asked.key..end).contains(&&kv.key))
+                kv.key == request.key || (!end.is_empty() && (&request.key..end).contains(&&kv.key))
             })
             .filter(|kv| {
-                asked.max_create_revision == 0 || kv.create_revision <= asked.max_create_revision
+                request.max_create_revision == 0
+                    || kv.create_revision <= request.max_create_revision
             })
             .cloned()
             .collect();

@@ -1,4 +1,4 @@
-//! Writers and readers that never pause, and what must be true of what they were told.
+//! Writers and readers that never pause, and checks of their results.
 
 use std::{
     collections::HashMap,
@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 use crate::support::wait::until;
 
-/// One write and what its caller was told.
+/// A write and its result.
 #[derive(Debug)]
 pub struct Write {
     pub value: String,
@@ -49,7 +49,7 @@ impl Writers {
                             ended: Instant::now(),
                             result,
                         });
-                        // A refused connection can answer without ever yielding.
+                        // A call on a refused connection can fail without yielding.
                         tokio::task::yield_now().await;
                     }
                     writes
@@ -63,13 +63,14 @@ impl Writers {
         }
     }
 
-    /// Waits until that many more writes have succeeded.
-    pub async fn until_written(&self, more: usize) {
-        let wanted = self.succeeded.load(Ordering::Relaxed) + more;
-        let written = || self.succeeded.load(Ordering::Relaxed) >= wanted;
+    /// Waits until this many more writes have succeeded.
+    pub async fn wait_for_writes(&self, more: usize) {
+        let expected = self.succeeded.load(Ordering::Relaxed) + more;
+        let written = || self.succeeded.load(Ordering::Relaxed) >= expected;
         until("writes succeed", written).await;
     }
 
+    /// Stops the writers and returns all writes.
     pub async fn finish(self) -> Vec<Write> {
         self.stop.store(true, Ordering::Relaxed);
         let mut writes = Vec::new();
@@ -80,7 +81,7 @@ impl Writers {
     }
 }
 
-/// The longest time in which no write succeeded.
+/// Returns the longest time between two successful writes.
 pub fn longest_gap(writes: &[Write]) -> Duration {
     let mut successes: Vec<Instant> = writes
         .iter()
@@ -95,8 +96,8 @@ pub fn longest_gap(writes: &[Write]) -> Duration {
         .unwrap_or(Duration::MAX)
 }
 
-/// Errors by what they say, for people.
-pub fn failures(writes: &[Write]) -> HashMap<String, usize> {
+/// Counts the errors by kind and outcome, for the output of the test.
+pub fn error_counts(writes: &[Write]) -> HashMap<String, usize> {
     let mut counts = HashMap::new();
     for error in writes
         .iter()
@@ -109,7 +110,8 @@ pub fn failures(writes: &[Write]) -> HashMap<String, usize> {
     counts
 }
 
-/// A success was applied exactly once, what was refused or not sent never, and an unknown outcome at most once.
+/// Checks that etcd applied each successful write once, each rejected or unsent write never, and each write with an
+/// unknown outcome at most once.
 pub async fn check_applied_at_most_once(cluster: &Cluster, prefix: &str, writes: &[Write]) {
     let mut applied: HashMap<String, usize> = HashMap::new();
     for change in cluster.history(prefix).await {
@@ -121,7 +123,7 @@ pub async fn check_applied_at_most_once(cluster: &Cluster, prefix: &str, writes:
     }
     for write in writes {
         let times = applied.get(&write.value).copied().unwrap_or(0);
-        let right = match &write.result {
+        let valid = match &write.result {
             Ok(()) => times == 1,
             Err(error) => match error.outcome() {
                 Outcome::NotSent | Outcome::Rejected => times == 0,
@@ -129,25 +131,24 @@ pub async fn check_applied_at_most_once(cluster: &Cluster, prefix: &str, writes:
             },
         };
         assert!(
-            right,
-            "{} was applied {times} times, and its caller was told {:?}",
+            valid,
+            "{} was applied {times} times, but the call returned {:?}",
             write.value, write.result
         );
     }
 }
 
-/// A read that failed.
 #[derive(Debug)]
-pub struct Unread {
+pub struct FailedRead {
     pub sent: Instant,
     pub ended: Instant,
     pub error: Error,
 }
 
-/// Readers that never pause.
+/// Readers of one key.
 pub struct Readers {
     stop: Arc<AtomicBool>,
-    tasks: Vec<JoinHandle<Vec<Unread>>>,
+    tasks: Vec<JoinHandle<Vec<FailedRead>>>,
 }
 
 impl Readers {
@@ -157,11 +158,11 @@ impl Readers {
             .map(|_| {
                 let (client, stop, key) = (client.clone(), stop.clone(), key.to_owned());
                 tokio::spawn(async move {
-                    let mut unread = Vec::new();
+                    let mut failed = Vec::new();
                     while !stop.load(Ordering::Relaxed) {
                         let sent = Instant::now();
                         if let Err(error) = client.get(&key).await {
-                            unread.push(Unread {
+                            failed.push(FailedRead {
                                 sent,
                                 ended: Instant::now(),
                                 error,
@@ -169,26 +170,26 @@ impl Readers {
                         }
                         tokio::task::yield_now().await;
                     }
-                    unread
+                    failed
                 })
             })
             .collect();
         Self { stop, tasks }
     }
 
-    /// The errors they were told.
+    /// Stops the readers and returns the errors of all failed reads.
     pub async fn finish(self) -> Vec<Error> {
-        let unread = self.finish_timed().await;
-        unread.into_iter().map(|unread| unread.error).collect()
+        let failed = self.finish_timed().await;
+        failed.into_iter().map(|read| read.error).collect()
     }
 
-    /// The reads that failed, and when.
-    pub async fn finish_timed(self) -> Vec<Unread> {
+    /// Stops the readers and returns all failed reads with their times.
+    pub async fn finish_timed(self) -> Vec<FailedRead> {
         self.stop.store(true, Ordering::Relaxed);
-        let mut unread = Vec::new();
+        let mut failed = Vec::new();
         for task in self.tasks {
-            unread.extend(task.await.expect("a reader does not panic"));
+            failed.extend(task.await.expect("a reader does not panic"));
         }
-        unread
+        failed
     }
 }

@@ -1,27 +1,30 @@
-//! Waiting for a condition instead of for a time.
+//! Waiting for conditions.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// Longer than anything here takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Long enough for a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Waits until it holds; fails the test, saying what was waited for, if it never does.
-pub async fn until(what: &str, condition: impl Fn() -> bool) {
-    until_async(what, async || condition()).await;
+/// Waits until the condition holds. Panics after 30 s with the description.
+pub async fn until(description: &str, condition: impl Fn() -> bool) {
+    until_async(description, async || condition()).await;
 }
 
-/// The same for a condition that has to be asked for.
-pub async fn until_async(what: &str, condition: impl AsyncFn() -> bool) {
-    let limit = Instant::now() + PATIENCE;
+/// Like [`until`], for an asynchronous condition.
+pub async fn until_async(description: &str, condition: impl AsyncFn() -> bool) {
+    let limit = Instant::now() + TIMEOUT;
     while !condition().await {
-        assert!(Instant::now() < limit, "waited in vain: {what}");
+        assert!(
+            Instant::now() < limit,
+            "condition not met within {TIMEOUT:?}: {description}"
+        );
         sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Lets a fault last: what happens meanwhile is the test.
+/// Keeps a fault active for this long. The test checks the behaviour during that time.
 pub async fn hold(fault: Duration) {
     sleep(fault).await;
 }

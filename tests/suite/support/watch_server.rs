@@ -1,4 +1,4 @@
-//! A server whose watch streams are told by a script.
+//! A scripted server for watch streams, and constructors of its responses.
 
 use std::sync::{Arc, Mutex};
 
@@ -22,6 +22,7 @@ pub fn header(revision: i64) -> ResponseHeader {
     }
 }
 
+/// Confirms a create.
 pub fn created(watch_id: i64, revision: i64) -> WatchResponse {
     WatchResponse {
         header: Some(header(revision)),
@@ -31,6 +32,7 @@ pub fn created(watch_id: i64, revision: i64) -> WatchResponse {
     }
 }
 
+/// Refuses a create.
 pub fn refused(reason: &str) -> WatchResponse {
     WatchResponse {
         canceled: true,
@@ -50,7 +52,7 @@ pub fn event(key: &str, revision: i64) -> Event {
     }
 }
 
-/// RevisionEvents under a header that says more than has been sent, as while catching up.
+/// A batch of events. Its header has a later revision than the events, as while the server replays history.
 pub fn events(watch_id: i64, fragment: bool, events: Vec<Event>) -> WatchResponse {
     WatchResponse {
         header: Some(header(1000)),
@@ -69,13 +71,14 @@ pub fn progress(watch_id: i64, revision: i64) -> WatchResponse {
     }
 }
 
-pub async fn request(receiver: &mut Receiver) -> Option<RequestUnion> {
+pub async fn next_request(receiver: &mut Receiver) -> Option<RequestUnion> {
     receiver.recv_message::<WatchRequest>().await?.request_union
 }
 
-pub async fn create(receiver: &mut Receiver) -> WatchCreateRequest {
+/// Returns the next create request and skips all others. Waits forever once the stream has ended.
+pub async fn next_create(receiver: &mut Receiver) -> WatchCreateRequest {
     loop {
-        match request(receiver).await {
+        match next_request(receiver).await {
             Some(RequestUnion::CreateRequest(create)) => return create,
             Some(_) => {}
             None => std::future::pending().await,
@@ -83,24 +86,24 @@ pub async fn create(receiver: &mut Receiver) -> WatchCreateRequest {
     }
 }
 
-/// The start revision of each create, in the order they came.
-pub type Starts = Arc<Mutex<Vec<i64>>>;
+/// Start revisions of the create requests, in order of arrival. Recorded by the script.
+pub type StartRevisions = Arc<Mutex<Vec<i64>>>;
 
-/// A server whose streams are told by a script, by their number.
-pub async fn server<F>(
-    talk: impl Fn(usize, Sender, Receiver, Starts) -> F + Send + Sync + Clone + 'static,
-) -> (ScriptedServer, Starts)
+/// Starts a server that runs the script for each watch stream, with the number of the stream.
+pub async fn start_watch_server<F>(
+    script: impl Fn(usize, Sender, Receiver, StartRevisions) -> F + Send + Sync + Clone + 'static,
+) -> (ScriptedServer, StartRevisions)
 where
     F: Future<Output = ()> + Send + 'static,
 {
     let server = ScriptedServer::start().await;
-    let starts = Starts::default();
-    let told = starts.clone();
-    server.on_head(WATCH, move |call| {
-        let (talk, starts) = (talk.clone(), told.clone());
-        Reply::streaming(move |sender, receiver| talk(call.nth, sender, receiver, starts))
+    let start_revisions = StartRevisions::default();
+    let recorded = start_revisions.clone();
+    server.on_headers(WATCH, move |call| {
+        let (script, recorded) = (script.clone(), recorded.clone());
+        Reply::streaming(move |sender, receiver| script(call.nth, sender, receiver, recorded))
     });
-    (server, starts)
+    (server, start_revisions)
 }
 
 pub async fn connect(server: &ScriptedServer) -> Client {

@@ -1,6 +1,6 @@
-//! The six promises of a watch, over one logical watch while members and links fail at random.
+//! The guarantees of a watch while members and links fail at random.
 //!
-//! `CHAOS_SECS` and `CHAOS_SEED` say how long and from which seed; the seed is printed.
+//! `CHAOS_SECS` sets the duration and `CHAOS_SEED` the seed, which the test prints.
 
 use std::time::Duration;
 
@@ -9,16 +9,20 @@ use testbed::{Chaos, ChaosKind, Cluster, validators::Request};
 
 use crate::support::{
     wait::until_async,
-    watch_record::{Load, PROGRESS, Recorded, bookmarks, truth},
+    watch_recorder::{PROGRESS_INTERVAL, WatchRecorder, actual_history, progress_count},
+    write_load::WriteLoad,
 };
 
-/// A revision that is not there when the watches are opened.
-const LATER: i64 = 150;
+/// A revision that does not exist yet when the watches are opened.
+const FUTURE_REVISION: i64 = 150;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watch_keeps_its_six_promises_while_members_and_links_fail_at_random() {
+async fn watch_keeps_guarantees_under_random_faults() {
     let cluster = Cluster::builder().members(3);
-    let cluster = cluster.progress_notify_interval(PROGRESS).start().await;
+    let cluster = cluster
+        .progress_notify_interval(PROGRESS_INTERVAL)
+        .start()
+        .await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let prev_kv = |request: Request| Request {
         prev_kv: true,
@@ -35,34 +39,37 @@ async fn a_watch_keeps_its_six_promises_while_members_and_links_fail_at_random()
             "key from the start, prev_kv",
             prev_kv(Request::key("k/0", 1)),
         ),
-        ("all that comes later", Request::prefix("k/", LATER)),
+        (
+            "prefix from a future revision",
+            Request::prefix("k/", FUTURE_REVISION),
+        ),
     ];
-    let mut watches = Vec::new();
+    let mut recorders = Vec::new();
     for (name, request) in requests {
-        watches.push(Recorded::open(name, &etcd, request).await);
+        recorders.push(WatchRecorder::open(name, &etcd, request).await);
     }
-    let asking = etcd.watch("k/0").await.unwrap();
-    let progress = tokio::spawn(async move {
+    let requester = etcd.watch("k/0").await.unwrap();
+    let progress_requests = tokio::spawn(async move {
         loop {
-            // Answered or not: that everybody on the stream hears of it is what counts.
-            let _ = asking.request_progress().await;
+            // The result does not matter: the response goes to every watch of the stream.
+            let _ = requester.request_progress().await;
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     });
-    let load = Load::start(&etcd);
+    let load = WriteLoad::start(&etcd);
     let chaos = Chaos::from_env("watch");
     let faults = chaos.run(&cluster, &ChaosKind::ALL).await;
-    progress.abort();
-    let later = async || cluster.revision().await > LATER;
-    until_async("the watch of the future has something to tell", later).await;
+    progress_requests.abort();
+    let reached = async || cluster.revision().await > FUTURE_REVISION;
+    until_async("the future revision exists", reached).await;
     let last = load.stop(&etcd).await;
-    let history = truth(&cluster).await;
+    let history = actual_history(&cluster).await;
     println!("{} faults, {last} revisions", faults.len());
-    let mut told = 0;
-    for watch in watches {
-        told += bookmarks(&watch.check(last, &history).await);
+    let mut progress = 0;
+    for recorder in recorders {
+        progress += progress_count(&recorder.check(last, &history).await);
     }
-    assert!(told > 0, "no progress was told while things failed");
-    println!("progress told {told} times");
+    assert!(progress > 0, "no progress item during the faults");
+    println!("{progress} progress items");
     etcd.shutdown().await;
 }

@@ -1,17 +1,21 @@
-//! Watches whose history is compacted away.
+//! Watches that need compacted revisions.
 
 use actix_etcd::{Client, WatchEvent, watch::WatchEnd};
 use testbed::{Cluster, Fault};
 
-use crate::watch::operations::{item, last_item, next, overfill};
+use crate::support::{
+    watch_items::{next_change, next_item, read_to_end},
+    watcher_metrics::write_until_watch_lags,
+};
 
-/// No client gets through the proxies any more; the direct way stays.
-fn cut_off(cluster: &Cluster) {
+/// Makes all proxies refuse connections. Direct endpoints stay reachable.
+fn disconnect_proxies(cluster: &Cluster) {
     for member in cluster.members() {
         member.client_link().set(Fault::Refuse);
     }
 }
 
+/// Changes, deletes and creates a key, then compacts. Returns the compacted revision.
 async fn write_and_compact(direct: &Client) -> i64 {
     direct.put("k/changed", "2").await.unwrap();
     direct.delete("k/deleted").await.unwrap();
@@ -21,7 +25,8 @@ async fn write_and_compact(direct: &Client) -> i64 {
     last + 1
 }
 
-async fn two_clients(cluster: &Cluster) -> (Client, Client) {
+/// Returns a client behind the proxies and a direct one, after writing the keys.
+async fn proxied_and_direct_clients(cluster: &Cluster) -> (Client, Client) {
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
     for key in ["k/same", "k/changed", "k/deleted"] {
@@ -31,86 +36,89 @@ async fn two_clients(cluster: &Cluster) -> (Client, Client) {
 }
 
 #[tokio::test]
-async fn a_watch_from_a_compacted_revision_says_from_where_it_can_be() {
+async fn watch_from_compacted_revision_ends_as_compacted() {
     let cluster = Cluster::start(1).await;
-    let (etcd, direct) = two_clients(&cluster).await;
-    let oldest = write_and_compact(&direct).await;
-    let mut beside = etcd.watch("k/").prefix().await.unwrap();
+    let (etcd, direct) = proxied_and_direct_clients(&cluster).await;
+    let compacted = write_and_compact(&direct).await;
+    let mut unaffected = etcd.watch("k/").prefix().await.unwrap();
     let mut watch = etcd.watch("k/").prefix().start_revision(2).await.unwrap();
-    match last_item(&mut watch).await {
-        WatchEnd::Compacted { revision } => assert_eq!(revision, oldest),
+    match read_to_end(&mut watch).await {
+        WatchEnd::Compacted { revision } => assert_eq!(revision, compacted),
         other => panic!("{other}"),
     }
     etcd.put("k/live", "1").await.unwrap();
-    assert_eq!(next(&mut beside).await.1, ["k/live"]);
+    assert_eq!(next_change(&mut unaffected).await.1, ["k/live"]);
     etcd.shutdown().await;
 }
 
 #[tokio::test]
-async fn a_compaction_while_the_watch_is_away_ends_it_with_the_revision() {
+async fn compaction_while_disconnected_ends_watch() {
     let cluster = Cluster::start(3).await;
-    let (etcd, direct) = two_clients(&cluster).await;
+    let (etcd, direct) = proxied_and_direct_clients(&cluster).await;
     let mut watch = etcd.watch("k/").prefix().await.unwrap();
-    cut_off(&cluster);
-    let oldest = write_and_compact(&direct).await;
+    disconnect_proxies(&cluster);
+    let compacted = write_and_compact(&direct).await;
     cluster.heal();
-    match last_item(&mut watch).await {
-        WatchEnd::Compacted { revision } => assert_eq!(revision, oldest),
+    match read_to_end(&mut watch).await {
+        WatchEnd::Compacted { revision } => assert_eq!(revision, compacted),
         other => panic!("{other}"),
     }
     etcd.shutdown().await;
 }
 
 #[tokio::test]
-async fn a_compaction_while_the_watch_lags_ends_it_after_all_that_has_arrived() {
+async fn compaction_while_lagging_ends_watch_after_buffered_events() {
     let cluster = Cluster::start(1).await;
-    let (etcd, direct) = two_clients(&cluster).await;
+    let (etcd, direct) = proxied_and_direct_clients(&cluster).await;
     let mut watch = etcd.watch("k/").prefix().buffer(5).await.unwrap();
-    overfill(&cluster, &direct, "k/changed").await;
-    let oldest = write_and_compact(&direct).await;
+    write_until_watch_lags(&cluster, &direct, "k/changed").await;
+    let compacted = write_and_compact(&direct).await;
     let mut seen = watch.revision();
-    let why = loop {
-        match item(&mut watch).await {
+    let end = loop {
+        match next_item(&mut watch).await {
             WatchEvent::Events(events) => {
                 assert_eq!(events.revision(), seen + 1);
                 seen += 1;
             }
-            WatchEvent::Ended(why) => break why,
+            WatchEvent::Ended(end) => break end,
             other => panic!("{other:?}"),
         }
     };
-    assert!(matches!(why, WatchEnd::Compacted { revision } if revision == oldest));
+    assert!(matches!(end, WatchEnd::Compacted { revision } if revision == compacted));
     etcd.shutdown().await;
 }
 
 #[tokio::test]
-async fn a_compaction_that_the_watch_is_ahead_of_costs_nothing() {
+async fn compaction_behind_cursor_does_not_affect_watch() {
     let cluster = Cluster::start(3).await;
-    let (etcd, direct) = two_clients(&cluster).await;
+    let (etcd, direct) = proxied_and_direct_clients(&cluster).await;
     let mut watch = etcd.watch("k/").prefix().await.unwrap();
     let seen = direct.put("k/seen", "1").await.unwrap().header.revision;
-    assert_eq!(next(&mut watch).await.0, seen);
-    cut_off(&cluster);
+    assert_eq!(next_change(&mut watch).await.0, seen);
+    disconnect_proxies(&cluster);
     direct.put("other", "1").await.unwrap();
     direct.compact(seen + 1).await.unwrap();
     let missed = direct.put("k/missed", "1").await.unwrap().header.revision;
     cluster.heal();
-    assert_eq!(next(&mut watch).await, (missed, vec!["k/missed".into()]));
+    assert_eq!(
+        next_change(&mut watch).await,
+        (missed, vec!["k/missed".into()])
+    );
     etcd.shutdown().await;
 }
 
 #[tokio::test]
-async fn a_resync_tells_the_difference_and_goes_on() {
+async fn resync_reports_differences_and_continues() {
     let cluster = Cluster::start(3).await;
-    let (etcd, direct) = two_clients(&cluster).await;
+    let (etcd, direct) = proxied_and_direct_clients(&cluster).await;
     let mut watch = etcd.watch("k/").prefix().resync().await.unwrap();
-    direct.put("k/told", "1").await.unwrap();
-    assert_eq!(next(&mut watch).await.1, ["k/told"]);
-    cut_off(&cluster);
+    direct.put("k/before", "1").await.unwrap();
+    assert_eq!(next_change(&mut watch).await.1, ["k/before"]);
+    disconnect_proxies(&cluster);
     let compacted = write_and_compact(&direct).await;
     cluster.heal();
-    let WatchEvent::Resynced(resynced) = item(&mut watch).await else {
-        panic!("a resync comes first");
+    let WatchEvent::Resynced(resynced) = next_item(&mut watch).await else {
+        panic!("expected a resync");
     };
     assert!(resynced.revision >= compacted);
     let keys = |kvs: &[actix_etcd::kv::KeyValue]| -> Vec<_> {
@@ -120,6 +128,9 @@ async fn a_resync_tells_the_difference_and_goes_on() {
     assert_eq!(keys(&resynced.changed), ["k/changed"]);
     assert_eq!(resynced.deleted, ["k/deleted"]);
     let after = etcd.put("k/same", "2").await.unwrap().header.revision;
-    assert_eq!(next(&mut watch).await, (after, vec!["k/same".into()]));
+    assert_eq!(
+        next_change(&mut watch).await,
+        (after, vec!["k/same".into()])
+    );
     etcd.shutdown().await;
 }

@@ -1,4 +1,4 @@
-//! The six promises of a watch, while actors panic under load.
+//! The guarantees of a watch while actors panic under load.
 
 use std::cell::Cell;
 
@@ -12,101 +12,107 @@ use testbed::{
     validators::{Record, Request},
 };
 
-use crate::{
-    support::{
-        wait::until_async,
-        watch_record::{Load, PROGRESS, Recorded, bookmarks, truth},
-    },
-    watch::operations::{item, last_item, next},
+use crate::support::{
+    wait::until_async,
+    watch_items::{next_change, next_item, read_to_end},
+    watch_recorder::{PROGRESS_INTERVAL, WatchRecorder, actual_history, progress_count},
+    write_load::WriteLoad,
 };
 
 type CrashWatch = Box<dyn Fn() + Send>;
 
-/// How often an actor is crashed. Every panic in a row makes its supervisor wait longer, up to a second, while what it
-/// is told piles up: a machine that needs more time for the writes must not make it panic more often.
+/// Number of crashes per actor. The supervisor backs off up to one second after repeated panics, while the mailbox
+/// fills. A fixed number keeps a slow machine from causing more panics.
 const CRASHES: usize = 8;
-/// How many writes there are between two crashes at the least.
-const WRITES: i64 = 25;
+/// Minimum number of writes between two crashes.
+const WRITES_BETWEEN_CRASHES: i64 = 25;
 
-/// Crashes something now and then while writes go on; gives all that the watches told.
-async fn under_load(crash: impl AsyncFn(&Client, &[CrashWatch])) -> Vec<Vec<Record>> {
+/// Calls `crash` repeatedly under load and checks all watches. Returns the records of each watch.
+async fn crash_under_load(crash: impl AsyncFn(&Client, &[CrashWatch])) -> Vec<Vec<Record>> {
     let cluster = Cluster::builder().members(3);
-    let cluster = cluster.progress_notify_interval(PROGRESS).start().await;
+    let cluster = cluster
+        .progress_notify_interval(PROGRESS_INTERVAL)
+        .start()
+        .await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    let mut watches = Vec::new();
+    let mut recorders = Vec::new();
     let mut actors: Vec<CrashWatch> = Vec::new();
     for n in 0..6 {
         let request = Request::prefix("k/", n % 2);
         let open = etcd.watch("k/").prefix().status_events().progress_notify();
         let watch = open.start_revision(n % 2).await.unwrap();
         actors.push(Box::new(crash_watch(&watch)));
-        watches.push(Recorded::read(&format!("watch {n}"), watch, request));
+        recorders.push(WatchRecorder::record(&format!("watch {n}"), watch, request));
     }
-    let load = Load::start(&etcd);
+    let load = WriteLoad::start(&etcd);
     for _ in 0..CRASHES {
-        let writes = cluster.revision().await + WRITES;
-        let go_on = async || cluster.revision().await >= writes;
-        until_async("writes go on", go_on).await;
+        let target = cluster.revision().await + WRITES_BETWEEN_CRASHES;
+        let reached = async || cluster.revision().await >= target;
+        until_async("writes continue", reached).await;
         crash(&etcd, &actors).await;
     }
     let last = load.stop(&etcd).await;
-    let history = truth(&cluster).await;
-    let mut told = Vec::new();
-    for watch in watches {
-        told.push(watch.check(last, &history).await);
+    let history = actual_history(&cluster).await;
+    let mut all_records = Vec::new();
+    for recorder in recorders {
+        all_records.push(recorder.check(last, &history).await);
     }
-    let progress: usize = told.iter().map(|records| bookmarks(records)).sum();
-    assert!(progress > 0, "no progress was told under load");
+    let progress: usize = all_records
+        .iter()
+        .map(|records| progress_count(records))
+        .sum();
+    assert!(progress > 0, "no progress item under load");
     etcd.shutdown().await;
-    told
+    all_records
 }
 
 #[tokio::test]
-async fn a_panic_of_the_watch_actor_costs_nothing() {
-    let told = under_load(async |_, actors| actors.iter().for_each(|crash| crash())).await;
-    for records in told {
-        assert!(records.contains(&Record::Disconnected), "it was told");
-        assert!(records.contains(&Record::Resumed), "nothing was crashed");
+async fn watch_actor_panic_loses_no_event() {
+    let all_records =
+        crash_under_load(async |_, actors| actors.iter().for_each(|crash| crash())).await;
+    for records in all_records {
+        assert!(records.contains(&Record::Disconnected), "no disconnect");
+        assert!(records.contains(&Record::Resumed), "not resumed: no crash");
     }
 }
 
 #[tokio::test]
-async fn a_panic_of_the_streams_actor_costs_nothing() {
-    let told = under_load(async |etcd, _| crash_watch_streams(etcd)).await;
-    for records in told {
-        assert!(records.contains(&Record::Resumed), "nothing was crashed");
+async fn stream_actor_panic_loses_no_event() {
+    let all_records = crash_under_load(async |etcd, _| crash_watch_streams(etcd)).await;
+    for records in all_records {
+        assert!(records.contains(&Record::Resumed), "not resumed: no crash");
     }
 }
 
 #[tokio::test]
-async fn a_panic_of_the_hub_costs_nothing() {
+async fn hub_panic_loses_no_event() {
     let rounds = Cell::new(0);
-    let told = under_load(async |etcd, _| {
+    let all_records = crash_under_load(async |etcd, _| {
         rounds.set(rounds.get() + 1);
         if rounds.get() % 2 == 0 {
             crash_watch_streams(etcd);
-            assert!(crash_watch_hub(etcd).await, "it did not panic");
+            assert!(crash_watch_hub(etcd).await, "the actor did not panic");
         }
     })
     .await;
-    for records in told {
-        assert!(records.contains(&Record::Resumed), "nothing was crashed");
+    for records in all_records {
+        assert!(records.contains(&Record::Resumed), "not resumed: no crash");
     }
 }
 
 #[tokio::test]
-async fn a_panic_of_the_connections_actor_costs_nothing() {
-    under_load(async |etcd, _| {
+async fn connection_actor_panic_loses_no_event() {
+    crash_under_load(async |etcd, _| {
         for endpoint in etcd.endpoints() {
             let crashed = crash_connection_now(etcd, &endpoint).await;
-            assert!(crashed.unwrap(), "it did not panic");
+            assert!(crashed.unwrap(), "the actor did not panic");
         }
     })
     .await;
 }
 
 #[tokio::test]
-async fn what_crashed_goes_on_and_still_ends_with_the_client() {
+async fn crashed_watch_continues_and_ends_at_shutdown() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let mut watch = etcd.watch("k").await.unwrap();
@@ -114,12 +120,15 @@ async fn what_crashed_goes_on_and_still_ends_with_the_client() {
     crash();
     assert!(crash_watch_hub(&etcd).await);
     etcd.put("k", "v").await.unwrap();
-    next(&mut watch).await;
+    next_change(&mut watch).await;
     let mut second = etcd.watch("k").await.unwrap();
     etcd.put("k", "w").await.unwrap();
-    assert!(matches!(item(&mut second).await, WatchEvent::Events(_)));
+    assert!(matches!(
+        next_item(&mut second).await,
+        WatchEvent::Events(_)
+    ));
     crash();
     etcd.shutdown().await;
-    assert!(matches!(last_item(&mut watch).await, WatchEnd::Shutdown));
-    assert!(matches!(last_item(&mut second).await, WatchEnd::Shutdown));
+    assert!(matches!(read_to_end(&mut watch).await, WatchEnd::Shutdown));
+    assert!(matches!(read_to_end(&mut second).await, WatchEnd::Shutdown));
 }

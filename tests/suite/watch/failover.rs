@@ -1,4 +1,4 @@
-//! Watches whose member fails.
+//! Watches that move away from a failed member.
 
 use std::time::{Duration, Instant};
 
@@ -8,14 +8,15 @@ use testbed::{
     validators::{self, Record, Request},
 };
 
-use crate::{
-    support::watch_record::{bookmark, record, truth},
-    watch::operations::{SOON, item, last_item, next, watchers},
+use crate::support::{
+    watch_items::{TEST_TIMEOUT, next_change, next_item, read_to_end},
+    watch_recorder::{actual_history, record_progress, to_record},
+    watcher_metrics::wait_for_watchers,
 };
 
-/// The member that has watchers.
-async fn carrier(cluster: &Cluster) -> usize {
-    watchers(cluster, 1.0).await;
+/// Returns the index of the member that has the watch.
+async fn watched_member(cluster: &Cluster) -> usize {
+    wait_for_watchers(cluster, 1.0).await;
     for member in cluster.members() {
         let watchers = member.metric("etcd_debugging_mvcc_watcher_total").await;
         if watchers.unwrap_or_default() > 0.5 {
@@ -25,32 +26,32 @@ async fn carrier(cluster: &Cluster) -> usize {
     panic!("no member has the watch");
 }
 
-/// Writes, again if the outcome is unknown, and gives the revision.
-async fn put(etcd: &Client, key: &str, value: &str) -> i64 {
+/// Writes until a put succeeds. Returns its revision.
+async fn put_until_ok(etcd: &Client, key: &str, value: &str) -> i64 {
     loop {
-        if let Ok(done) = etcd.put(key, value).timeout(SOON).await {
-            return done.header.revision;
+        if let Ok(response) = etcd.put(key, value).timeout(TEST_TIMEOUT).await {
+            return response.header.revision;
         }
     }
 }
 
-/// Breaks the member that carries a watch, and gives how long after the next write had succeeded the watch showed it.
-/// The write itself may have to wait for an election.
-async fn resumes_after(hit: impl AsyncFnOnce(&Cluster, &Client, usize)) -> Duration {
+/// Injects a fault into the member that has the watch. Returns the time from the next successful write until the watch
+/// delivers it. The time of the write itself is not included: it may have to wait for an election.
+async fn time_to_resume(fault: impl AsyncFnOnce(&Cluster, &Client, usize)) -> Duration {
     let cluster = Cluster::start(3).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let mut watch = etcd.watch("k").await.unwrap();
-    let member = carrier(&cluster).await;
-    hit(&cluster, &etcd, member).await;
-    let began = Instant::now();
-    // A write whose outcome is unknown is made again; the watch shows what was applied.
-    let written = put(&etcd, "k", "v").await;
+    let member = watched_member(&cluster).await;
+    fault(&cluster, &etcd, member).await;
+    let start = Instant::now();
+    // The write may be applied more than once: the watch also delivers attempts with an unknown outcome.
+    let written = put_until_ok(&etcd, "k", "v").await;
     let succeeded = Instant::now();
-    while next(&mut watch).await.0 < written {}
+    while next_change(&mut watch).await.0 < written {}
     let took = succeeded.elapsed();
     println!(
-        "written after {:?}, shown after {took:?}",
-        succeeded - began
+        "written after {:?}, delivered after {took:?}",
+        succeeded - start
     );
     drop(watch);
     etcd.shutdown().await;
@@ -58,32 +59,32 @@ async fn resumes_after(hit: impl AsyncFnOnce(&Cluster, &Client, usize)) -> Durat
 }
 
 #[tokio::test]
-async fn a_watch_leaves_a_member_that_was_killed() {
-    let took = resumes_after(async |cluster, _, member| cluster.member(member).kill()).await;
+async fn watch_leaves_killed_member() {
+    let took = time_to_resume(async |cluster, _, member| cluster.member(member).kill()).await;
     assert!(took < Duration::from_secs(5));
 }
 
 #[tokio::test]
-async fn a_watch_leaves_a_member_that_froze() {
-    let took = resumes_after(async |cluster, _, member| cluster.member(member).freeze()).await;
+async fn watch_leaves_frozen_member() {
+    let took = time_to_resume(async |cluster, _, member| cluster.member(member).freeze()).await;
     assert!(took < Duration::from_secs(8));
 }
 
 #[tokio::test]
-async fn a_watch_leaves_a_member_without_leader() {
-    let took = resumes_after(async |cluster, _, member| cluster.isolate(member)).await;
+async fn watch_leaves_leaderless_member() {
+    let took = time_to_resume(async |cluster, _, member| cluster.isolate(member)).await;
     assert!(took < Duration::from_secs(8));
 }
 
 #[tokio::test]
-async fn a_watch_leaves_a_member_that_was_removed_from_the_cluster() {
-    let took = resumes_after(async |cluster, _, member| cluster.remove_member(member).await).await;
+async fn watch_leaves_removed_member() {
+    let took = time_to_resume(async |cluster, _, member| cluster.remove_member(member).await).await;
     assert!(took < Duration::from_secs(5));
 }
 
 #[tokio::test]
-async fn a_watch_leaves_an_endpoint_that_is_not_wanted_any_more() {
-    let took = resumes_after(async |cluster, etcd, member| {
+async fn watch_leaves_removed_endpoint() {
+    let took = time_to_resume(async |cluster, etcd, member| {
         let mut endpoints = cluster.endpoints();
         endpoints.remove(member);
         etcd.set_endpoints(endpoints).await.unwrap();
@@ -93,35 +94,38 @@ async fn a_watch_leaves_an_endpoint_that_is_not_wanted_any_more() {
 }
 
 #[tokio::test]
-async fn an_outage_that_is_too_long_ends_the_watch() {
+async fn outage_over_maximum_ends_watch() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    let patient = etcd.watch("k").status_events();
-    let mut patient = patient.await.unwrap();
-    let longest = Duration::from_millis(700);
-    let mut watch = etcd.watch("k").max_outage(longest).await.unwrap();
-    let began = Instant::now();
+    let open = etcd.watch("k").status_events();
+    let mut unlimited = open.await.unwrap();
+    let max_outage = Duration::from_millis(700);
+    let mut limited = etcd.watch("k").max_outage(max_outage).await.unwrap();
+    let start = Instant::now();
     cluster.member(0).client_link().set(Fault::Refuse);
     assert!(matches!(
-        last_item(&mut watch).await,
+        read_to_end(&mut limited).await,
         WatchEnd::OutageTooLong { last: Some(_) }
     ));
-    assert!(began.elapsed() >= longest);
+    assert!(start.elapsed() >= max_outage);
     cluster.heal();
     assert!(matches!(
-        item(&mut patient).await,
+        next_item(&mut unlimited).await,
         WatchEvent::Disconnected(_)
     ));
-    assert!(matches!(item(&mut patient).await, WatchEvent::Resumed));
-    etcd.put("k", "v").timeout(SOON).await.unwrap();
-    next(&mut patient).await;
+    assert!(matches!(
+        next_item(&mut unlimited).await,
+        WatchEvent::Resumed
+    ));
+    etcd.put("k", "v").timeout(TEST_TIMEOUT).await.unwrap();
+    next_change(&mut unlimited).await;
     etcd.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_that_is_cut_twice_in_a_long_replay_loses_nothing() {
+async fn twice_interrupted_replay_loses_no_event() {
     const REVISIONS: usize = 4000;
-    const FAR: Duration = Duration::from_millis(150);
+    const LINK_DELAY: Duration = Duration::from_millis(150);
     let cluster = Cluster::start(3).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let mut writers = Vec::new();
@@ -130,7 +134,7 @@ async fn a_stream_that_is_cut_twice_in_a_long_replay_loses_nothing() {
         writers.push(tokio::spawn(async move {
             for n in 0..REVISIONS / 40 {
                 let value = format!("{writer}/{n}/{}", "v".repeat(4000));
-                put(&etcd, &format!("k/{writer}"), &value).await;
+                put_until_ok(&etcd, &format!("k/{writer}"), &value).await;
             }
         }));
     }
@@ -138,33 +142,34 @@ async fn a_stream_that_is_cut_twice_in_a_long_replay_loses_nothing() {
         writer.await.unwrap();
     }
     let last = cluster.revision().await;
-    // So far away, a window's worth is under way at a time: when the first events are read, thousands are to come.
+    // With this delay only one flow-control window is in flight: thousands of events are still to come when the first
+    // ones are read.
     for member in cluster.members() {
-        member.client_link().set(Fault::Delay(FAR));
+        member.client_link().set(Fault::Delay(LINK_DELAY));
     }
     let open = etcd.watch("k/").prefix().start_revision(1).status_events();
     let mut watch: Watch = open.progress_notify().await.unwrap();
     let mut records = Vec::new();
-    let mut cuts = 0;
+    let mut interruptions = 0;
     while watch.revision() < last {
-        let told = record(item(&mut watch).await);
-        let first = matches!(told, Some(Record::Events { .. }))
+        let record = to_record(next_item(&mut watch).await);
+        let is_first = matches!(record, Some(Record::Events { .. }))
             && matches!(records.last(), None | Some(Record::Resumed));
-        if first && cuts < 2 {
-            cuts += 1;
+        if is_first && interruptions < 2 {
+            interruptions += 1;
             for member in cluster.members() {
                 member.client_link().reset_now();
             }
-            if cuts == 2 {
+            if interruptions == 2 {
                 cluster.heal();
             }
         }
-        records.extend(told);
+        records.extend(record);
     }
-    bookmark(&mut watch, last, &mut records).await;
-    let breaks = |record: &&Record| matches!(record, Record::Disconnected);
-    assert!(records.iter().filter(breaks).count() >= 2);
-    let history = truth(&cluster).await;
+    record_progress(&mut watch, last, &mut records).await;
+    let is_disconnect = |record: &&Record| matches!(record, Record::Disconnected);
+    assert!(records.iter().filter(is_disconnect).count() >= 2);
+    let history = actual_history(&cluster).await;
     validators::all(&Request::prefix("k/", 1), &records, &history).unwrap();
     etcd.shutdown().await;
 }

@@ -1,4 +1,4 @@
-//! Watches that do without a leader.
+//! Watches that do not require a leader.
 
 use std::time::Duration;
 
@@ -9,71 +9,77 @@ use actix_etcd::{
 use testbed::{Cluster, Fault};
 use tokio::time::timeout;
 
-use crate::{
-    support::{
-        wait::until_async,
-        watch_server::{WATCH, connect, create, created, server},
-    },
-    watch::operations::{SOON, next},
+use crate::support::{
+    wait::until_async,
+    watch_items::{TEST_TIMEOUT, next_change},
+    watch_server::{WATCH, connect, created, next_create, start_watch_server},
 };
 
 #[tokio::test]
-async fn only_watches_that_need_a_leader_ask_for_one_and_have_streams_of_their_own() {
-    let (server, _) = server(|_, mut tx, mut rx, _| async move {
+async fn watches_requiring_leader_use_separate_stream() {
+    let (server, _) = start_watch_server(|_, mut tx, mut rx, _| async move {
         loop {
-            let id = create(&mut rx).await.watch_id;
+            let id = next_create(&mut rx).await.watch_id;
             tx.send(&created(id, 5)).await.unwrap();
         }
     })
     .await;
     let etcd = connect(&server).await;
     let mut watches = Vec::new();
-    for require in [true, false, true, false] {
-        watches.push(etcd.watch("a").require_leader(require).await.unwrap());
+    for require_leader in [true, false, true, false] {
+        watches.push(
+            etcd.watch("a")
+                .require_leader(require_leader)
+                .await
+                .unwrap(),
+        );
     }
-    let asked = server.calls(WATCH);
-    let asked: Vec<bool> = asked
+    let streams = server.calls(WATCH);
+    let requires_leader: Vec<bool> = streams
         .iter()
         .map(|call| call.metadata.contains_key("hasleader"))
         .collect();
-    assert_eq!(asked, [true, false]);
+    assert_eq!(requires_leader, [true, false]);
     etcd.shutdown().await;
 }
 
 #[tokio::test]
-async fn a_watch_that_needs_no_leader_is_not_held_up_by_one_that_does() {
+async fn leader_requirement_delays_only_its_own_watch() {
     let cluster = Cluster::start(3).await;
-    let alone = cluster.member(0);
+    let survivor = cluster.member(0);
     let etcd = Client::builder([cluster.endpoints()[0].clone()])
-        .request_timeout(SOON)
+        .request_timeout(TEST_TIMEOUT)
         .connect()
         .await
         .unwrap();
     let written = etcd.put("k", "v").await.unwrap().header.revision;
-    alone.client_link().set(Fault::Refuse);
+    survivor.client_link().set(Fault::Refuse);
     for member in [1, 2] {
         cluster.member(member).kill();
     }
     let leaderless = async || {
-        let has_leader = alone.metric("etcd_server_has_leader").await;
+        let has_leader = survivor.metric("etcd_server_has_leader").await;
         let is_ready = |member: &EndpointStatus| member.state == ConnectivityState::Ready;
         has_leader == Some(0.0) && !etcd.connectivity().iter().any(is_ready)
     };
-    until_async("a member without leader that nobody reaches", leaderless).await;
-    let open = |require| {
+    until_async("the member is leaderless and disconnected", leaderless).await;
+    let open = |require_leader| {
         let open = etcd.watch("k").start_revision(written);
-        tokio::spawn(open.require_leader(require).into_future())
+        tokio::spawn(open.require_leader(require_leader).into_future())
     };
-    // The one that needs a leader waits first.
-    let mut needs_one = open(true);
-    let brief = Duration::from_millis(300);
-    assert!(timeout(brief, &mut needs_one).await.is_err());
-    let mut does_without = open(false);
-    assert!(timeout(brief, &mut does_without).await.is_err());
-    alone.client_link().heal();
-    let mut does_without = does_without.await.unwrap().unwrap();
-    assert_eq!(next(&mut does_without).await.0, written);
-    assert!(!needs_one.is_finished(), "there is no leader");
-    needs_one.abort();
+    // The watch that requires a leader is first in the queue.
+    let mut leader_required = open(true);
+    let wait = Duration::from_millis(300);
+    assert!(timeout(wait, &mut leader_required).await.is_err());
+    let mut leader_optional = open(false);
+    assert!(timeout(wait, &mut leader_optional).await.is_err());
+    survivor.client_link().heal();
+    let mut leader_optional = leader_optional.await.unwrap().unwrap();
+    assert_eq!(next_change(&mut leader_optional).await.0, written);
+    assert!(
+        !leader_required.is_finished(),
+        "the watch opened without a leader"
+    );
+    leader_required.abort();
     etcd.shutdown().await;
 }

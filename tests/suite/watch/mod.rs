@@ -1,11 +1,11 @@
-//! Watches.
+//! Watches: events, progress, resume, resync and slow consumers.
 
 mod chaos;
 mod compaction;
 mod crash;
 mod failover;
 mod leaderless;
-pub mod operations;
+mod operations;
 mod progress;
 mod resync;
 mod scripted;

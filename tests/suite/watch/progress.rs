@@ -1,18 +1,18 @@
-//! How far a watch has come, asked for.
+//! Progress requests.
 
 use std::time::{Duration, Instant};
 
 use actix_etcd::{Client, ErrorKind, proto::watch_request::RequestUnion};
 
-use crate::{
-    support::watch_server::{connect, created, progress, request, server},
-    watch::operations::last_item,
+use crate::support::{
+    watch_items::read_to_end,
+    watch_server::{connect, created, next_request, progress, start_watch_server},
 };
 
 #[tokio::test]
-async fn progress_that_is_never_told_is_waited_for_until_the_deadline() {
-    let (server, _) = server(|_, mut tx, mut rx, _| async move {
-        while let Some(request) = request(&mut rx).await {
+async fn unanswered_progress_request_fails_at_deadline() {
+    let (server, _) = start_watch_server(|_, mut tx, mut rx, _| async move {
+        while let Some(request) = next_request(&mut rx).await {
             if let RequestUnion::CreateRequest(create) = request {
                 tx.send(&created(create.watch_id, 5)).await.unwrap();
             }
@@ -26,24 +26,24 @@ async fn progress_that_is_never_told_is_waited_for_until_the_deadline() {
         .await
         .unwrap();
     let watch = etcd.watch("a").await.unwrap();
-    let began = Instant::now();
-    let late = watch.request_progress().await.unwrap_err();
-    assert_eq!(late.kind(), ErrorKind::DeadlineExceeded);
-    assert!(began.elapsed() >= timeout);
+    let start = Instant::now();
+    let error = watch.request_progress().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+    assert!(start.elapsed() >= timeout);
     etcd.shutdown().await;
 }
 
 #[tokio::test]
-async fn requests_that_were_never_answered_cost_later_watches_nothing() {
-    let (server, _) = server(|_, mut tx, mut rx, _| async move {
+async fn unanswered_progress_requests_do_not_delay_later_watches() {
+    let (server, _) = start_watch_server(|_, mut tx, mut rx, _| async move {
         let mut creates = 0;
-        while let Some(request) = request(&mut rx).await {
+        while let Some(request) = next_request(&mut rx).await {
             match request {
                 RequestUnion::CreateRequest(create) => {
                     creates += 1;
                     tx.send(&created(create.watch_id, 5)).await.unwrap();
                 }
-                // The first watch keeps the server from answering, as one does that is behind.
+                // No progress while only the first watch exists, like etcd while a watch is behind.
                 RequestUnion::ProgressRequest(_) if creates > 1 => {
                     tx.send(&progress(-1, 5)).await.unwrap();
                 }
@@ -67,9 +67,9 @@ async fn requests_that_were_never_answered_cost_later_watches_nothing() {
 }
 
 #[tokio::test]
-async fn a_watch_that_has_ended_tells_no_progress_and_says_why() {
-    let (server, _) = server(|_, mut tx, mut rx, _| async move {
-        while let Some(request) = request(&mut rx).await {
+async fn progress_request_on_ended_watch_returns_reason() {
+    let (server, _) = start_watch_server(|_, mut tx, mut rx, _| async move {
+        while let Some(request) = next_request(&mut rx).await {
             if let RequestUnion::CreateRequest(create) = request {
                 tx.send(&created(create.watch_id, 5)).await.unwrap();
             }
@@ -78,15 +78,15 @@ async fn a_watch_that_has_ended_tells_no_progress_and_says_why() {
     .await;
     let etcd = connect(&server).await;
     let mut watch = etcd.watch("a").await.unwrap();
-    let asked = tokio::spawn(watch.request_progress());
+    let pending = tokio::spawn(watch.request_progress());
     watch.cancel();
-    let ended = asked.await.unwrap().unwrap_err();
-    assert_eq!(ended.kind(), ErrorKind::WatchCanceled);
-    last_item(&mut watch).await;
-    let ended = watch.request_progress().await.unwrap_err();
-    assert_eq!(ended.kind(), ErrorKind::WatchCanceled);
+    let error = pending.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WatchCanceled);
+    read_to_end(&mut watch).await;
+    let error = watch.request_progress().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WatchCanceled);
     let other = etcd.watch("a").await.unwrap();
     etcd.shutdown().await;
-    let ended = other.request_progress().await.unwrap_err();
-    assert_eq!(ended.kind(), ErrorKind::Shutdown);
+    let error = other.request_progress().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Shutdown);
 }

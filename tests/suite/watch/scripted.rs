@@ -1,4 +1,4 @@
-//! What etcd can't be made to do on demand.
+//! Watches against a scripted server, for behaviour that a real etcd does not show on demand.
 
 use std::time::Duration;
 
@@ -9,111 +9,118 @@ use actix_etcd::{
 };
 use testbed::{Reply, ScriptedServer};
 
-use crate::{
-    support::{
-        quiet_window::ready,
-        wait::until,
-        watch_server::{
-            WATCH, connect, create, created, event, events, header, progress, refused, request,
-            server,
-        },
+use crate::support::{
+    quiet_window::ready_members,
+    wait::until,
+    watch_items::{TEST_TIMEOUT, next_change, next_item, read_to_end},
+    watch_server::{
+        WATCH, connect, created, event, events, header, next_create, next_request, progress,
+        refused, start_watch_server,
     },
-    watch::operations::{SOON, item, last_item, next},
 };
 
 #[tokio::test]
-async fn a_stream_that_ends_between_two_fragments_is_resumed_at_the_open_revision() {
-    let (server, starts) = server(|nth, mut tx, mut rx, starts| async move {
-        let create = create(&mut rx).await;
-        starts.lock().unwrap().push(create.start_revision);
-        let id = create.watch_id;
-        tx.send(&created(id, 1000)).await.unwrap();
-        if nth == 0 {
-            let first = vec![event("a", 4), event("a", 5)];
-            tx.send(&events(id, true, first)).await.unwrap();
-            tx.status(14, "the member stops");
-            return;
-        }
-        let whole = vec![event("a", 5), event("b", 5), event("a", 6)];
-        tx.send(&events(id, false, whole)).await.unwrap();
-        tx.stopped().await;
-    })
-    .await;
+async fn stream_ending_between_fragments_resumes_at_incomplete_revision() {
+    let (server, start_revisions) =
+        start_watch_server(|nth, mut tx, mut rx, start_revisions| async move {
+            let create = next_create(&mut rx).await;
+            start_revisions.lock().unwrap().push(create.start_revision);
+            let id = create.watch_id;
+            tx.send(&created(id, 1000)).await.unwrap();
+            if nth == 0 {
+                let first = vec![event("a", 4), event("a", 5)];
+                tx.send(&events(id, true, first)).await.unwrap();
+                tx.status(14, "the member stops");
+                return;
+            }
+            let complete = vec![event("a", 5), event("b", 5), event("a", 6)];
+            tx.send(&events(id, false, complete)).await.unwrap();
+            tx.closed().await;
+        })
+        .await;
     let etcd = connect(&server).await;
     let mut watch = etcd.watch("a").from_key().start_revision(2).await.unwrap();
-    assert_eq!(next(&mut watch).await, (4, vec!["a".into()]));
-    assert_eq!(next(&mut watch).await, (5, vec!["a".into(), "b".into()]));
-    assert_eq!(next(&mut watch).await, (6, vec!["a".into()]));
-    assert_eq!(*starts.lock().unwrap(), [2, 5]);
+    assert_eq!(next_change(&mut watch).await, (4, vec!["a".into()]));
+    assert_eq!(
+        next_change(&mut watch).await,
+        (5, vec!["a".into(), "b".into()])
+    );
+    assert_eq!(next_change(&mut watch).await, (6, vec!["a".into()]));
+    assert_eq!(*start_revisions.lock().unwrap(), [2, 5]);
     etcd.shutdown().await;
 }
 
 #[tokio::test]
-async fn neither_headers_nor_early_progress_move_the_place_to_resume_from() {
-    let (server, starts) = server(|nth, mut tx, mut rx, starts| async move {
-        let create = create(&mut rx).await;
-        starts.lock().unwrap().push(create.start_revision);
-        let id = create.watch_id;
-        // Progress that overtook the answer, and progress before the start: both say nothing.
-        tx.send(&progress(-1, 1000)).await.unwrap();
-        tx.send(&created(id, 1000)).await.unwrap();
-        tx.send(&progress(id, 100)).await.unwrap();
-        match nth {
-            0 => tx.send(&events(id, false, vec![event("a", 300)])).await,
-            1 => tx.send(&progress(id, 400)).await,
-            _ => tx.send(&events(id, false, vec![event("a", 500)])).await,
-        }
-        .unwrap();
-        if nth == 2 {
-            tx.stopped().await;
-        }
-    })
-    .await;
+async fn headers_and_early_progress_do_not_move_cursor() {
+    let (server, start_revisions) =
+        start_watch_server(|nth, mut tx, mut rx, start_revisions| async move {
+            let create = next_create(&mut rx).await;
+            start_revisions.lock().unwrap().push(create.start_revision);
+            let id = create.watch_id;
+            // Progress before the create response, and progress before the start revision: both must be ignored.
+            tx.send(&progress(-1, 1000)).await.unwrap();
+            tx.send(&created(id, 1000)).await.unwrap();
+            tx.send(&progress(id, 100)).await.unwrap();
+            match nth {
+                0 => tx.send(&events(id, false, vec![event("a", 300)])).await,
+                1 => tx.send(&progress(id, 400)).await,
+                _ => tx.send(&events(id, false, vec![event("a", 500)])).await,
+            }
+            .unwrap();
+            if nth == 2 {
+                tx.closed().await;
+            }
+        })
+        .await;
     let etcd = connect(&server).await;
     let open = etcd.watch("a").start_revision(200).progress_notify();
     let mut watch = open.await.unwrap();
-    assert_eq!(next(&mut watch).await.0, 300);
-    assert!(matches!(item(&mut watch).await, WatchEvent::Progress(400)));
-    assert_eq!(next(&mut watch).await.0, 500);
-    assert_eq!(*starts.lock().unwrap(), [200, 301, 401]);
+    assert_eq!(next_change(&mut watch).await.0, 300);
+    assert!(matches!(
+        next_item(&mut watch).await,
+        WatchEvent::Progress(400)
+    ));
+    assert_eq!(next_change(&mut watch).await.0, 500);
+    assert_eq!(*start_revisions.lock().unwrap(), [200, 301, 401]);
     etcd.shutdown().await;
 }
 
 #[tokio::test]
-async fn a_refused_watch_leaves_those_beside_it_alone() {
-    let (server, _) = server(|_, mut tx, mut rx, _| async move {
-        let mut live = Vec::new();
+async fn refused_watch_does_not_affect_others() {
+    let (server, _) = start_watch_server(|_, mut tx, mut rx, _| async move {
+        let mut confirmed = Vec::new();
         for _ in 0..3 {
-            let create = create(&mut rx).await;
+            let create = next_create(&mut rx).await;
             if create.key == "refused" {
-                let why = "rpc error: code = PermissionDenied desc = etcdserver: permission denied";
-                tx.send(&refused(why)).await.unwrap();
+                let reason =
+                    "rpc error: code = PermissionDenied desc = etcdserver: permission denied";
+                tx.send(&refused(reason)).await.unwrap();
             } else {
                 tx.send(&created(create.watch_id, 5)).await.unwrap();
-                live.push(create.watch_id);
+                confirmed.push(create.watch_id);
             }
         }
-        for id in live {
+        for id in confirmed {
             tx.send(&events(id, false, vec![event("a", 6)]))
                 .await
                 .unwrap();
         }
-        tx.stopped().await;
+        tx.closed().await;
     })
     .await;
     let etcd = connect(&server).await;
     let mut first = etcd.watch("a").await.unwrap();
-    let why = etcd.watch("refused").await.unwrap_err();
-    assert_eq!(why.kind(), ErrorKind::PermissionDenied);
+    let error = etcd.watch("refused").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
     let mut second = etcd.watch("a").await.unwrap();
-    assert_eq!(next(&mut first).await.0, 6);
-    assert_eq!(next(&mut second).await.0, 6);
-    assert_eq!(server.count(WATCH), 1, "all on one stream");
+    assert_eq!(next_change(&mut first).await.0, 6);
+    assert_eq!(next_change(&mut second).await.0, 6);
+    assert_eq!(server.count(WATCH), 1, "more than one stream");
     etcd.shutdown().await;
 }
 
 #[tokio::test]
-async fn a_cancel_means_what_its_reason_says() {
+async fn cancel_reason_determines_watch_end() {
     let reasons = [
         "rpc error: code = PermissionDenied desc = etcdserver: permission denied",
         "rpc error: code = Unauthenticated desc = etcdserver: invalid auth token",
@@ -121,40 +128,41 @@ async fn a_cancel_means_what_its_reason_says() {
         "",
     ];
     for (case, reason) in reasons.into_iter().enumerate() {
-        let (server, starts) = server(move |_, mut tx, mut rx, starts| async move {
-            for nth in 0.. {
-                let create = create(&mut rx).await;
-                starts.lock().unwrap().push(create.start_revision);
-                let id = create.watch_id;
-                tx.send(&created(id, 5)).await.unwrap();
-                let next = create.start_revision.max(6);
-                tx.send(&events(id, false, vec![event("a", next)]))
-                    .await
-                    .unwrap();
-                if nth == 0 {
-                    let cancel = WatchResponse {
-                        canceled: true,
-                        cancel_reason: reason.to_owned(),
-                        ..progress(id, 0)
-                    };
-                    tx.send(&cancel).await.unwrap();
+        let (server, start_revisions) =
+            start_watch_server(move |_, mut tx, mut rx, start_revisions| async move {
+                for nth in 0.. {
+                    let create = next_create(&mut rx).await;
+                    start_revisions.lock().unwrap().push(create.start_revision);
+                    let id = create.watch_id;
+                    tx.send(&created(id, 5)).await.unwrap();
+                    let revision = create.start_revision.max(6);
+                    tx.send(&events(id, false, vec![event("a", revision)]))
+                        .await
+                        .unwrap();
+                    if nth == 0 {
+                        let cancel = WatchResponse {
+                            canceled: true,
+                            cancel_reason: reason.to_owned(),
+                            ..progress(id, 0)
+                        };
+                        tx.send(&cancel).await.unwrap();
+                    }
                 }
-            }
-        })
-        .await;
+            })
+            .await;
         let etcd = connect(&server).await;
         let mut watch = etcd.watch("a").await.unwrap();
-        assert_eq!(next(&mut watch).await.0, 6);
+        assert_eq!(next_change(&mut watch).await.0, 6);
         if reason.is_empty() {
-            assert_eq!(next(&mut watch).await.0, 7);
-            assert_eq!(*starts.lock().unwrap(), [0, 7]);
+            assert_eq!(next_change(&mut watch).await.0, 7);
+            assert_eq!(*start_revisions.lock().unwrap(), [0, 7]);
         } else {
-            match (case, last_item(&mut watch).await) {
+            match (case, read_to_end(&mut watch).await) {
                 (0, WatchEnd::PermissionDenied(_)) => {}
-                (1, WatchEnd::Refused(why)) => {
-                    assert_eq!(why.kind(), ErrorKind::InvalidAuthToken);
+                (1, WatchEnd::Refused(error)) => {
+                    assert_eq!(error.kind(), ErrorKind::InvalidAuthToken);
                 }
-                (2, WatchEnd::Refused(why)) => assert!(why.to_string().contains(reason)),
+                (2, WatchEnd::Refused(error)) => assert!(error.to_string().contains(reason)),
                 (_, other) => panic!("{reason}: {other}"),
             }
         }
@@ -163,16 +171,16 @@ async fn a_cancel_means_what_its_reason_says() {
 }
 
 #[tokio::test]
-async fn a_silent_server_is_asked_for_progress_again() {
-    let (server, _) = server(|_, mut tx, mut rx, _| async move {
-        let id = create(&mut rx).await.watch_id;
+async fn unanswered_progress_request_is_repeated() {
+    let (server, _) = start_watch_server(|_, mut tx, mut rx, _| async move {
+        let id = next_create(&mut rx).await.watch_id;
         tx.send(&created(id, 5)).await.unwrap();
-        let mut asked = 0;
-        while let Some(request) = request(&mut rx).await {
+        let mut requests = 0;
+        while let Some(request) = next_request(&mut rx).await {
             if matches!(request, RequestUnion::ProgressRequest(_)) {
-                asked += 1;
+                requests += 1;
             }
-            if asked == 3 {
+            if requests == 3 {
                 tx.send(&progress(-1, 9)).await.unwrap();
             }
         }
@@ -185,56 +193,59 @@ async fn a_silent_server_is_asked_for_progress_again() {
 }
 
 #[tokio::test]
-async fn a_member_that_creates_no_watch_is_left_for_another() {
-    let (silent, _) = server(|_, mut tx, rx, _| async move {
-        // Dropped, it would reset the stream.
+async fn watch_leaves_member_that_never_confirms_create() {
+    let (silent, _) = start_watch_server(|_, mut tx, rx, _| async move {
+        // Dropping the receiver would reset the stream.
         let _open = rx;
-        tx.stopped().await;
+        tx.closed().await;
     })
     .await;
-    let (good, _) = server(|_, mut tx, mut rx, _| async move {
+    let (responsive, _) = start_watch_server(|_, mut tx, mut rx, _| async move {
         loop {
-            let id = create(&mut rx).await.watch_id;
+            let id = next_create(&mut rx).await.watch_id;
             tx.send(&created(id, 5)).await.unwrap();
         }
     })
     .await;
-    let etcd = Client::builder([silent.endpoint(), good.endpoint()])
-        .request_timeout(SOON)
+    let etcd = Client::builder([silent.endpoint(), responsive.endpoint()])
+        .request_timeout(TEST_TIMEOUT)
         .connect()
         .await
         .unwrap();
-    until("both are ready", || ready(&etcd) == 2).await;
+    until("both members are ready", || ready_members(&etcd) == 2).await;
     let mut watches = Vec::new();
-    // Round robin: one of the two begins at the silent member.
+    // Round robin: one of the two watches starts at the silent member.
     for _ in 0..2 {
         watches.push(etcd.watch("a").await.unwrap());
     }
-    assert!(silent.count(WATCH) > 0, "nobody asked the silent member");
+    assert!(silent.count(WATCH) > 0, "no stream to the silent member");
     etcd.shutdown().await;
 }
 
 #[tokio::test]
-async fn streams_that_fail_at_once_are_opened_again_with_pauses() {
+async fn failing_streams_are_reopened_with_backoff() {
     let server = ScriptedServer::start().await;
-    server.on_head(WATCH, |_| Reply::status(14, "etcdserver: server stopped"));
+    server.on_headers(WATCH, |_| Reply::status(14, "etcdserver: server stopped"));
     let etcd = Client::builder([server.endpoint()])
         .request_timeout(Duration::from_secs(2))
         .connect()
         .await
         .unwrap();
-    let late = etcd.watch("a").await.unwrap_err();
-    assert_eq!(late.kind(), ErrorKind::DeadlineExceeded);
-    let tries = server.count(WATCH);
-    assert!((3..20).contains(&tries), "{tries} tries in two seconds");
+    let error = etcd.watch("a").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+    let streams = server.count(WATCH);
+    assert!(
+        (3..20).contains(&streams),
+        "{streams} streams in two seconds"
+    );
     etcd.shutdown().await;
 }
 
 #[tokio::test]
-async fn a_member_that_is_behind_and_another_cluster_are_told() {
-    let (server, _) = server(|nth, mut tx, mut rx, _| async move {
-        let id = create(&mut rx).await.watch_id;
-        let header_of = |cluster_id| {
+async fn revision_regression_and_cluster_change_are_reported() {
+    let (server, _) = start_watch_server(|nth, mut tx, mut rx, _| async move {
+        let id = next_create(&mut rx).await.watch_id;
+        let created_by_cluster = |cluster_id| {
             let header = Some(ResponseHeader {
                 cluster_id,
                 ..header(1)
@@ -246,42 +257,42 @@ async fn a_member_that_is_behind_and_another_cluster_are_told() {
         };
         match nth {
             0 => tx.send(&created(id, 900)).await,
-            1 => tx.send(&header_of(1)).await,
-            _ => tx.send(&header_of(7)).await,
+            1 => tx.send(&created_by_cluster(1)).await,
+            _ => tx.send(&created_by_cluster(7)).await,
         }
         .unwrap();
         if nth == 2 {
-            tx.stopped().await;
+            tx.closed().await;
         }
     })
     .await;
     let etcd = connect(&server).await;
     let mut watch = etcd.watch("a").await.unwrap();
     assert!(matches!(
-        item(&mut watch).await,
+        next_item(&mut watch).await,
         WatchEvent::RevisionRegressed { seen: 900, told: 1 }
     ));
     assert!(matches!(
-        last_item(&mut watch).await,
+        read_to_end(&mut watch).await,
         WatchEnd::ClusterChanged { was: 1, is: 7 }
     ));
     etcd.shutdown().await;
 }
 
-/// On one thread, so that the reader runs whenever the stream waits for it.
+/// Everything runs on one thread, so that the reader runs whenever the stream waits for it.
 #[actix::test]
-async fn a_reader_that_reads_never_lags_however_fast_the_server_is() {
+async fn active_reader_never_lags_behind_fast_server() {
     const BATCHES: i64 = 1000;
-    const EACH: i64 = 100;
-    let (server, _) = server(|_, mut tx, mut rx, _| async move {
-        let id = create(&mut rx).await.watch_id;
+    const EVENTS_PER_BATCH: i64 = 100;
+    let (server, _) = start_watch_server(|_, mut tx, mut rx, _| async move {
+        let id = next_create(&mut rx).await.watch_id;
         tx.send(&created(id, 1)).await.unwrap();
         for batch in 0..BATCHES {
-            let first = 2 + batch * EACH;
-            let batch = (first..first + EACH).map(|revision| event("a", revision));
+            let first = 2 + batch * EVENTS_PER_BATCH;
+            let batch = (first..first + EVENTS_PER_BATCH).map(|revision| event("a", revision));
             tx.send(&events(id, false, batch.collect())).await.unwrap();
         }
-        tx.stopped().await;
+        tx.closed().await;
     })
     .await;
     let etcd = Client::builder([server.endpoint()])
@@ -290,8 +301,8 @@ async fn a_reader_that_reads_never_lags_however_fast_the_server_is() {
         .await
         .unwrap();
     let mut watch = etcd.watch("a").status_events().await.unwrap();
-    for revision in 2..2 + BATCHES * EACH {
-        match item(&mut watch).await {
+    for revision in 2..2 + BATCHES * EVENTS_PER_BATCH {
+        match next_item(&mut watch).await {
             WatchEvent::Events(events) => assert_eq!(events.revision(), revision),
             other => panic!("{other:?}"),
         }

@@ -15,91 +15,93 @@ use testbed::{
     validators::{self, Record, Request},
 };
 
-use crate::{
-    support::watch_record::{record, truth},
-    watch::operations::{SOON, item, next, watchers},
+use crate::support::{
+    watch_items::{TEST_TIMEOUT, next_change, next_item},
+    watch_recorder::{actual_history, to_record},
+    watcher_metrics::wait_for_watchers,
 };
 
 #[tokio::test]
-async fn a_slow_reader_lags_alone_and_misses_nothing() {
+async fn slow_reader_lags_alone_without_loss() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let open = etcd.watch("k").buffer(20).status_events();
     let mut slow = open.await.unwrap();
-    let mut quick = etcd.watch("k").await.unwrap();
+    let mut fast = etcd.watch("k").await.unwrap();
     let mut last = 0;
     for n in 0..300 {
         last = etcd.put("k", n.to_string()).await.unwrap().header.revision;
-        assert_eq!(next(&mut quick).await.0, last);
+        assert_eq!(next_change(&mut fast).await.0, last);
     }
-    // The slow one is not on the server any more.
-    watchers(&cluster, 1.0).await;
+    // The lagging watch is cancelled on the server.
+    wait_for_watchers(&cluster, 1.0).await;
     let mut records = Vec::new();
     while slow.revision() < last {
-        records.extend(record(item(&mut slow).await));
+        records.extend(to_record(next_item(&mut slow).await));
     }
     assert!(records.contains(&Record::Lagging));
-    let history = truth(&cluster).await;
+    let history = actual_history(&cluster).await;
     validators::all(&Request::key("k", 0), &records, &history).unwrap();
-    let events = |record: &&Record| matches!(record, Record::Events { .. });
-    assert_eq!(records.iter().filter(events).count(), 300);
-    watchers(&cluster, 2.0).await;
+    let is_events = |record: &&Record| matches!(record, Record::Events { .. });
+    assert_eq!(records.iter().filter(is_events).count(), 300);
+    wait_for_watchers(&cluster, 2.0).await;
     etcd.shutdown().await;
 }
 
+/// State of a [`SlowActor`], shared with the test.
 #[derive(Default, Clone)]
-struct Seen {
+struct Consumed {
     revision: Arc<AtomicI64>,
     items: Arc<AtomicUsize>,
     busy: Arc<AtomicBool>,
     ended: Arc<AtomicBool>,
 }
 
-impl Seen {
-    async fn wait(&self, what: &str, done: impl Fn(&Self) -> bool) {
+impl Consumed {
+    async fn wait_until(&self, description: &str, condition: impl Fn(&Self) -> bool) {
         let wait = async {
-            while !done(self) {
+            while !condition(self) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let waited = tokio::time::timeout(SOON, wait).await;
-        assert!(waited.is_ok(), "never: {what}");
+        let waited = tokio::time::timeout(TEST_TIMEOUT, wait).await;
+        assert!(waited.is_ok(), "condition not met: {description}");
     }
 }
 
-/// Takes a moment for each item; stops or panics at the given one.
-struct Slow {
-    seen: Seen,
+/// Takes 2 ms per item, and stops or panics at the given item number (0: never).
+struct SlowActor {
+    consumed: Consumed,
     stop_at: usize,
     panic_at: usize,
 }
 
-impl Actor for Slow {
+impl Actor for SlowActor {
     type Context = Context<Self>;
 }
 
-impl Handler<WatchEvent> for Slow {
+impl Handler<WatchEvent> for SlowActor {
     type Result = ResponseFuture<()>;
 
     fn handle(&mut self, item: WatchEvent, ctx: &mut Context<Self>) -> ResponseFuture<()> {
-        let seen = self.seen.clone();
-        let nth = seen.items.fetch_add(1, Ordering::SeqCst) + 1;
-        assert!(nth != self.panic_at, "asked to panic");
+        let consumed = self.consumed.clone();
+        let nth = consumed.items.fetch_add(1, Ordering::SeqCst) + 1;
+        assert!(nth != self.panic_at, "panic requested by the test");
         if nth == self.stop_at {
             ctx.stop();
         }
         assert!(
-            !seen.busy.swap(true, Ordering::SeqCst),
-            "an item came before the last was handled"
+            !consumed.busy.swap(true, Ordering::SeqCst),
+            "an item arrived before the previous one was handled"
         );
         Box::pin(async move {
             tokio::time::sleep(Duration::from_millis(2)).await;
-            seen.busy.store(false, Ordering::SeqCst);
+            consumed.busy.store(false, Ordering::SeqCst);
             match item {
                 WatchEvent::Events(events) => {
-                    seen.revision.store(events.revision(), Ordering::SeqCst);
+                    consumed.revision.store(events.revision(), Ordering::SeqCst);
                 }
-                WatchEvent::Ended(_) => seen.ended.store(true, Ordering::SeqCst),
+                WatchEvent::Ended(_) => consumed.ended.store(true, Ordering::SeqCst),
                 _ => {}
             }
         })
@@ -110,7 +112,7 @@ impl Handler<WatchEvent> for Slow {
 #[rtype(result = "()")]
 struct Stop;
 
-impl Handler<Stop> for Slow {
+impl Handler<Stop> for SlowActor {
     type Result = ();
 
     fn handle(&mut self, _: Stop, ctx: &mut Context<Self>) {
@@ -119,12 +121,12 @@ impl Handler<Stop> for Slow {
 }
 
 #[actix::test]
-async fn a_slow_actor_gets_one_item_at_a_time_and_all_of_them() {
+async fn slow_actor_receives_every_item_in_turn() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    let seen = Seen::default();
-    let slow = Slow {
-        seen: seen.clone(),
+    let consumed = Consumed::default();
+    let slow = SlowActor {
+        consumed: consumed.clone(),
         stop_at: 0,
         panic_at: 0,
     };
@@ -139,26 +141,31 @@ async fn a_slow_actor_gets_one_item_at_a_time_and_all_of_them() {
     for n in 0..100 {
         last = etcd.put("k", n.to_string()).await.unwrap().header.revision;
     }
-    let all = |seen: &Seen| seen.revision.load(Ordering::SeqCst) == last;
-    seen.wait("the last event", all).await;
-    assert_eq!(seen.items.load(Ordering::SeqCst), 100);
+    let complete = |consumed: &Consumed| consumed.revision.load(Ordering::SeqCst) == last;
+    consumed
+        .wait_until("the last event arrives", complete)
+        .await;
+    assert_eq!(consumed.items.load(Ordering::SeqCst), 100);
     assert_eq!(handle.revision(), last);
     drop(handle);
-    seen.wait("the last item", |seen| seen.ended.load(Ordering::SeqCst))
+    consumed
+        .wait_until("the watch ends", |consumed| {
+            consumed.ended.load(Ordering::SeqCst)
+        })
         .await;
-    assert_eq!(seen.items.load(Ordering::SeqCst), 101);
-    watchers(&cluster, 0.0).await;
+    assert_eq!(consumed.items.load(Ordering::SeqCst), 101);
+    wait_for_watchers(&cluster, 0.0).await;
     etcd.shutdown().await;
 }
 
 #[actix::test]
-async fn the_end_of_its_actor_ends_a_watch_on_the_server_and_nobody_elses() {
+async fn stopped_actor_cancels_only_its_own_watch() {
     for (stop_at, panic_at) in [(3, 0), (0, 3)] {
         let cluster = Cluster::start(1).await;
         let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-        let seen = Seen::default();
-        let slow = Slow {
-            seen: seen.clone(),
+        let consumed = Consumed::default();
+        let slow = SlowActor {
+            consumed: consumed.clone(),
             stop_at,
             panic_at,
         };
@@ -168,16 +175,16 @@ async fn the_end_of_its_actor_ends_a_watch_on_the_server_and_nobody_elses() {
             .await
             .unwrap()
             .detach();
-        let mut neighbour = etcd.watch("k").await.unwrap();
-        watchers(&cluster, 2.0).await;
+        let mut other = etcd.watch("k").await.unwrap();
+        wait_for_watchers(&cluster, 2.0).await;
         for n in 0..10 {
             etcd.put("k", n.to_string()).await.unwrap();
         }
-        watchers(&cluster, 1.0).await;
-        assert_eq!(seen.items.load(Ordering::SeqCst), 3);
+        wait_for_watchers(&cluster, 1.0).await;
+        assert_eq!(consumed.items.load(Ordering::SeqCst), 3);
         for n in 0..10 {
-            let Some(WatchEvent::Events(events)) = neighbour.next().await else {
-                panic!("it lacks {n}");
+            let Some(WatchEvent::Events(events)) = other.next().await else {
+                panic!("event {n} is missing");
             };
             assert_eq!(events[0].value(), n.to_string().as_bytes());
         }
@@ -186,19 +193,19 @@ async fn the_end_of_its_actor_ends_a_watch_on_the_server_and_nobody_elses() {
 }
 
 #[actix::test]
-async fn the_end_of_its_actor_ends_a_watch_of_a_key_that_nobody_writes() {
+async fn stopped_actor_cancels_idle_watch() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    let slow = Slow {
-        seen: Seen::default(),
+    let slow = SlowActor {
+        consumed: Consumed::default(),
         stop_at: 0,
         panic_at: 0,
     };
     let actor = slow.start();
-    let open = etcd.watch("quiet").deliver_to(actor.clone().recipient());
+    let open = etcd.watch("idle").deliver_to(actor.clone().recipient());
     open.await.unwrap().detach();
-    watchers(&cluster, 1.0).await;
+    wait_for_watchers(&cluster, 1.0).await;
     actor.do_send(Stop);
-    watchers(&cluster, 0.0).await;
+    wait_for_watchers(&cluster, 0.0).await;
     etcd.shutdown().await;
 }

@@ -1,4 +1,4 @@
-//! What a cluster can be asked to be.
+//! The options of a cluster, and the etcd flags they become.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::binary::Binary;
 use crate::cluster::Cluster;
 use crate::tls::{self, Tls};
 
-/// The options of a cluster.
+/// Options of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterBuilder {
     pub(crate) members: usize,
@@ -20,13 +20,13 @@ pub struct ClusterBuilder {
     args: Vec<String>,
 }
 
-/// What the tokens of a cluster with authentication are.
+/// Kind and lifetime of the auth tokens of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tokens {
-    /// etcd's own, which end this long after they were used last.
+    /// Simple tokens, which expire this long after their last use.
     Simple(Duration),
-    /// Signed ones (JWT, ES256), which end this long after they were given; the keys are made for the cluster.
+    /// Signed tokens (JWT, ES256), which expire this long after login. The keys are generated per cluster.
     Jwt(Duration),
 }
 
@@ -46,56 +46,56 @@ impl Default for ClusterBuilder {
 }
 
 impl ClusterBuilder {
-    /// How many members. Default: 1.
+    /// Number of members. Default: 1.
     pub fn members(mut self, members: usize) -> Self {
-        assert!(members > 0, "a cluster has at least one member");
+        assert!(members > 0, "a cluster needs at least one member");
         self.members = members;
         self
     }
 
-    /// Which release, such as `3.4`. Default: what `ETCD_BIN` or `ETCD_VERSION` says, else the newest.
+    /// etcd release, such as `3.4`. Default: `ETCD_BIN` or `ETCD_VERSION`, else the newest.
     pub fn version(mut self, version: &str) -> Self {
         self.version = Some(version.to_owned());
         self
     }
 
-    /// Heartbeat interval and election time-out, in milliseconds. Default: etcd's own, 100 and 1000.
+    /// Heartbeat interval and election timeout, in milliseconds. Default: 100 and 1000, as in etcd.
     pub fn election(mut self, heartbeat: u32, election: u32) -> Self {
         self.election = Some((heartbeat, election));
         self
     }
 
-    /// The size of the database at which etcd raises an alarm and refuses writes. Default: etcd's own, 2 GiB.
+    /// Database size at which etcd raises an alarm and rejects writes. Default: 2 GiB, as in etcd.
     pub fn quota_backend_bytes(mut self, bytes: u64) -> Self {
         self.quota = Some(bytes);
         self
     }
 
-    /// How often a watch that asked for it is told its progress. Default: etcd's own, 10 minutes.
+    /// Interval of progress notifications, for watches that request them. Default: 10 minutes, as in etcd.
     pub fn progress_notify_interval(mut self, interval: Duration) -> Self {
         self.progress = Some(interval);
         self
     }
 
-    /// Clients must speak TLS. Default: plain text.
+    /// TLS between clients and members. Default: none.
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// What tokens are, once authentication is on. Default: etcd's own simple ones, 5 minutes.
+    /// Auth tokens, used once authentication is enabled. Default: simple tokens of 5 minutes, as in etcd.
     pub fn tokens(mut self, tokens: Tokens) -> Self {
         self.tokens = Some(tokens);
         self
     }
 
-    /// Any other flag, `--name=value`; it wins over what the testbed would say. Default: none.
+    /// Adds a flag, `--name=value`, which overrides the flags of the testbed. Default: none.
     pub fn arg(mut self, arg: impl Into<String>) -> Self {
         self.args.push(arg.into());
         self
     }
 
-    /// Starts it and waits until it is healthy.
+    /// Starts the cluster and waits until it is healthy.
     pub async fn start(self) -> Cluster {
         Cluster::build(self).await
     }
@@ -104,7 +104,7 @@ impl ClusterBuilder {
         if self.tls.is_some() { "https" } else { "http" }
     }
 
-    /// Writes the certificates and keys the flags name.
+    /// Writes the certificates and keys that the flags refer to.
     pub(crate) fn write_files(&self, folder: &Path) {
         if let Some(tls) = &self.tls {
             tls.write(folder);
@@ -116,11 +116,11 @@ impl ClusterBuilder {
 
     pub(crate) fn flags(&self, binary: &Binary, folder: &Path) -> Vec<String> {
         let mut flags = vec![
-            // Data need not outlive the test, and a disk that syncs makes start-up slow.
+            // The data need not survive a crash, and fsync slows the start.
             "--unsafe-no-fsync".to_owned(),
             "--logger=zap".to_owned(),
             "--log-level=error".to_owned(),
-            // Members may be added and removed at once, not only after five seconds of health.
+            // Otherwise members can be added and removed only after five seconds of health.
             "--strict-reconfig-check=false".to_owned(),
         ];
         if let Some((heartbeat, election)) = self.election {
@@ -137,8 +137,8 @@ impl ClusterBuilder {
             ];
             let name = names
                 .into_iter()
-                .find(|name| binary.knows(name))
-                .expect("etcd 3.4 and later know one of them");
+                .find(|name| binary.supports_flag(name))
+                .expect("etcd 3.4 and later support one of these flags");
             flags.push(format!("{name}={}ms", interval.as_millis()));
         }
         if let Some(tls) = &self.tls {

@@ -1,4 +1,4 @@
-//! Random faults for a while, from a seed that can be given again.
+//! Random faults for a limited time, repeatable from a seed.
 
 use std::env;
 use std::time::Duration;
@@ -10,35 +10,35 @@ use crate::cluster::Cluster;
 use crate::link::{Direction, Fault};
 use crate::runtime;
 
-/// How long a member may take for a graceful stop before it is killed.
-const GRACE: Duration = Duration::from_secs(3);
+/// How long a graceful stop may take before the member is killed.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A kind of fault that chaos may choose.
+/// Kind of a random fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ChaosKind {
-    /// kill -9, started again later.
+    /// SIGKILL; the member is restarted at the end of the fault.
     Kill,
-    /// A graceful stop, started again later.
+    /// Graceful stop; the member is restarted at the end of the fault.
     Stop,
-    /// SIGSTOP, SIGCONT later.
+    /// SIGSTOP; SIGCONT at the end of the fault.
     Freeze,
-    /// The connections of a member's clients are reset, once.
+    /// Resets the client connections of a member, once.
     ClientReset,
-    /// No byte moves between a member and its clients.
+    /// Transfers no bytes between a member and its clients.
     ClientFreeze,
-    /// A member's clients are refused.
+    /// Refuses client connections to a member.
     ClientRefuse,
-    /// Only one direction between a member and its clients works.
+    /// Transfers bytes in only one direction between a member and its clients.
     ClientHalfOpen,
-    /// A member is cut off from its peers.
+    /// Cuts a member off from its peers.
     Isolate,
-    /// Another member is made the leader.
+    /// Makes the member the leader.
     MoveLeader,
 }
 
 impl ChaosKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [ChaosKind; 9] = [
         ChaosKind::Kill,
         ChaosKind::Stop,
@@ -52,155 +52,164 @@ impl ChaosKind {
     ];
 }
 
-/// Random faults: how long, and from which seed.
+/// A run of random faults: its seed, duration and pace.
 #[derive(Clone, Debug)]
 pub struct Chaos {
     name: String,
     seed: u64,
-    length: Duration,
-    bad_at_once: Option<usize>,
-    lasts: (Duration, Duration),
-    pauses: (Duration, Duration),
+    duration: Duration,
+    max_faulty_members: Option<usize>,
+    fault_duration: (Duration, Duration),
+    pause_between_faults: (Duration, Duration),
 }
 
 impl Chaos {
-    /// For `CHAOS_SECS` seconds (10 by default) from `CHAOS_SEED` (a new one by default), both printed.
+    /// Reads the duration from `CHAOS_SECS` (default: 10) and the seed from `CHAOS_SEED` (default: random), and
+    /// prints both.
     pub fn from_env(name: &str) -> Self {
-        let given = |variable: &str| env::var(variable).ok().filter(|text| !text.is_empty());
-        let parsed = |variable: &str| {
-            given(variable).map(|text| {
+        let non_empty = |variable: &str| env::var(variable).ok().filter(|text| !text.is_empty());
+        let number = |variable: &str| {
+            non_empty(variable).map(|text| {
                 text.parse::<u64>()
-                    .unwrap_or_else(|why| panic!("{variable}={text}: {why}"))
+                    .unwrap_or_else(|error| panic!("{variable}={text}: {error}"))
             })
         };
-        let length = Duration::from_secs(parsed("CHAOS_SECS").unwrap_or(10));
+        let duration = Duration::from_secs(number("CHAOS_SECS").unwrap_or(10));
         Self::new(
             name,
-            parsed("CHAOS_SEED").unwrap_or_else(|| fastrand::u64(..)),
-            length,
+            number("CHAOS_SEED").unwrap_or_else(|| fastrand::u64(..)),
+            duration,
         )
     }
 
-    /// For this long from this seed.
-    pub fn new(name: &str, seed: u64, length: Duration) -> Self {
-        println!("chaos {name}: {length:?} from CHAOS_SEED={seed}");
+    /// Faults for `duration`, chosen from `seed`.
+    pub fn new(name: &str, seed: u64, duration: Duration) -> Self {
+        println!("chaos {name}: {duration:?}, CHAOS_SEED={seed}");
         Self {
             name: name.to_owned(),
             seed,
-            length,
-            bad_at_once: None,
-            lasts: (Duration::from_millis(200), Duration::from_secs(3)),
-            pauses: (Duration::from_millis(50), Duration::from_secs(1)),
+            duration,
+            max_faulty_members: None,
+            fault_duration: (Duration::from_millis(200), Duration::from_secs(3)),
+            pause_between_faults: (Duration::from_millis(50), Duration::from_secs(1)),
         }
     }
 
-    /// For this long at the least, whatever the environment says.
-    pub fn at_least(mut self, length: Duration) -> Self {
-        self.length = self.length.max(length);
+    /// Minimum duration of the run; overrides a shorter `CHAOS_SECS`. Default: none.
+    pub fn min_duration(mut self, duration: Duration) -> Self {
+        self.duration = self.duration.max(duration);
         self
     }
 
-    /// How many members may be bad at once. Default: a minority, so that the cluster can serve.
-    pub fn bad_at_once(mut self, members: usize) -> Self {
-        self.bad_at_once = Some(members);
+    /// Maximum number of members with a fault at the same time. Default: a minority, which keeps the cluster available.
+    pub fn max_faulty_members(mut self, members: usize) -> Self {
+        self.max_faulty_members = Some(members);
         self
     }
 
-    /// How long one fault lasts. Default: 0.2 to 3 s.
-    pub fn lasts(mut self, shortest: Duration, longest: Duration) -> Self {
-        self.lasts = (shortest, longest);
+    /// Duration of one fault. Default: 0.2 to 3 s.
+    pub fn fault_duration(mut self, shortest: Duration, longest: Duration) -> Self {
+        self.fault_duration = (shortest, longest);
         self
     }
 
-    /// How long it is between two faults. Default: 0.05 to 1 s.
-    pub fn pauses(mut self, shortest: Duration, longest: Duration) -> Self {
-        self.pauses = (shortest, longest);
+    /// Pause between two faults. Default: 0.05 to 1 s.
+    pub fn pause_between_faults(mut self, shortest: Duration, longest: Duration) -> Self {
+        self.pause_between_faults = (shortest, longest);
         self
     }
 
-    /// How long it goes on.
-    pub fn length(&self) -> Duration {
-        self.length
+    /// Returns the duration of the run.
+    pub fn duration(&self) -> Duration {
+        self.duration
     }
 
-    /// Its seed.
+    /// Returns the seed.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// Makes things fail until the time is over, then heals everything and waits until the cluster is healthy. Tells
-    /// what it did.
+    /// Injects faults for the duration of the run, then heals everything and waits until the cluster is healthy.
+    /// Returns the injected faults, in order.
     pub async fn run(&self, cluster: &Cluster, kinds: &[ChaosKind]) -> Vec<(usize, ChaosKind)> {
-        assert!(!kinds.is_empty(), "chaos needs a kind of fault");
+        assert!(!kinds.is_empty(), "chaos needs at least one kind of fault");
         let (chaos, cluster, kinds) = (self.clone(), cluster.clone(), kinds.to_vec());
-        runtime::run(async move { chaos.run_here(&cluster, &kinds).await }).await
+        runtime::run(async move { chaos.inject_faults(&cluster, &kinds).await }).await
     }
 
-    async fn run_here(&self, cluster: &Cluster, kinds: &[ChaosKind]) -> Vec<(usize, ChaosKind)> {
+    async fn inject_faults(
+        &self,
+        cluster: &Cluster,
+        kinds: &[ChaosKind],
+    ) -> Vec<(usize, ChaosKind)> {
         let mut rng = Rng::with_seed(self.seed);
-        let members: Vec<usize> = cluster.present().iter().map(crate::Member::index).collect();
-        let most = self.bad_at_once.unwrap_or((members.len() - 1) / 2).max(1);
-        let end = Instant::now() + self.length;
-        let mut bad: Vec<Struck> = Vec::new();
-        let mut done = Vec::new();
+        let members: Vec<usize> = cluster.members().iter().map(crate::Member::index).collect();
+        let limit = self
+            .max_faulty_members
+            .unwrap_or((members.len() - 1) / 2)
+            .max(1);
+        let end = Instant::now() + self.duration;
+        let mut active: Vec<ActiveFault> = Vec::new();
+        let mut injected = Vec::new();
         while Instant::now() < end {
-            if bad.len() < most {
-                let is_well = |member: &&usize| bad.iter().all(|struck| struck.member != **member);
-                let well: Vec<usize> = members.iter().filter(is_well).copied().collect();
+            if active.len() < limit {
+                let is_healthy =
+                    |member: &&usize| active.iter().all(|fault| fault.member != **member);
+                let healthy: Vec<usize> = members.iter().filter(is_healthy).copied().collect();
                 let (member, kind) = (
-                    well[rng.usize(..well.len())],
+                    healthy[rng.usize(..healthy.len())],
                     kinds[rng.usize(..kinds.len())],
                 );
-                let lasts = between(&mut rng, self.lasts);
+                let duration = random_between(&mut rng, self.fault_duration);
                 println!(
-                    "chaos {}: {kind:?} on member {member} for {lasts:?}",
+                    "chaos {}: {kind:?} on member {member} for {duration:?}",
                     self.name
                 );
-                Self::strike(cluster, member, kind, &mut rng).await;
-                done.push((member, kind));
-                bad.push(Struck {
+                Self::inject(cluster, member, kind, &mut rng).await;
+                injected.push((member, kind));
+                active.push(ActiveFault {
                     member,
                     kind,
-                    until: Instant::now() + lasts,
+                    until: Instant::now() + duration,
                 });
             }
-            // Either there is room for the next fault after a pause, or the first of those at work must end.
-            let mut next = Instant::now() + between(&mut rng, self.pauses);
-            if bad.len() >= most {
-                next = bad
+            // At the limit, the next fault also waits for the first active one to end.
+            let mut next = Instant::now() + random_between(&mut rng, self.pause_between_faults);
+            if active.len() >= limit {
+                next = active
                     .iter()
-                    .map(|struck| struck.until)
+                    .map(|fault| fault.until)
                     .fold(end, Instant::min)
                     .max(next);
             }
             tokio::time::sleep_until(next.min(end)).await;
             let now = Instant::now();
-            let (over, still) = bad
+            let (ended, remaining) = active
                 .into_iter()
-                .partition(|struck: &Struck| struck.until <= now);
-            bad = still;
-            let over: Vec<Struck> = over;
-            for struck in over {
-                recover(cluster, struck.member, &bad).await;
+                .partition(|fault: &ActiveFault| fault.until <= now);
+            active = remaining;
+            let ended: Vec<ActiveFault> = ended;
+            for fault in ended {
+                recover(cluster, fault.member, &active).await;
             }
-            // A member that has started but not joined is still bad: with the next fault there would be no quorum, and
-            // what a client then cannot do would say nothing of the client.
-            if self.bad_at_once.is_none() && bad.is_empty() {
+            // A restarted member that has not rejoined counts as faulty: one more fault would cost the quorum, and
+            // then failing calls would not be the client's fault.
+            if self.max_faulty_members.is_none() && active.is_empty() {
                 cluster.wait_healthy().await;
             }
         }
         cluster.heal();
         cluster.start_all().await;
-        done
+        injected
     }
 
-    async fn strike(cluster: &Cluster, index: usize, kind: ChaosKind, rng: &mut Rng) {
+    async fn inject(cluster: &Cluster, index: usize, kind: ChaosKind, rng: &mut Rng) {
         let member = cluster.member(index);
         match kind {
             ChaosKind::Kill => member.kill(),
-            // While its peers are at fault it may wait for them for long.
+            // A graceful stop may wait long for faulty peers.
             ChaosKind::Stop => {
-                if timeout(GRACE, member.stop()).await.is_err() {
+                if timeout(STOP_TIMEOUT, member.stop()).await.is_err() {
                     member.kill();
                 }
             }
@@ -218,28 +227,29 @@ impl Chaos {
             }
             ChaosKind::Isolate => cluster.isolate(index),
             ChaosKind::MoveLeader => {
-                // With others at fault it may not be possible at all.
+                // Fails while too many other members are faulty.
                 let _ = timeout(Duration::from_secs(2), cluster.move_leader(index)).await;
             }
         }
     }
 }
 
-/// A fault at work.
-struct Struck {
+/// A fault that has not ended yet.
+struct ActiveFault {
     member: usize,
     kind: ChaosKind,
     until: Instant,
 }
 
-/// Undoes whatever was done to this member, and leaves alone what is being done to others.
-async fn recover(cluster: &Cluster, index: usize, bad: &[Struck]) {
+/// Removes all faults of one member, but not the isolation of its peers.
+async fn recover(cluster: &Cluster, index: usize, active: &[ActiveFault]) {
     let member = cluster.member(index);
     member.thaw();
     member.client_link().heal();
     let isolated = |other: usize| {
-        bad.iter()
-            .any(|struck| struck.member == other && struck.kind == ChaosKind::Isolate)
+        active
+            .iter()
+            .any(|fault| fault.member == other && fault.kind == ChaosKind::Isolate)
     };
     for other in (0..cluster.len()).filter(|other| *other != index && !isolated(*other)) {
         cluster.peer_link(index, other).heal();
@@ -248,6 +258,6 @@ async fn recover(cluster: &Cluster, index: usize, bad: &[Struck]) {
     member.start().await;
 }
 
-fn between(rng: &mut Rng, (shortest, longest): (Duration, Duration)) -> Duration {
+fn random_between(rng: &mut Rng, (shortest, longest): (Duration, Duration)) -> Duration {
     shortest + (longest.saturating_sub(shortest)).mul_f64(rng.f64())
 }

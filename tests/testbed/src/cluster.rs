@@ -1,4 +1,4 @@
-//! A cluster of real members: how it is made, and what can be done to it as a whole.
+//! A cluster of real members: creation, and operations on the whole cluster.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -7,17 +7,18 @@ use serde_json::{Value, json};
 
 use crate::binary::Binary;
 use crate::builder::ClusterBuilder;
-use crate::guardian::Guardian;
+use crate::cleanup::CleanupGuard;
 use crate::link::{Fault, Link};
 use crate::member::Member;
 use crate::peers::PeerTable;
 use crate::runtime;
 use crate::tls::Certificate;
 
-/// How long a cluster may take to become healthy.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the cluster may take to become healthy.
+pub(crate) const HEALTH_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A running cluster. Clones are handles to the same one; its processes and its folder go with the last of them.
+/// A running cluster. Clones are handles to the same cluster; dropping the last one kills the members and removes the
+/// data folder.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     state: Arc<State>,
@@ -27,15 +28,15 @@ pub struct Cluster {
 struct State {
     members: RwLock<Vec<Member>>,
     peers: Arc<PeerTable>,
-    guardian: Arc<Guardian>,
+    cleanup: Arc<CleanupGuard>,
     binary: Binary,
     builder: ClusterBuilder,
-    root: Mutex<Option<Root>>,
+    root: Mutex<Option<RootUser>>,
 }
 
-/// Who the testbed itself is, once authentication is on.
+/// Credentials of the testbed's own requests, once authentication is enabled.
 #[derive(Clone, Debug)]
-struct Root {
+struct RootUser {
     user: String,
     password: String,
     token: Option<String>,
@@ -54,24 +55,25 @@ impl Drop for State {
 }
 
 impl Cluster {
-    /// A healthy cluster of this many members, of the newest etcd or what `ETCD_BIN` or `ETCD_VERSION` says.
+    /// Starts a cluster of `members` members and waits until it is healthy. Runs the newest etcd, unless `ETCD_BIN` or
+    /// `ETCD_VERSION` selects another.
     pub async fn start(members: usize) -> Self {
         Self::builder().members(members).start().await
     }
 
-    /// A cluster with options.
+    /// Returns a builder for a cluster with options.
     pub fn builder() -> ClusterBuilder {
         ClusterBuilder::default()
     }
 
     pub(crate) async fn build(builder: ClusterBuilder) -> Self {
         let binary = Binary::find(builder.version.as_deref());
-        let guardian = Arc::new(Guardian::new());
-        builder.write_files(guardian.folder());
+        let cleanup = Arc::new(CleanupGuard::new());
+        builder.write_files(cleanup.folder());
         let state = State {
             members: RwLock::default(),
             peers: Arc::default(),
-            guardian,
+            cleanup,
             binary,
             root: Mutex::default(),
             builder,
@@ -84,7 +86,7 @@ impl Cluster {
             .collect();
         let peers: Vec<String> = members
             .iter()
-            .map(|m| format!("{}={}", m.name(), m.peer_url()))
+            .map(|member| format!("{}={}", member.name(), member.peer_url()))
             .collect();
         for member in &members {
             member.set_args(cluster.args(&peers, "new"));
@@ -93,61 +95,65 @@ impl Cluster {
         cluster
     }
 
-    /// Where clients reach the members that were not removed: their proxies.
+    /// Returns the client URLs of the current members. They lead through the proxies.
     pub fn endpoints(&self) -> Vec<String> {
-        self.present().iter().map(Member::endpoint).collect()
+        self.members().iter().map(Member::endpoint).collect()
     }
 
-    /// Where the members listen themselves, past the proxies. A restart changes it.
+    /// Returns the client URLs of the current members without the proxies. A restart changes them.
     pub fn direct_endpoints(&self) -> Vec<String> {
-        self.present().iter().map(Member::direct_endpoint).collect()
+        self.members().iter().map(Member::direct_endpoint).collect()
     }
 
-    /// How many members were ever started; indices stay when one is removed.
+    /// Returns the number of members ever added. Removed members keep their index.
     pub fn len(&self) -> usize {
         self.read().len()
     }
 
-    /// Whether there is no member at all, which never happens.
+    /// Always false: a cluster has at least one member.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// One member, by its number from 0.
+    /// Returns a member by its index.
     pub fn member(&self, index: usize) -> Member {
         let members = self.read();
         members
             .get(index)
-            .unwrap_or_else(|| panic!("there is no member {index} among {}", members.len()))
+            .unwrap_or_else(|| panic!("no member {index}: the cluster has {}", members.len()))
             .clone()
     }
 
-    /// All members that were not removed.
+    /// Returns the members that were not removed.
     pub fn members(&self) -> Vec<Member> {
-        self.present()
+        self.read()
+            .iter()
+            .filter(|member| !member.is_removed())
+            .cloned()
+            .collect()
     }
 
-    /// The temporary folder its data are in.
+    /// Returns the temporary folder with the data, logs and certificates of all members.
     pub fn folder(&self) -> &std::path::Path {
-        self.state.guardian.folder()
+        self.state.cleanup.folder()
     }
 
-    /// Gives every member another server certificate; etcd reads it at the next handshake.
+    /// Replaces the server certificate of all members. etcd reads it at the next handshake.
     pub fn replace_certificate(&self, certificate: &Certificate) {
         certificate.write(self.folder());
     }
 
-    /// What member `from` dials to member `to`.
+    /// Returns the link that carries the connections dialled by member `from` to member `to`.
     pub fn peer_link(&self, from: usize, to: usize) -> Link {
         self.state.peers.link(from, to)
     }
 
-    /// Cuts a member off from its peers: no byte moves between them, as if packets were dropped. Clients still reach it.
+    /// Cuts a member off from its peers, as if packets were dropped. Clients still reach it.
     pub fn isolate(&self, index: usize) {
         self.isolate_with(index, Fault::Freeze);
     }
 
-    /// Does the same to every link between a member and its peers, in both directions.
+    /// Sets a fault on all links between a member and its peers, in both directions.
     pub fn isolate_with(&self, index: usize, fault: Fault) {
         for other in (0..self.len()).filter(|other| *other != index) {
             self.peer_link(index, other).set(fault);
@@ -155,37 +161,37 @@ impl Cluster {
         }
     }
 
-    /// Heals every link, of clients and of peers, and thaws every member. What is down stays down.
+    /// Heals all client and peer links and thaws all members. Does not start stopped members.
     pub fn heal(&self) {
-        for member in self.present() {
+        for member in self.members() {
             member.thaw();
             member.client_link().heal();
             self.isolate_with(member.index(), Fault::None);
         }
     }
 
-    /// Starts every member that is down, all at once, and waits until the cluster is healthy.
+    /// Starts all stopped members at once and waits until the cluster is healthy.
     pub async fn start_all(&self) {
         let starting: Vec<_> = self
-            .present()
+            .members()
             .into_iter()
-            .map(|m| runtime::spawn(async move { m.start().await }))
+            .map(|member| runtime::spawn(async move { member.start().await }))
             .collect();
         for started in starting {
-            if let Err(failed) = started.await {
-                std::panic::resume_unwind(failed.into_panic());
+            if let Err(error) = started.await {
+                std::panic::resume_unwind(error.into_panic());
             }
         }
         self.wait_healthy().await;
     }
 
-    /// Asks a member through its JSON gateway, past the proxies: the answer, or what etcd says is wrong.
+    /// Sends a request to the JSON gateway of a member, bypassing the proxies. Fails with etcd's error text.
     pub async fn api(&self, index: usize, path: &str, body: Value) -> Result<Value, String> {
         let (cluster, member, path) = (self.clone(), self.member(index), path.to_owned());
-        runtime::run(async move { cluster.ask(&member, &path, &body).await }).await
+        runtime::run(async move { cluster.request(&member, &path, &body).await }).await
     }
 
-    /// As [`Cluster::api`], with a token of the caller's.
+    /// Like [`Cluster::api`], with an auth token.
     pub async fn api_with_token(
         &self,
         index: usize,
@@ -194,29 +200,29 @@ impl Cluster {
         body: Value,
     ) -> Result<Value, String> {
         let (member, path, token) = (self.member(index), path.to_owned(), token.to_owned());
-        runtime::run(async move { member.ask(&path, &body, Some(&token)).await }).await
+        runtime::run(async move { member.request(&path, &body, Some(&token)).await }).await
     }
 
-    pub(crate) async fn ask(
+    pub(crate) async fn request(
         &self,
         member: &Member,
         path: &str,
         body: &Value,
     ) -> Result<Value, String> {
         let token = self.token(member, false).await?;
-        let answer = member.ask(path, body, token.as_deref()).await;
+        let response = member.request(path, body, token.as_deref()).await;
         if token.is_some()
-            && answer
+            && response
                 .as_ref()
-                .is_err_and(|why| why.contains("invalid auth token"))
+                .is_err_and(|error| error.contains("invalid auth token"))
         {
             let token = self.token(member, true).await?;
-            return member.ask(path, body, token.as_deref()).await;
+            return member.request(path, body, token.as_deref()).await;
         }
-        answer
+        response
     }
 
-    /// The testbed's own token, if authentication is on.
+    /// Returns the testbed's own auth token, if authentication is enabled. `renew` forces a new login.
     pub(crate) async fn token(
         &self,
         member: &Member,
@@ -233,8 +239,8 @@ impl Cluster {
             return Ok(Some(token));
         }
         let body = json!({"name": root.user, "password": root.password});
-        let answer = member.ask("/v3/auth/authenticate", &body, None).await?;
-        let token = answer["token"].as_str().map(str::to_owned);
+        let response = member.request("/v3/auth/authenticate", &body, None).await?;
+        let token = response["token"].as_str().map(str::to_owned);
         if let Some(root) = &mut *self
             .state
             .root
@@ -247,7 +253,7 @@ impl Cluster {
     }
 
     pub(crate) fn set_root(&self, user: &str, password: &str) {
-        let root = Root {
+        let root = RootUser {
             user: user.to_owned(),
             password: password.to_owned(),
             token: None,
@@ -265,61 +271,53 @@ impl Cluster {
             .members
             .write()
             .unwrap_or_else(PoisonError::into_inner);
-        let (binary, guardian, peers) = (
+        let (binary, cleanup, peers) = (
             state.binary.clone(),
-            state.guardian.clone(),
+            state.cleanup.clone(),
             state.peers.clone(),
         );
         let member = Member::new(
             members.len(),
             state.builder.scheme(),
             binary,
-            guardian,
+            cleanup,
             peers,
         );
         members.push(member.clone());
         member
     }
 
-    /// The flags of a member that starts among these peers (`name=url`).
+    /// Returns the flags of a member; `peers` are `name=url` entries, itself included.
     pub(crate) fn args(&self, peers: &[String], state: &str) -> Vec<String> {
         let mut args = vec![
             format!("--initial-cluster={}", peers.join(",")),
             format!("--initial-cluster-state={state}"),
             format!(
                 "--initial-cluster-token={}",
-                self.state.guardian.folder().display()
+                self.state.cleanup.folder().display()
             ),
         ];
         args.extend(
             self.state
                 .builder
-                .flags(&self.state.binary, self.state.guardian.folder()),
+                .flags(&self.state.binary, self.state.cleanup.folder()),
         );
         args
     }
 
-    pub(crate) fn present(&self) -> Vec<Member> {
-        self.read()
-            .iter()
-            .filter(|member| !member.is_removed())
-            .cloned()
-            .collect()
-    }
-
     pub(crate) fn running(&self) -> Vec<Member> {
-        self.present()
+        self.members()
             .into_iter()
             .filter(Member::is_running)
             .collect()
     }
 
-    /// The last lines every member logged, for messages.
+    /// Returns the last log lines of every member, for panic messages.
     pub(crate) fn logs(&self) -> String {
-        let logs = self.present();
+        let logs = self.members();
         let logs = logs
             .iter()
-            .map(|m| format!("-- member {}:\n{}", m.index(), m.log()));
+            .map(|m| format!("-- member {}:\n{}", m.index(), m.last_log_lines()));
         logs.collect::<Vec<_>>().join("\n")
     }
 

@@ -1,5 +1,5 @@
-//! The testbed's own way to talk to etcd: its HTTP/JSON gateway, over a connection of its own for each call, past the
-//! proxies. What a test believes of the server must not come through the client it tests.
+//! Client of etcd's HTTP/JSON gateway: one connection per request, bypassing the proxies. Tests verify the server's
+//! state through it, independently of the client under test.
 
 use std::time::Duration;
 
@@ -12,23 +12,23 @@ use tokio::time::timeout;
 
 use crate::ports;
 
-/// How long one call may take; etcd itself gives up after 7 s.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of one request; longer than etcd's own timeout of 7 s.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes as etcd's JSON has them.
+/// Encodes bytes for etcd's JSON, as base64.
 pub fn encode(bytes: impl AsRef<[u8]>) -> String {
     STANDARD.encode(bytes)
 }
 
-/// Bytes back from etcd's JSON; what is absent is empty.
+/// Decodes bytes from etcd's JSON; empty if absent.
 pub fn decode(value: &Value) -> Vec<u8> {
     let text = value.as_str().unwrap_or_default();
     STANDARD
         .decode(text)
-        .unwrap_or_else(|why| panic!("etcd sent {text:?}, which is not base64: {why}"))
+        .unwrap_or_else(|error| panic!("etcd sent invalid base64 {text:?}: {error}"))
 }
 
-/// A 64-bit number from etcd's JSON, where it is a string; what is absent is zero.
+/// Parses a 64-bit number from etcd's JSON, which encodes it as a string; zero if absent.
 pub fn number<T: std::str::FromStr + Default>(value: &Value) -> T {
     match value {
         Value::String(text) => text.parse().unwrap_or_default(),
@@ -36,50 +36,50 @@ pub fn number<T: std::str::FromStr + Default>(value: &Value) -> T {
     }
 }
 
-/// One call: the JSON of the answer, or what etcd says is wrong.
+/// Sends one request. Returns the JSON of the response, or etcd's error text.
 pub(crate) async fn call(
     port: u16,
     path: &str,
     body: &Value,
     token: Option<&str>,
 ) -> Result<Value, String> {
-    let called = async {
-        let answer = send(port, "POST", path, &body.to_string(), token).await?;
-        let (status, text) = answer.text().await?;
+    let exchange = async {
+        let response = send(port, "POST", path, &body.to_string(), token).await?;
+        let (status, text) = response.read_text().await?;
         match status {
             200 => serde_json::from_str(&text)
-                .map_err(|why| format!("{path} answered no JSON ({why}): {text}")),
+                .map_err(|error| format!("{path} returned invalid JSON ({error}): {text}")),
             _ => Err(text.trim().to_owned()),
         }
     };
-    timeout(PATIENCE, called)
+    timeout(REQUEST_TIMEOUT, exchange)
         .await
-        .unwrap_or_else(|_| Err(format!("{path} did not answer within {PATIENCE:?}")))
+        .unwrap_or_else(|_| Err(format!("{path}: no response within {REQUEST_TIMEOUT:?}")))
 }
 
-/// A page in plain text, such as `/metrics`.
+/// Fetches a plain-text page, such as `/metrics`.
 pub(crate) async fn page(port: u16, path: &str) -> Result<String, String> {
-    let called = async {
-        let (status, text) = send(port, "GET", path, "", None).await?.text().await?;
+    let exchange = async {
+        let (status, text) = send(port, "GET", path, "", None).await?.read_text().await?;
         if status == 200 { Ok(text) } else { Err(text) }
     };
-    timeout(PATIENCE, called)
+    timeout(REQUEST_TIMEOUT, exchange)
         .await
-        .unwrap_or_else(|_| Err(format!("{path} did not answer within {PATIENCE:?}")))
+        .unwrap_or_else(|_| Err(format!("{path}: no response within {REQUEST_TIMEOUT:?}")))
 }
 
-/// A call that is answered by a stream of JSON values, one a line.
+/// Sends a request whose response is a stream of JSON values, one per line.
 pub(crate) async fn stream(
     port: u16,
     path: &str,
     body: &Value,
     token: Option<&str>,
-) -> Result<Answer, String> {
-    let answer = send(port, "POST", path, &body.to_string(), token).await?;
-    if answer.status == 200 {
-        Ok(answer)
+) -> Result<Response, String> {
+    let response = send(port, "POST", path, &body.to_string(), token).await?;
+    if response.status == 200 {
+        Ok(response)
     } else {
-        Err(answer.text().await?.1)
+        Err(response.read_text().await?.1)
     }
 }
 
@@ -89,11 +89,11 @@ async fn send(
     path: &str,
     body: &str,
     token: Option<&str>,
-) -> Result<Answer, String> {
-    let broken = |why: std::io::Error| format!("{path} on port {port}: {why}");
+) -> Result<Response, String> {
+    let io_error = |error: std::io::Error| format!("{path} on port {port}: {error}");
     let stream = TcpStream::connect(ports::loopback(port))
         .await
-        .map_err(broken)?;
+        .map_err(io_error)?;
     let mut stream = BufReader::new(stream);
     let token = token
         .map(|token| format!("Authorization: {token}\r\n"))
@@ -103,28 +103,32 @@ async fn send(
          Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
     );
-    stream.write_all(request.as_bytes()).await.map_err(broken)?;
-    let mut answer = Answer {
+    stream
+        .write_all(request.as_bytes())
+        .await
+        .map_err(io_error)?;
+    let mut response = Response {
         stream,
         status: 0,
         chunked: false,
-        left: 0,
-        line: Vec::new(),
+        chunk_remaining: 0,
+        buffered: Vec::new(),
     };
-    answer.read_head().await.map_err(broken)?;
-    Ok(answer)
+    response.read_head().await.map_err(io_error)?;
+    Ok(response)
 }
 
-/// An answer whose body is still being read.
-pub(crate) struct Answer {
+/// A response whose body is read piece by piece.
+pub(crate) struct Response {
     stream: BufReader<TcpStream>,
     status: u16,
     chunked: bool,
-    left: usize,
-    line: Vec<u8>,
+    chunk_remaining: usize,
+    /// Bytes read after the last complete line.
+    buffered: Vec<u8>,
 }
 
-impl Answer {
+impl Response {
     async fn read_head(&mut self) -> std::io::Result<()> {
         let mut line = String::new();
         self.stream.read_line(&mut line).await?;
@@ -147,37 +151,37 @@ impl Answer {
         }
     }
 
-    /// The next piece of the body; empty at its end.
-    async fn piece(&mut self) -> std::io::Result<Vec<u8>> {
+    /// Reads the next piece of the body; empty at the end.
+    async fn read_piece(&mut self) -> std::io::Result<Vec<u8>> {
         let mut buffer = vec![0; 64 * 1024];
-        if self.chunked && self.left == 0 {
+        if self.chunked && self.chunk_remaining == 0 {
             let mut size = String::new();
             self.stream.read_line(&mut size).await?;
-            self.left = usize::from_str_radix(size.trim(), 16).unwrap_or(0);
-            if self.left == 0 {
+            self.chunk_remaining = usize::from_str_radix(size.trim(), 16).unwrap_or(0);
+            if self.chunk_remaining == 0 {
                 return Ok(Vec::new());
             }
         }
-        let wanted = if self.chunked {
-            self.left.min(buffer.len())
+        let limit = if self.chunked {
+            self.chunk_remaining.min(buffer.len())
         } else {
             buffer.len()
         };
-        let read = self.stream.read(&mut buffer[..wanted]).await?;
+        let read = self.stream.read(&mut buffer[..limit]).await?;
         buffer.truncate(read);
         if self.chunked {
-            self.left -= read;
-            if self.left == 0 {
+            self.chunk_remaining -= read;
+            if self.chunk_remaining == 0 {
                 self.stream.read_line(&mut String::new()).await?;
             }
         }
         Ok(buffer)
     }
 
-    async fn text(mut self) -> Result<(u16, String), String> {
+    async fn read_text(mut self) -> Result<(u16, String), String> {
         let mut body = Vec::new();
         loop {
-            let piece = self.piece().await.map_err(|why| why.to_string())?;
+            let piece = self.read_piece().await.map_err(|error| error.to_string())?;
             if piece.is_empty() {
                 return Ok((self.status, String::from_utf8_lossy(&body).into_owned()));
             }
@@ -185,19 +189,19 @@ impl Answer {
         }
     }
 
-    /// The next value of a streamed answer.
+    /// Reads the next value of a streamed response.
     pub(crate) async fn next(&mut self) -> Result<Value, String> {
         loop {
-            if let Some(end) = self.line.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.line.drain(..=end).collect();
+            if let Some(end) = self.buffered.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.buffered.drain(..=end).collect();
                 return serde_json::from_slice(&line)
-                    .map_err(|why| format!("a stream sent no JSON: {why}"));
+                    .map_err(|error| format!("invalid JSON in the stream: {error}"));
             }
-            let piece = self.piece().await.map_err(|why| why.to_string())?;
+            let piece = self.read_piece().await.map_err(|error| error.to_string())?;
             if piece.is_empty() {
                 return Err("the stream ended".to_owned());
             }
-            self.line.extend(piece);
+            self.buffered.extend(piece);
         }
     }
 }

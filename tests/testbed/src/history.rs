@@ -1,4 +1,4 @@
-//! What really happened to the keys, read back from etcd by revision: the truth that tests are checked against.
+//! All changes of the keys, read back from etcd by revision. Tests compare their results with this history.
 
 use std::time::Duration;
 
@@ -10,29 +10,29 @@ use crate::gateway::{self, decode, encode, number};
 use crate::member::Member;
 use crate::runtime;
 
-/// How long etcd may be silent while its history is read.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest wait for the next watch response while the history is read.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One key changed at one revision.
+/// A change of one key at one revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// When: the store's revision, shared by all changes of one transaction.
+    /// Revision of the change, shared by all changes of one transaction.
     pub revision: i64,
-    /// Which key.
+    /// The key.
     pub key: Vec<u8>,
-    /// What it became; none if it was deleted.
+    /// The new value; `None` if the key was deleted.
     pub value: Option<Vec<u8>>,
-    /// How often it was changed since it was created; 0 if it was deleted.
+    /// Version of the key; 0 if it was deleted.
     pub version: i64,
-    /// The revision that created it; 0 if it was deleted.
+    /// Revision that created the key; 0 if it was deleted.
     pub create_revision: i64,
-    /// The lease it hangs on; 0 for none.
+    /// Lease attached to the key; 0 for none.
     pub lease: i64,
 }
 
 impl Cluster {
-    /// Every change there was to keys with this prefix, in order, from the first revision etcd still has to the
-    /// newest one.
+    /// Returns all changes of keys with a prefix, in order, from the oldest revision that is not compacted to the
+    /// newest.
     pub async fn history(&self, prefix: impl AsRef<[u8]>) -> Vec<Change> {
         let prefix = prefix.as_ref().to_vec();
         let revision = self.revision().await;
@@ -42,10 +42,10 @@ impl Cluster {
             for member in cluster.running() {
                 match cluster.read_history(&member, revision).await {
                     Ok(changes) => return changes,
-                    Err(why) => errors.push(why),
+                    Err(error) => errors.push(error),
                 }
             }
-            panic!("no member tells the history: {errors:?}");
+            panic!("cannot read the history from any member: {errors:?}");
         });
         changes
             .await
@@ -54,18 +54,18 @@ impl Cluster {
             .collect()
     }
 
-    /// The store's newest revision.
+    /// Returns the newest revision of the store.
     pub async fn revision(&self) -> i64 {
-        let answer = self
-            .ask_any("/v3/kv/range", json!({"key": "AA==", "count_only": true}))
+        let response = self
+            .api_any("/v3/kv/range", json!({"key": "AA==", "count_only": true}))
             .await;
-        number(&answer["header"]["revision"])
+        number(&response["header"]["revision"])
     }
 
-    /// All keys are watched: every revision changes one, so the newest is seen to arrive.
+    /// Watches all keys. Every revision changes a key, so the watch is complete when `newest` arrives.
     async fn read_history(&self, member: &Member, newest: i64) -> Result<Vec<Change>, String> {
         let mut from = 1;
-        'again: loop {
+        'from_revision: loop {
             let mut changes: Vec<Change> = Vec::new();
             if newest < 2 {
                 return Ok(changes);
@@ -74,34 +74,34 @@ impl Cluster {
                 "key": encode([0]), "range_end": encode([0]), "start_revision": from.to_string(),
             }});
             let token = self.token(member, false).await?;
-            let opened = gateway::stream(
+            let open = gateway::stream(
                 member.gateway_port(),
                 "/v3/watch",
                 &create,
                 token.as_deref(),
             );
-            let mut stream = timeout(PATIENCE, opened)
+            let mut stream = timeout(READ_TIMEOUT, open)
                 .await
-                .map_err(|_| "the watch does not open")??;
+                .map_err(|_| "the watch did not open in time")??;
             loop {
-                let item = timeout(PATIENCE, stream.next())
+                let item = timeout(READ_TIMEOUT, stream.next())
                     .await
-                    .map_err(|_| "the watch is silent")??;
+                    .map_err(|_| "the watch sent no response in time")??;
                 let result = &item["result"];
                 let compacted: i64 = number(&result["compact_revision"]);
                 if compacted > 0 {
                     from = compacted;
-                    continue 'again;
+                    continue 'from_revision;
                 }
                 if result["canceled"].as_bool() == Some(true) || item["error"].is_object() {
-                    return Err(format!("the watch is refused: {item}"));
+                    return Err(format!("the watch was rejected: {item}"));
                 }
                 changes.extend(
                     result["events"]
                         .as_array()
                         .into_iter()
                         .flatten()
-                        .map(change),
+                        .map(parse_change),
                 );
                 if changes.last().is_some_and(|last| last.revision >= newest) {
                     return Ok(changes);
@@ -111,7 +111,7 @@ impl Cluster {
     }
 }
 
-fn change(event: &Value) -> Change {
+fn parse_change(event: &Value) -> Change {
     let kv = &event["kv"];
     let deleted = event["type"].as_str() == Some("DELETE");
     Change {
@@ -124,7 +124,7 @@ fn change(event: &Value) -> Change {
     }
 }
 
-/// The first key after all that have this prefix.
+/// Returns the first key after all keys with a prefix.
 pub(crate) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {

@@ -1,332 +1,357 @@
-//! The promises of a kept lease, checked over everything its owner was told.
+//! Checks the guarantees of a kept lease, over all events that its owner received.
 //!
-//! etcd has no such validators; these are ours: told *renewed*, the server has it; told *at risk* or
-//! *expired*, its deadline has passed; told *lost*, the server does not have it and nobody keeps it
-//! alive any more. The truth is what an undisturbed connection was told by `TimeToLive`, and the
-//! keepalives a server received. A lease that is gone never comes back, which makes few probes enough.
+//! After *renewed* the server has the lease; at *at risk* and *expired* its deadline has passed; after *lost* the
+//! server does not have the lease and the client sends no keepalive. The events are compared with `TimeToLive`
+//! responses from an undisturbed connection, and with the keepalives that a server received. A lease that has ended
+//! never returns, so few probes suffice.
 //!
-//! Times count from the start of the test, on one monotonic clock.
+//! All times are durations since the start of the test, on one monotonic clock.
 
 use std::time::Duration;
 
-/// Why the owner was told that the lease is lost.
+/// Reason of a lost lease, as reported to its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lost {
-    /// Its time was over.
+pub enum LeaseLoss {
+    /// The lease expired.
     Expired,
-    /// Someone revoked it.
+    /// The lease was revoked.
     Revoked,
-    /// No member answered in time; the server may have it.
+    /// No member responded in time; the server may still have the lease.
     NeverConfirmed,
-    /// Any reason of the client's own: no permission, shut down.
+    /// A reason on the client's side: missing permission, shutdown.
     Other,
 }
 
-/// What the owner of a lease was told.
+/// Event that the owner of a lease received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
-    /// It was granted or renewed, and is there until `deadline` unless someone revokes it.
+pub enum OwnerEvent {
+    /// The lease was granted or renewed. It exists until `deadline`, unless it is revoked.
     Renewed {
-        /// The end of its time.
+        /// Deadline of the lease.
         deadline: Duration,
     },
-    /// The deadline has passed without an answer.
+    /// The deadline passed without a keepalive response.
     AtRisk {
-        /// The end of its time.
+        /// Deadline of the lease.
         deadline: Duration,
     },
-    /// It is gone. Nothing follows.
-    Lost(Lost),
+    /// The lease is lost. This is the last event.
+    Lost(LeaseLoss),
 }
 
-/// What a member of the cluster said of the lease.
+/// `TimeToLive` response of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Probe {
-    /// When it was asked.
-    pub asked: Duration,
-    /// When its answer was there.
-    pub answered: Duration,
-    /// The seconds left; 0 or less if there is no such lease.
+    /// Time of the request.
+    pub requested: Duration,
+    /// Time of the response.
+    pub responded: Duration,
+    /// Remaining seconds; 0 or less if the lease does not exist.
     pub ttl: i64,
 }
 
-/// Everything recorded of one lease.
+/// Record of one lease.
 #[derive(Debug, Clone, Default)]
 pub struct LeaseRecord {
-    /// What the owner was told, and when.
-    pub told: Vec<(Duration, Told)>,
-    /// What the server said, in any order.
+    /// Events that the owner received, with their times.
+    pub owner_events: Vec<(Duration, OwnerEvent)>,
+    /// Probes of the server, in any order.
     pub probes: Vec<Probe>,
-    /// When keepalives reached a server, in any order.
+    /// Times at which keepalives reached a server, in any order.
     pub keepalives: Vec<Duration>,
-    /// When someone began to revoke it.
+    /// Time at which a revoke was started, if any.
     pub revoked: Option<Duration>,
-    /// How long a message may take from the client's decision to the record.
+    /// Longest time between a decision of the client and its record.
     pub slack: Duration,
 }
 
 impl LeaseRecord {
-    /// Runs every validator and gives the first violation.
+    /// Runs all validators and returns the first violation.
     pub fn validate(&self) -> Result<(), String> {
-        self.ends_once()?;
-        self.renewed_is_there()?;
-        self.deadline_is_kept()?;
-        self.risk_is_real()?;
-        self.expired_is_over()?;
-        self.lost_is_gone()?;
-        self.lost_is_left_alone()
+        self.check_lost_is_last()?;
+        self.check_renewed_exists()?;
+        self.check_exists_until_deadline()?;
+        self.check_at_risk_after_deadline()?;
+        self.check_expired_after_deadline()?;
+        self.check_lost_is_gone()?;
+        self.check_no_keepalive_after_lost()
     }
 
-    /// Nothing is told after *lost*, and times never go back.
-    pub fn ends_once(&self) -> Result<(), String> {
-        for pair in self.told.windows(2) {
-            let [(at, first), (then, second)] = pair else {
+    /// No event follows *lost*, and times do not decrease.
+    pub fn check_lost_is_last(&self) -> Result<(), String> {
+        for pair in self.owner_events.windows(2) {
+            let [(first_at, first), (second_at, second)] = pair else {
                 continue;
             };
-            if let Told::Lost(reason) = first {
+            if let OwnerEvent::Lost(reason) = first {
                 return Err(format!(
-                    "told {second:?} at {then:?} after lost ({reason:?}) at {at:?}"
+                    "{second:?} at {second_at:?} after lost ({reason:?}) at {first_at:?}"
                 ));
             }
-            if then < at {
+            if second_at < first_at {
                 return Err(format!(
-                    "told {second:?} at {then:?}, recorded after {at:?}"
+                    "{second:?} at {second_at:?}, recorded after {first_at:?}"
                 ));
             }
         }
         Ok(())
     }
 
-    /// Told *renewed*: the server had not said before that it is gone.
-    pub fn renewed_is_there(&self) -> Result<(), String> {
-        for (at, told) in &self.told {
-            let Told::Renewed { .. } = told else { continue };
-            let gone = self.gone().find(|probe| probe.answered + self.slack < *at);
-            if let Some(probe) = gone {
+    /// *Renewed*: no earlier probe reported the lease as gone.
+    pub fn check_renewed_exists(&self) -> Result<(), String> {
+        for (at, event) in &self.owner_events {
+            let OwnerEvent::Renewed { .. } = event else {
+                continue;
+            };
+            let violation = self
+                .failed_probes()
+                .find(|probe| probe.responded + self.slack < *at);
+            if let Some(probe) = violation {
                 return Err(format!(
-                    "told renewed at {at:?}, but it was gone at {:?}",
-                    probe.answered
+                    "renewed at {at:?}, but the lease was gone at {:?}",
+                    probe.responded
                 ));
             }
         }
         Ok(())
     }
 
-    /// Told a deadline: the server has it until then, unless someone revoked it.
-    pub fn deadline_is_kept(&self) -> Result<(), String> {
-        for (at, told) in &self.told {
-            let Told::Renewed { deadline } = told else {
+    /// *Renewed*: the server has the lease until its deadline, unless it is revoked.
+    pub fn check_exists_until_deadline(&self) -> Result<(), String> {
+        for (at, event) in &self.owner_events {
+            let OwnerEvent::Renewed { deadline } = event else {
                 continue;
             };
-            let broken = self.gone().find(|probe| {
-                probe.answered < *deadline
-                    && self.revoked.is_none_or(|revoked| probe.answered < revoked)
+            let violation = self.failed_probes().find(|probe| {
+                probe.responded < *deadline
+                    && self.revoked.is_none_or(|revoked| probe.responded < revoked)
             });
-            if let Some(probe) = broken {
+            if let Some(probe) = violation {
                 return Err(format!(
-                    "told at {at:?} to be there until {deadline:?}, but it was gone at {:?}",
-                    probe.answered
+                    "renewed at {at:?} until {deadline:?}, but the lease was gone at {:?}",
+                    probe.responded
                 ));
             }
         }
         Ok(())
     }
 
-    /// Told *at risk*: the last deadline has passed.
-    pub fn risk_is_real(&self) -> Result<(), String> {
-        self.after_the_deadline("at risk", |told| matches!(told, Told::AtRisk { .. }))
+    /// *At risk*: the last deadline has passed.
+    pub fn check_at_risk_after_deadline(&self) -> Result<(), String> {
+        self.check_after_deadline("at risk", |event| {
+            matches!(event, OwnerEvent::AtRisk { .. })
+        })
     }
 
-    /// Told *expired*: the last deadline has passed.
-    pub fn expired_is_over(&self) -> Result<(), String> {
-        self.after_the_deadline("expired", |told| matches!(told, Told::Lost(Lost::Expired)))
+    /// *Expired*: the last deadline has passed.
+    pub fn check_expired_after_deadline(&self) -> Result<(), String> {
+        self.check_after_deadline("expired", |event| {
+            matches!(event, OwnerEvent::Lost(LeaseLoss::Expired))
+        })
     }
 
-    /// Told *expired* or *revoked*: the server does not have it any more.
-    pub fn lost_is_gone(&self) -> Result<(), String> {
-        let Some((at, reason @ (Lost::Expired | Lost::Revoked))) = self.lost() else {
+    /// *Expired* or *revoked*: the server no longer has the lease.
+    pub fn check_lost_is_gone(&self) -> Result<(), String> {
+        let Some((at, reason @ (LeaseLoss::Expired | LeaseLoss::Revoked))) = self.lost() else {
             return Ok(());
         };
         match self
             .probes
             .iter()
-            .find(|probe| probe.ttl > 0 && probe.asked > at)
+            .find(|probe| probe.ttl > 0 && probe.requested > at)
         {
             Some(probe) => Err(format!(
-                "told lost ({reason:?}) at {at:?}, but it had {} s left at {:?}",
-                probe.ttl, probe.asked
+                "lost ({reason:?}) at {at:?}, but the lease had {} s left at {:?}",
+                probe.ttl, probe.requested
             )),
             None => Ok(()),
         }
     }
 
-    /// Told *lost*, for any reason: nobody keeps it alive any more.
-    pub fn lost_is_left_alone(&self) -> Result<(), String> {
+    /// *Lost* for any reason: the client sends no more keepalives.
+    pub fn check_no_keepalive_after_lost(&self) -> Result<(), String> {
         let Some((at, reason)) = self.lost() else {
             return Ok(());
         };
         match self.keepalives.iter().find(|sent| **sent > at + self.slack) {
             Some(sent) => Err(format!(
-                "told lost ({reason:?}) at {at:?}, but kept alive at {sent:?}"
+                "lost ({reason:?}) at {at:?}, but kept alive at {sent:?}"
             )),
             None => Ok(()),
         }
     }
 
-    fn after_the_deadline(&self, what: &str, is: impl Fn(&Told) -> bool) -> Result<(), String> {
+    fn check_after_deadline(
+        &self,
+        name: &str,
+        selects: impl Fn(&OwnerEvent) -> bool,
+    ) -> Result<(), String> {
         let mut deadline = Duration::ZERO;
-        for (at, told) in &self.told {
-            if let Told::Renewed { deadline: renewed } = told {
+        for (at, event) in &self.owner_events {
+            if let OwnerEvent::Renewed { deadline: renewed } = event {
                 deadline = deadline.max(*renewed);
             }
-            if is(told) && *at < deadline {
+            if selects(event) && *at < deadline {
                 return Err(format!(
-                    "told {what} at {at:?}, before the deadline at {deadline:?}"
+                    "{name} at {at:?}, before the deadline at {deadline:?}"
                 ));
             }
         }
         Ok(())
     }
 
-    fn gone(&self) -> impl Iterator<Item = &Probe> {
+    fn failed_probes(&self) -> impl Iterator<Item = &Probe> {
         self.probes.iter().filter(|probe| probe.ttl <= 0)
     }
 
-    fn lost(&self) -> Option<(Duration, Lost)> {
-        self.told.iter().find_map(|(at, told)| match told {
-            Told::Lost(reason) => Some((*at, *reason)),
-            Told::Renewed { .. } | Told::AtRisk { .. } => None,
-        })
+    fn lost(&self) -> Option<(Duration, LeaseLoss)> {
+        self.owner_events
+            .iter()
+            .find_map(|(at, event)| match event {
+                OwnerEvent::Lost(reason) => Some((*at, *reason)),
+                OwnerEvent::Renewed { .. } | OwnerEvent::AtRisk { .. } => None,
+            })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Duration, LeaseRecord, Lost, Probe, Told};
+    use super::{Duration, LeaseLoss, LeaseRecord, OwnerEvent, Probe};
 
-    fn s(seconds: u64) -> Duration {
+    fn secs(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
 
     fn probe(at: u64, ttl: i64) -> Probe {
         Probe {
-            asked: s(at),
-            answered: s(at),
+            requested: secs(at),
+            responded: secs(at),
             ttl,
         }
     }
 
-    /// Granted for 5 s, renewed at 2, silent from then on, expired at 9.
+    /// Granted for 5 s, renewed at 2 s, no response from then on, expired at 9 s.
     fn record() -> LeaseRecord {
         LeaseRecord {
-            told: vec![
-                (s(0), Told::Renewed { deadline: s(5) }),
-                (s(2), Told::Renewed { deadline: s(7) }),
-                (s(7), Told::AtRisk { deadline: s(7) }),
-                (s(9), Told::Lost(Lost::Expired)),
+            owner_events: vec![
+                (secs(0), OwnerEvent::Renewed { deadline: secs(5) }),
+                (secs(2), OwnerEvent::Renewed { deadline: secs(7) }),
+                (secs(7), OwnerEvent::AtRisk { deadline: secs(7) }),
+                (secs(9), OwnerEvent::Lost(LeaseLoss::Expired)),
             ],
             probes: vec![probe(1, 4), probe(6, 1), probe(8, -1), probe(10, -1)],
-            keepalives: vec![s(2), s(4), s(8)],
+            keepalives: vec![secs(2), secs(4), secs(8)],
             revoked: None,
             slack: Duration::from_millis(100),
         }
     }
 
     #[track_caller]
-    fn violates(record: &LeaseRecord, text: &str) {
-        let message = record.validate().expect_err("a violation was not seen");
-        assert!(message.contains(text), "{message:?} does not say {text:?}");
+    fn assert_violation(record: &LeaseRecord, text: &str) {
+        let message = record
+            .validate()
+            .expect_err("the violation was not detected");
+        assert!(
+            message.contains(text),
+            "{message:?} does not contain {text:?}"
+        );
     }
 
     #[test]
-    fn right_record_passes() {
+    fn valid_record_passes() {
         assert_eq!(record().validate(), Ok(()));
         assert_eq!(LeaseRecord::default().validate(), Ok(()));
     }
 
     #[test]
-    fn anything_after_lost_fails() {
-        let mut record = record();
-        record.told.push((s(10), Told::AtRisk { deadline: s(7) }));
-        violates(&record, "after lost (Expired) at 9s");
-    }
-
-    #[test]
-    fn time_that_goes_back_fails() {
-        let mut record = record();
-        record.told[1].0 = s(8);
-        violates(&record, "recorded after 8s");
-    }
-
-    #[test]
-    fn renewed_after_the_server_said_gone_fails() {
+    fn event_after_lost_fails() {
         let mut record = record();
         record
-            .told
-            .insert(3, (s(9), Told::Renewed { deadline: s(9) }));
-        violates(&record, "told renewed at 9s, but it was gone at 8s");
-        record.slack = s(2);
-        assert_eq!(record.renewed_is_there(), Ok(()), "within the slack");
+            .owner_events
+            .push((secs(10), OwnerEvent::AtRisk { deadline: secs(7) }));
+        assert_violation(&record, "after lost (Expired) at 9s");
     }
 
     #[test]
-    fn deadline_that_the_server_does_not_keep_fails_unless_revoked() {
+    fn decreasing_event_time_fails() {
+        let mut record = record();
+        record.owner_events[1].0 = secs(8);
+        assert_violation(&record, "recorded after 8s");
+    }
+
+    #[test]
+    fn renewal_after_lease_is_gone_fails() {
+        let mut record = record();
+        record
+            .owner_events
+            .insert(3, (secs(9), OwnerEvent::Renewed { deadline: secs(9) }));
+        assert_violation(&record, "renewed at 9s, but the lease was gone at 8s");
+        record.slack = secs(2);
+        assert_eq!(record.check_renewed_exists(), Ok(()), "within the slack");
+    }
+
+    #[test]
+    fn lease_gone_before_deadline_fails_unless_revoked() {
         let mut record = record();
         record.probes.push(probe(6, 0));
-        violates(
+        assert_violation(
             &record,
-            "told at 2s to be there until 7s, but it was gone at 6s",
+            "renewed at 2s until 7s, but the lease was gone at 6s",
         );
-        record.revoked = Some(s(5));
+        record.revoked = Some(secs(5));
         assert_eq!(record.validate(), Ok(()));
         record.probes.push(probe(4, 0));
-        violates(&record, "gone at 4s");
+        assert_violation(&record, "gone at 4s");
     }
 
     #[test]
-    fn risk_or_expiry_before_the_deadline_fails() {
+    fn risk_or_expiry_before_deadline_fails() {
         let mut early = record();
-        early.told[2].0 = s(6);
-        violates(&early, "told at risk at 6s, before the deadline at 7s");
+        early.owner_events[2].0 = secs(6);
+        assert_violation(&early, "at risk at 6s, before the deadline at 7s");
         let mut early = record();
-        early.told.remove(2);
-        early.told[2].0 = s(6);
+        early.owner_events.remove(2);
+        early.owner_events[2].0 = secs(6);
         early.keepalives.clear();
-        violates(&early, "told expired at 6s, before the deadline at 7s");
-        early.told[2].1 = Told::Lost(Lost::Revoked);
+        assert_violation(&early, "expired at 6s, before the deadline at 7s");
+        early.owner_events[2].1 = OwnerEvent::Lost(LeaseLoss::Revoked);
         early.probes = vec![probe(6, 0)];
-        early.revoked = Some(s(5));
-        assert_eq!(early.validate(), Ok(()), "revoked at any time");
+        early.revoked = Some(secs(5));
+        assert_eq!(
+            early.validate(),
+            Ok(()),
+            "a revoke may come before the deadline"
+        );
     }
 
     #[test]
-    fn lost_while_the_server_has_it_fails() {
+    fn loss_while_server_has_lease_fails() {
         let mut record = record();
         record.probes = vec![probe(10, 3)];
-        violates(
+        assert_violation(
             &record,
-            "told lost (Expired) at 9s, but it had 3 s left at 10s",
+            "lost (Expired) at 9s, but the lease had 3 s left at 10s",
         );
-        record.told[3].1 = Told::Lost(Lost::NeverConfirmed);
+        record.owner_events[3].1 = OwnerEvent::Lost(LeaseLoss::NeverConfirmed);
         assert_eq!(
             record.validate(),
             Ok(()),
-            "never confirmed promises nothing"
+            "the server may have a lease that was never confirmed"
         );
     }
 
     #[test]
     fn keepalive_after_lost_fails_for_any_reason() {
         for reason in [
-            Lost::Expired,
-            Lost::Revoked,
-            Lost::NeverConfirmed,
-            Lost::Other,
+            LeaseLoss::Expired,
+            LeaseLoss::Revoked,
+            LeaseLoss::NeverConfirmed,
+            LeaseLoss::Other,
         ] {
             let mut record = record();
-            record.told[3].1 = Told::Lost(reason);
-            record.keepalives.push(s(10));
-            violates(&record, "but kept alive at 10s");
+            record.owner_events[3].1 = OwnerEvent::Lost(reason);
+            record.keepalives.push(secs(10));
+            assert_violation(&record, "but kept alive at 10s");
         }
     }
 }

@@ -12,34 +12,33 @@
 //! # }
 //! ```
 //!
-//! Clients and peers reach a member only through proxies in this process, so every [`Link`] can fail by itself. They
-//! run on threads of their own: a test may block its thread or pause its clock.
+//! Clients and peers reach a member only through proxies in this process, so each [`Link`] can fail separately. The
+//! proxies have their own threads, so a test may block its thread or pause its clock.
 
-mod behind;
+mod admin;
 mod binary;
 mod builder;
 mod chaos;
+mod cleanup;
 mod cluster;
 mod fast;
 mod gateway;
-mod guardian;
 mod health;
 mod history;
 pub mod lease_validators;
 mod link;
 mod member;
-mod membership;
 mod metrics;
 mod peers;
 mod ports;
 mod proxy;
 mod runtime;
 mod scripted;
-mod streams;
+mod stream_counter;
+mod tcp_proxy;
 mod tls;
 pub mod validators;
 
-pub use behind::TcpBehind;
 pub use binary::VERSIONS;
 pub use builder::{ClusterBuilder, Tokens};
 pub use chaos::{Chaos, ChaosKind};
@@ -51,8 +50,9 @@ pub use link::{Direction, Fault, Link};
 pub use member::Member;
 pub use scripted::{
     Call, GoAway, Greeting, Receiver, Reply, ResponseHeader, STATUS, ScriptedServer, Sender,
-    StatusResponse, Stopped, framed,
+    StatusResponse, StreamClosed, framed,
 };
+pub use tcp_proxy::TcpProxy;
 
 pub use tls::{Authority, Certificate, Tls};
 

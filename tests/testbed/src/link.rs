@@ -1,4 +1,4 @@
-//! A link: all connections from one place to another, and what is wrong with them at the moment.
+//! A link: all connections from clients to a server, or from one peer to another, and their current fault.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -6,42 +6,42 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::proxy::Listening;
+use crate::proxy::SwitchableListener;
 
-/// Which way bytes go on a link. The client is who dialled.
+/// Direction of bytes on a link. The client is the side that dialled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From who dialled to who listens.
+    /// From the dialling side to the listener side.
     ToServer,
-    /// From who listens to who dialled.
+    /// From the listener side to the dialling side.
     ToClient,
 }
 
-/// What is wrong with a link.
+/// Fault of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     #[default]
     None,
-    /// Connections are closed, new ones refused. A link between peers shares its listener with other links: there a
-    /// new connection is reset right after it was accepted.
+    /// Open connections are closed, new ones refused. Links between peers share a listener, so there a new connection
+    /// is accepted and reset instead.
     Refuse,
-    /// Connections are reset (RST), new ones too, right after they were accepted.
+    /// Open connections are reset (RST), new ones are accepted and reset.
     Reset,
-    /// TCP stays up, no byte moves in either direction; new connections are accepted and stay silent.
+    /// Connections stay open and new ones are accepted, but no byte is transferred in either direction.
     Freeze,
-    /// Every byte arrives this much later, in both directions.
+    /// Bytes are delayed by this duration, in both directions.
     Delay(Duration),
-    /// No byte moves in this direction, the other one works.
+    /// No byte is transferred in this direction; the other one works.
     HalfOpen(Direction),
 }
 
 impl Fault {
-    pub(crate) fn stops(self, direction: Direction) -> bool {
+    pub(crate) fn blocks(self, direction: Direction) -> bool {
         match self {
             Fault::Freeze => true,
-            Fault::HalfOpen(stopped) => stopped == direction,
+            Fault::HalfOpen(blocked) => blocked == direction,
             Fault::None | Fault::Refuse | Fault::Reset | Fault::Delay(_) => false,
         }
     }
@@ -54,40 +54,47 @@ impl Fault {
     }
 }
 
-/// How connections that exist are ended.
+/// How open connections are terminated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum Termination {
     #[default]
     Close,
     Reset,
 }
 
-/// What the proxies see of a link. A new `cut` ends every connection that is older than it.
+/// State of a link as the proxies see it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Condition {
+pub(crate) struct LinkState {
     pub(crate) fault: Fault,
-    pub(crate) down: bool,
-    pub(crate) cut: u64,
-    pub(crate) end: End,
+    /// No server listens behind the link.
+    pub(crate) server_down: bool,
+    /// Incremented to terminate all open connections.
+    pub(crate) generation: u64,
+    pub(crate) termination: Termination,
 }
 
-impl Condition {
+impl LinkState {
     pub(crate) fn listens(&self) -> bool {
-        !self.down && self.fault != Fault::Refuse
+        !self.server_down && self.fault != Fault::Refuse
+    }
+
+    fn terminate(&mut self, termination: Termination) {
+        self.generation += 1;
+        self.termination = termination;
     }
 }
 
-/// All connections from one place to another: a handle to make them fail and to count them.
+/// Handle to all connections from clients to a server, or from one peer to another: injects faults and counts traffic.
 #[derive(Clone, Debug)]
 pub struct Link {
-    state: Arc<State>,
+    shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
-struct State {
+struct Shared {
     name: String,
-    condition: watch::Sender<Condition>,
-    listening: Option<Arc<Listening>>,
+    link_state: watch::Sender<LinkState>,
+    listener: Option<Arc<SwitchableListener>>,
     open: AtomicUsize,
     accepted: AtomicU64,
     streams: AtomicU64,
@@ -96,12 +103,12 @@ struct State {
 }
 
 impl Link {
-    pub(crate) fn new(name: String, listening: Option<Arc<Listening>>) -> Self {
+    pub(crate) fn new(name: String, listener: Option<Arc<SwitchableListener>>) -> Self {
         Self {
-            state: Arc::new(State {
+            shared: Arc::new(Shared {
                 name,
-                condition: watch::Sender::default(),
-                listening,
+                link_state: watch::Sender::default(),
+                listener,
                 open: AtomicUsize::new(0),
                 accepted: AtomicU64::new(0),
                 streams: AtomicU64::new(0),
@@ -111,107 +118,108 @@ impl Link {
         }
     }
 
-    /// What it connects, for messages.
+    /// Returns the name of the link, for messages.
     pub fn name(&self) -> &str {
-        &self.state.name
+        &self.shared.name
     }
 
-    /// Makes the link fail from now on, until it is set to something else.
+    /// Sets the fault of the link, until the next call.
     pub fn set(&self, fault: Fault) {
-        self.change(|condition| {
-            condition.fault = fault;
+        self.change(|link_state| {
+            link_state.fault = fault;
             match fault {
-                Fault::Refuse => (condition.cut, condition.end) = (condition.cut + 1, End::Close),
-                Fault::Reset => (condition.cut, condition.end) = (condition.cut + 1, End::Reset),
+                Fault::Refuse => link_state.terminate(Termination::Close),
+                Fault::Reset => link_state.terminate(Termination::Reset),
                 _ => {}
             }
         });
     }
 
-    /// Makes the link work again. What was frozen goes on where it stood.
+    /// Removes the fault. Frozen connections continue without loss.
     pub fn heal(&self) {
         self.set(Fault::None);
     }
 
-    /// What is wrong with it at the moment.
+    /// Returns the current fault.
     pub fn fault(&self) -> Fault {
-        self.state.condition.borrow().fault
+        self.shared.link_state.borrow().fault
     }
 
-    /// Resets (RST) the connections there are, once; new ones work.
+    /// Resets (RST) the open connections once; new ones work.
     pub fn reset_now(&self) {
-        self.change(|condition| (condition.cut, condition.end) = (condition.cut + 1, End::Reset));
+        self.change(|link_state| link_state.terminate(Termination::Reset));
     }
 
-    /// Connections open now.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
-        self.state.open.load(Ordering::SeqCst)
+        self.shared.open.load(Ordering::SeqCst)
     }
 
-    /// Connections accepted so far.
+    /// Returns the number of connections accepted so far.
     pub fn accepted(&self) -> u64 {
-        self.state.accepted.load(Ordering::SeqCst)
+        self.shared.accepted.load(Ordering::SeqCst)
     }
 
-    /// HTTP/2 streams opened so far by who dialled: HEADERS frames seen. Zero for what is not HTTP/2 in plain text.
+    /// Returns the number of HTTP/2 streams that the dialling side opened so far (HEADERS frames). Zero with TLS or
+    /// HTTP/1.
     pub fn streams_opened(&self) -> u64 {
-        self.state.streams.load(Ordering::SeqCst)
+        self.shared.streams.load(Ordering::SeqCst)
     }
 
-    /// Bytes moved so far in one direction.
+    /// Returns the number of bytes transferred so far in one direction.
     pub fn bytes(&self, direction: Direction) -> u64 {
-        self.moved(direction).load(Ordering::SeqCst)
+        self.byte_counter(direction).load(Ordering::SeqCst)
     }
 
-    /// Whoever listens behind the link is gone (or back): connections are refused as the kernel would.
-    pub(crate) fn set_down(&self, down: bool) {
-        self.change(|condition| condition.down = down);
+    /// Sets whether the server behind the link is down. If it is, new connections are refused.
+    pub(crate) fn set_server_down(&self, down: bool) {
+        self.change(|link_state| link_state.server_down = down);
     }
 
-    pub(crate) fn subscribe(&self) -> watch::Receiver<Condition> {
-        self.state.condition.subscribe()
+    pub(crate) fn subscribe(&self) -> watch::Receiver<LinkState> {
+        self.shared.link_state.subscribe()
     }
 
-    pub(crate) fn count_moved(&self, direction: Direction, bytes: usize) {
-        self.moved(direction)
+    pub(crate) fn count_bytes(&self, direction: Direction, bytes: usize) {
+        self.byte_counter(direction)
             .fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn count_streams(&self, opened: u64) {
         if opened > 0 {
-            self.state.streams.fetch_add(opened, Ordering::SeqCst);
+            self.shared.streams.fetch_add(opened, Ordering::SeqCst);
         }
     }
 
     pub(crate) fn count_accepted(&self) -> OpenConnection {
-        self.state.accepted.fetch_add(1, Ordering::SeqCst);
-        self.state.open.fetch_add(1, Ordering::SeqCst);
+        self.shared.accepted.fetch_add(1, Ordering::SeqCst);
+        self.shared.open.fetch_add(1, Ordering::SeqCst);
         OpenConnection(self.clone())
     }
 
-    fn moved(&self, direction: Direction) -> &AtomicU64 {
+    fn byte_counter(&self, direction: Direction) -> &AtomicU64 {
         match direction {
-            Direction::ToServer => &self.state.to_server,
-            Direction::ToClient => &self.state.to_client,
+            Direction::ToServer => &self.shared.to_server,
+            Direction::ToClient => &self.shared.to_client,
         }
     }
 
-    fn change(&self, change: impl FnOnce(&mut Condition)) {
-        self.state.condition.send_modify(|condition| {
-            change(condition);
-            // Before this returns a refusing port refuses: a test need not wait for the proxy's task.
-            if let Some(listening) = &self.state.listening {
-                listening.set(condition.listens());
+    fn change(&self, change: impl FnOnce(&mut LinkState)) {
+        self.shared.link_state.send_modify(|link_state| {
+            change(link_state);
+            // The listener changes before this returns, so that tests need not wait for the proxy task.
+            if let Some(listener) = &self.shared.listener {
+                listener.set_listening(link_state.listens());
             }
         });
     }
 }
 
-/// Counts a connection as open for as long as it lives.
+/// Counts a connection as open until dropped.
 pub(crate) struct OpenConnection(Link);
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.0.state.open.fetch_sub(1, Ordering::SeqCst);
+        self.0.shared.open.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -1,4 +1,4 @@
-//! One etcd process and the two proxies in front of it.
+//! One etcd process and the proxies in front of its client port and its peer port.
 
 use std::fs::{self, OpenOptions};
 use std::path::PathBuf;
@@ -13,16 +13,16 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
 use crate::binary::Binary;
-use crate::guardian::Guardian;
+use crate::cleanup::CleanupGuard;
 use crate::link::Link;
 use crate::peers::PeerTable;
-use crate::proxy::{Listening, Proxy, Route};
+use crate::proxy::{Proxy, Route, SwitchableListener};
 use crate::{gateway, metrics, ports, runtime};
 
-/// How long a process may take to listen, or to end when asked to.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the process may take to listen, or to end after SIGTERM.
+const PROCESS_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One member of a cluster: a handle to its process and to the link its clients use.
+/// Handle to one member of a cluster: its process and its client link.
 #[derive(Clone, Debug)]
 pub struct Member {
     state: Arc<State>,
@@ -33,11 +33,11 @@ struct State {
     index: usize,
     scheme: &'static str,
     binary: Binary,
-    guardian: Arc<Guardian>,
+    cleanup: Arc<CleanupGuard>,
     peers: Arc<PeerTable>,
     client_link: Link,
-    client: Proxy,
-    peer: Proxy,
+    client_proxy: Proxy,
+    peer_proxy: Proxy,
     args: Mutex<Vec<String>>,
     process: Mutex<Option<Child>>,
     client_port: AtomicU16,
@@ -51,19 +51,23 @@ impl Member {
         index: usize,
         scheme: &'static str,
         binary: Binary,
-        guardian: Arc<Guardian>,
+        cleanup: Arc<CleanupGuard>,
         peers: Arc<PeerTable>,
     ) -> Self {
-        let (client, peer) = (Listening::new(), Listening::new());
-        let client_link = Link::new(format!("clients to member {index}"), Some(client.clone()));
-        client_link.set_down(true);
+        let (client_listener, peer_listener) =
+            (SwitchableListener::new(), SwitchableListener::new());
+        let client_link = Link::new(
+            format!("clients to member {index}"),
+            Some(client_listener.clone()),
+        );
+        client_link.set_server_down(true);
         let state = State {
             index,
             scheme,
             binary,
-            guardian,
-            client: Proxy::start(client, Route::Anyone(client_link.clone())),
-            peer: Proxy::start(peer, Route::Peers(peers.clone(), index)),
+            cleanup,
+            client_proxy: Proxy::start(client_listener, Route::Clients(client_link.clone())),
+            peer_proxy: Proxy::start(peer_listener, Route::Peers(peers.clone(), index)),
             peers,
             client_link,
             args: Mutex::default(),
@@ -78,31 +82,31 @@ impl Member {
         }
     }
 
-    /// Its number in the cluster, from 0.
+    /// Returns the index of the member in the cluster, from 0.
     pub fn index(&self) -> usize {
         self.state.index
     }
 
-    /// Its name in the member list.
+    /// Returns the name in the member list.
     pub fn name(&self) -> String {
         format!("m{}", self.state.index)
     }
 
-    /// Its member id; known once the cluster was healthy.
+    /// Returns the member id; 0 until the cluster was healthy once.
     pub fn id(&self) -> u64 {
         self.state.id.load(Ordering::SeqCst)
     }
 
-    /// Where clients reach it: the URL of its proxy, which it also advertises.
+    /// Returns the client URL, which leads through the proxy. The member advertises it.
     pub fn endpoint(&self) -> String {
         format!(
             "{}://127.0.0.1:{}",
             self.state.scheme,
-            self.state.client.port()
+            self.state.client_proxy.port()
         )
     }
 
-    /// Where it really listens, past the proxy. Another port after each start.
+    /// Returns the client URL without the proxy. Each start changes the port.
     pub fn direct_endpoint(&self) -> String {
         format!(
             "{}://127.0.0.1:{}",
@@ -111,30 +115,31 @@ impl Member {
         )
     }
 
-    /// The link between clients and this member.
+    /// Returns the link between clients and this member.
     pub fn client_link(&self) -> &Link {
         &self.state.client_link
     }
 
-    /// Its address leads clients to another member from now on, say to one of another cluster, as a name does that was
-    /// given to another machine. What is open is reset.
-    pub fn lead_clients_to(&self, other: &Self) {
+    /// Makes this member's client URL lead to another member, possibly of another cluster, and resets the open
+    /// connections. Simulates an address that was reassigned to another machine.
+    pub fn redirect_clients_to(&self, other: &Self) {
         let port = other.state.client_port.load(Ordering::SeqCst);
-        self.state.client.set_target(port);
+        self.state.client_proxy.set_target(port);
         self.state.client_link.reset_now();
     }
 
-    /// The folder with its data. While it is down, they may be replaced by others, say by a restored backup.
+    /// Returns the data folder. While the member is stopped, a test may replace its content, such as by a restored
+    /// backup.
     pub fn data_folder(&self) -> PathBuf {
-        self.state.guardian.folder().join(self.name())
+        self.state.cleanup.folder().join(self.name())
     }
 
-    /// Its process id while it runs.
+    /// Returns the process id, if the member is running.
     pub fn pid(&self) -> Option<u32> {
         self.process().as_ref().map(Child::id)
     }
 
-    /// Whether its process is there, frozen or not.
+    /// Returns whether the process exists, frozen or not.
     pub fn is_running(&self) -> bool {
         let mut process = self.process();
         process
@@ -142,12 +147,12 @@ impl Member {
             .is_some_and(|child| child.try_wait().is_ok_and(|ended| ended.is_none()))
     }
 
-    /// Whether it was taken out of the cluster.
+    /// Returns whether the member was removed from the cluster.
     pub fn is_removed(&self) -> bool {
         self.state.removed.load(Ordering::SeqCst)
     }
 
-    /// SIGKILL, and waits until the process is gone. Its ports then refuse connections.
+    /// Sends SIGKILL and waits until the process has ended. From then on the ports refuse connections.
     pub fn kill(&self) {
         let mut process = self.process();
         if let Some(mut child) = process.take() {
@@ -155,10 +160,10 @@ impl Member {
             let _ = child.wait();
         }
         drop(process);
-        self.gone();
+        self.mark_stopped();
     }
 
-    /// SIGTERM, and waits until the process has ended by itself.
+    /// Sends SIGTERM and waits until the process has ended.
     pub async fn stop(&self) {
         let member = self.clone();
         runtime::run(async move {
@@ -167,8 +172,8 @@ impl Member {
             let started = Instant::now();
             while member.is_running() {
                 assert!(
-                    started.elapsed() < PATIENCE,
-                    "member {} ignores SIGTERM",
+                    started.elapsed() < PROCESS_TIMEOUT,
+                    "member {} did not end after SIGTERM",
                     member.index()
                 );
                 sleep(Duration::from_millis(5)).await;
@@ -178,45 +183,44 @@ impl Member {
         .await;
     }
 
-    /// Starts it with its data as they are, and waits until it listens (not until it is healthy: that may need its
-    /// peers). Does nothing if it runs.
+    /// Starts the member with its existing data and waits until it listens. Does not wait until it is healthy, because
+    /// that may need its peers. Does nothing if the member is running.
     pub async fn start(&self) {
         let member = self.clone();
-        runtime::run(async move { member.start_here().await }).await;
+        runtime::run(async move { member.start_process().await }).await;
     }
 
-    /// Kills it if it runs, and starts it again.
+    /// Kills the member if it is running, and starts it again.
     pub async fn restart(&self) {
         self.kill();
         self.start().await;
     }
 
-    /// SIGSTOP: the kernel still accepts connections for it, nobody answers. Returns when all its threads stand still.
+    /// Sends SIGSTOP and waits until all threads have stopped. The kernel still accepts connections for the process.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
-        // The signal stops one thread after the other: a request in the meantime would still be answered.
+        // The signal stops one thread after the other, and a running thread could still respond to a request.
         let limit = std::time::Instant::now() + Duration::from_secs(1);
-        while self.pid().is_some_and(|pid| !stands_still(pid)) && std::time::Instant::now() < limit
-        {
+        while self.pid().is_some_and(|pid| !is_stopped(pid)) && std::time::Instant::now() < limit {
             std::thread::yield_now();
         }
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn thaw(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// A figure from its own metrics, such as `etcd_server_has_leader` or
-    /// `grpc_server_handled_total{grpc_method="Put"}`; the sum of all series that have these labels.
+    /// Returns the value of a metric, such as `etcd_server_has_leader` or
+    /// `grpc_server_handled_total{grpc_method="Put"}`: the sum of all series with these labels.
     pub async fn metric(&self, name: &str) -> Option<f64> {
         let port = self.gateway_port();
         let page = runtime::run(async move { gateway::page(port, "/metrics").await }).await;
-        metrics::figure(&page.ok()?, name)
+        metrics::sum(&page.ok()?, name)
     }
 
-    /// Asks this member through its JSON gateway, past the proxies.
-    pub(crate) async fn ask(
+    /// Sends a request to the JSON gateway of this member, bypassing the proxies.
+    pub(crate) async fn request(
         &self,
         path: &str,
         body: &Value,
@@ -229,9 +233,9 @@ impl Member {
         self.state.gateway_port.load(Ordering::SeqCst)
     }
 
-    /// Where its peers reach it: its other proxy.
+    /// Returns the peer URL, which leads through the proxy.
     pub fn peer_url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.state.peer.port())
+        format!("http://127.0.0.1:{}", self.state.peer_proxy.port())
     }
 
     pub(crate) fn set_args(&self, args: Vec<String>) {
@@ -250,31 +254,31 @@ impl Member {
         self.state.removed.store(true, Ordering::SeqCst);
     }
 
-    /// How many of the lines it logged so far have all of these in them. Most need `--log-level=debug`.
-    pub fn logged(&self, parts: &[&str]) -> usize {
+    /// Counts the log lines that contain all of `parts`. Most log lines need `--log-level=debug`.
+    pub fn count_log_lines(&self, parts: &[&str]) -> usize {
         let log = fs::read(self.log_file()).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
-        let fits = |line: &&str| parts.iter().all(|part| line.contains(part));
-        log.lines().filter(fits).count()
+        let matches = |line: &&str| parts.iter().all(|part| line.contains(part));
+        log.lines().filter(matches).count()
     }
 
-    /// The last lines it logged, for messages.
-    pub(crate) fn log(&self) -> String {
+    /// Returns the last log lines, for panic messages.
+    pub(crate) fn last_log_lines(&self) -> String {
         let log = fs::read(self.log_file()).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(12)..].join("\n")
     }
 
-    async fn start_here(&self) {
+    async fn start_process(&self) {
         while !self.is_running() {
             self.spawn();
-            self.listens().await;
+            self.wait_until_listening().await;
         }
     }
 
-    /// Another process may have taken a port in the meantime: etcd ends then, and is started on others.
-    async fn listens(&self) {
+    /// Also returns if etcd ended because another process took one of its ports; the caller then starts it on others.
+    async fn wait_until_listening(&self) {
         let started = Instant::now();
         while TcpStream::connect(ports::loopback(self.gateway_port()))
             .await
@@ -282,44 +286,44 @@ impl Member {
         {
             if !self.is_running() {
                 self.kill();
-                let log = self.log();
+                let log = self.last_log_lines();
                 assert!(
                     log.contains("address already in use"),
-                    "member {} does not start:\n{log}",
+                    "member {} did not start:\n{log}",
                     self.index()
                 );
                 return;
             }
             assert!(
-                started.elapsed() < PATIENCE,
-                "member {} does not listen:\n{}",
+                started.elapsed() < PROCESS_TIMEOUT,
+                "member {} did not listen in time:\n{}",
                 self.index(),
-                self.log()
+                self.last_log_lines()
             );
             sleep(Duration::from_millis(2)).await;
         }
-        self.state.client_link.set_down(false);
+        self.state.client_link.set_server_down(false);
     }
 
     fn spawn(&self) {
         let state = &*self.state;
-        let (client, peer) = (ports::free(), ports::free());
-        let plain = if state.scheme == "https" {
+        let (client_port, peer_port) = (ports::free(), ports::free());
+        let gateway_port = if state.scheme == "https" {
             ports::free()
         } else {
-            client
+            client_port
         };
-        let mut listen = vec![format!("{}://127.0.0.1:{client}", state.scheme)];
-        if plain != client {
-            // With TLS the testbed still asks in plain text, on a port nobody else knows.
-            listen.push(format!("http://127.0.0.1:{plain}"));
+        let mut listen = vec![format!("{}://127.0.0.1:{client_port}", state.scheme)];
+        if gateway_port != client_port {
+            // With TLS, the testbed itself uses an extra plain-text port.
+            listen.push(format!("http://127.0.0.1:{gateway_port}"));
         }
         let log = OpenOptions::new()
             .create(true)
             .append(true)
             .open(self.log_file())
-            .expect("a log file can be opened");
-        let errors = log.try_clone().expect("a file can be opened twice");
+            .expect("open the log file");
+        let errors = log.try_clone().expect("duplicate the log file handle");
         let mut command = Command::new(&state.binary.path);
         command
             .env_clear()
@@ -327,28 +331,29 @@ impl Member {
             .arg(format!("--data-dir={}", self.data_folder().display()))
             .arg(format!("--listen-client-urls={}", listen.join(",")))
             .arg(format!("--advertise-client-urls={}", self.endpoint()))
-            .arg(format!("--listen-peer-urls=http://127.0.0.1:{peer}"))
+            .arg(format!("--listen-peer-urls=http://127.0.0.1:{peer_port}"))
             .arg(format!("--initial-advertise-peer-urls={}", self.peer_url()))
             .args(&*state.args.lock().unwrap_or_else(PoisonError::into_inner))
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(errors);
         let child = command.spawn();
-        let child = child
-            .unwrap_or_else(|why| panic!("{} does not start: {why}", state.binary.path.display()));
-        state.guardian.watch(child.id());
+        let child = child.unwrap_or_else(|error| {
+            panic!("cannot start {}: {error}", state.binary.path.display())
+        });
+        state.cleanup.register(child.id());
         state.peers.set_process(state.index, Some(child.id()));
         *self.process() = Some(child);
-        state.client_port.store(client, Ordering::SeqCst);
-        state.gateway_port.store(plain, Ordering::SeqCst);
-        state.client.set_target(client);
-        state.peer.set_target(peer);
-        state.peer.listening().set(true);
+        state.client_port.store(client_port, Ordering::SeqCst);
+        state.gateway_port.store(gateway_port, Ordering::SeqCst);
+        state.client_proxy.set_target(client_port);
+        state.peer_proxy.set_target(peer_port);
+        state.peer_proxy.listener().set_listening(true);
     }
 
-    fn gone(&self) {
-        self.state.client_link.set_down(true);
-        self.state.peer.listening().set(false);
+    fn mark_stopped(&self) {
+        self.state.client_link.set_server_down(true);
+        self.state.peer_proxy.listener().set_listening(false);
         self.state.peers.set_process(self.state.index, None);
     }
 
@@ -360,7 +365,7 @@ impl Member {
 
     fn log_file(&self) -> PathBuf {
         self.state
-            .guardian
+            .cleanup
             .folder()
             .join(format!("{}.log", self.name()))
     }
@@ -373,14 +378,14 @@ impl Member {
     }
 }
 
-/// Whether every thread of a process is stopped, or the process is gone.
-fn stands_still(pid: u32) -> bool {
+/// Returns whether all threads of a process are stopped, or the process has ended.
+fn is_stopped(pid: u32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return true;
     };
     threads
         .filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("stat")).ok())
-        // The state follows the name, which stands in parentheses and may hold anything.
+        // The state follows the name, which is in parentheses and may contain any character.
         .filter_map(|stat| {
             stat.rsplit_once(") ")
                 .map(|(_, rest)| rest.starts_with('T'))

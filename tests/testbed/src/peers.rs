@@ -1,7 +1,7 @@
-//! Which member a connection between peers comes from.
+//! Finds the member that dialled a peer connection.
 //!
-//! etcd dials its peers from ports the kernel chooses, so the only witness is /proc: the source port leads to a
-//! socket, the socket to the process that holds it.
+//! The kernel chooses the source ports of peer connections, so the source is looked up in /proc: from the source port
+//! to the socket's inode, and from the inode to the process that owns the socket.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::link::Link;
 
-/// The processes of a cluster and the links between them.
+/// Process ids of the members, and the links between them.
 #[derive(Debug, Default)]
 pub(crate) struct PeerTable {
     tables: Mutex<Tables>,
@@ -23,7 +23,7 @@ struct Tables {
 }
 
 impl PeerTable {
-    /// Says which process a member is at the moment.
+    /// Sets the process id of a member; `None` while it is stopped.
     pub(crate) fn set_process(&self, member: usize, pid: Option<u32>) {
         let mut tables = self.lock();
         match pid {
@@ -32,7 +32,7 @@ impl PeerTable {
         };
     }
 
-    /// The link that carries what `from` dials to `to`.
+    /// Returns the link that carries the connections dialled by `from` to `to`.
     pub(crate) fn link(&self, from: usize, to: usize) -> Link {
         let name = format!("peer {from} to peer {to}");
         self.lock()
@@ -42,16 +42,19 @@ impl PeerTable {
             .clone()
     }
 
-    /// The link of a connection that just arrived at `to`; none if no member dialled it (any more).
-    pub(crate) fn link_of(
+    /// Returns the link of a new connection to `to`, or `None` if no running member dialled it.
+    pub(crate) fn link_of_connection(
         &self,
         source: SocketAddr,
-        here: Option<SocketAddr>,
+        local: Option<SocketAddr>,
         to: usize,
     ) -> Option<Link> {
-        let inode = socket_inode(source, here?)?;
+        let inode = socket_inode(source, local?)?;
         let processes = self.lock().processes.clone();
-        let from = processes.into_iter().find(|(_, pid)| holds(*pid, inode))?.0;
+        let from = processes
+            .into_iter()
+            .find(|(_, pid)| owns_socket(*pid, inode))?
+            .0;
         Some(self.link(from, to))
     }
 
@@ -60,27 +63,27 @@ impl PeerTable {
     }
 }
 
-/// The inode of the socket whose local end is `source` and whose other end is `here`.
-fn socket_inode(source: SocketAddr, here: SocketAddr) -> Option<u64> {
+/// Returns the inode of the dialling socket, whose local address is `source` and whose remote address is `target`.
+fn socket_inode(source: SocketAddr, target: SocketAddr) -> Option<u64> {
     let table = fs::read_to_string("/proc/net/tcp").ok()?;
-    let (local, remote) = (
+    let (source, target) = (
         format!(":{:04X}", source.port()),
-        format!(":{:04X}", here.port()),
+        format!(":{:04X}", target.port()),
     );
     table.lines().find_map(|line| {
         let mut columns = line.split_ascii_whitespace().skip(1);
-        let ends = columns.next()?.ends_with(&local) && columns.next()?.ends_with(&remote);
+        let matches = columns.next()?.ends_with(&source) && columns.next()?.ends_with(&target);
         let inode = columns.nth(6)?.parse().ok()?;
-        (ends && inode != 0).then_some(inode)
+        (matches && inode != 0).then_some(inode)
     })
 }
 
-fn holds(pid: u32, inode: u64) -> bool {
-    let wanted = format!("socket:[{inode}]");
+fn owns_socket(pid: u32, inode: u64) -> bool {
+    let socket = format!("socket:[{inode}]");
     let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else {
         return false;
     };
     files.flatten().any(|file| {
-        fs::read_link(file.path()).is_ok_and(|link| link.as_os_str() == wanted.as_str())
+        fs::read_link(file.path()).is_ok_and(|link| link.as_os_str() == socket.as_str())
     })
 }

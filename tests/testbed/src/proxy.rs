@@ -1,4 +1,4 @@
-//! The TCP proxies everybody reaches a member through.
+//! TCP proxies in front of the members, which apply the faults of the links.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -16,18 +16,18 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-use crate::link::{Condition, Direction, End, Fault, Link};
+use crate::link::{Direction, Fault, Link, LinkState, Termination};
 use crate::peers::PeerTable;
-use crate::streams::StreamCounter;
+use crate::stream_counter::StreamCounter;
 use crate::{ports, runtime};
 
 const BUFFER: usize = 128 * 1024;
-/// What a delayed direction holds at most; then TCP pushes back.
-const DELAYED: usize = 4 * 1024 * 1024;
+/// Maximum number of delayed bytes per direction; beyond it, TCP applies backpressure.
+const MAX_DELAYED: usize = 4 * 1024 * 1024;
 
-/// A port that can stop listening and start again, at once.
+/// A port that can stop and resume listening, with immediate effect.
 #[derive(Debug)]
-pub(crate) struct Listening {
+pub(crate) struct SwitchableListener {
     port: u16,
     socket: Mutex<Socket>,
 }
@@ -38,11 +38,11 @@ struct Socket {
     waker: Option<Waker>,
 }
 
-impl Listening {
+impl SwitchableListener {
     pub(crate) fn new() -> Arc<Self> {
         let (listener, port) = ports::listen();
         let socket = Socket {
-            listener: Some(adopt(listener)),
+            listener: Some(into_tokio(listener)),
             waker: None,
         };
         Arc::new(Self {
@@ -55,13 +55,13 @@ impl Listening {
         self.port
     }
 
-    /// Listens or refuses, from the moment this returns.
-    pub(crate) fn set(&self, listen: bool) {
+    /// Starts or stops listening before it returns.
+    pub(crate) fn set_listening(&self, listen: bool) {
         let mut socket = self.lock();
         if !listen {
             socket.listener = None;
         } else if socket.listener.is_none() {
-            socket.listener = Some(adopt(self.listen_again()));
+            socket.listener = Some(into_tokio(self.listen_again()));
             if let Some(waker) = socket.waker.take() {
                 waker.wake();
             }
@@ -69,21 +69,21 @@ impl Listening {
     }
 
     fn listen_again(&self) -> std::net::TcpListener {
-        let mut tries = 0;
+        let mut attempts = 0;
         loop {
             match std::net::TcpListener::bind(ports::loopback(self.port)) {
                 Ok(listener) => return listener,
-                Err(why) if tries == 200 => {
-                    panic!("a proxy can't listen on port {} again: {why}", self.port)
+                Err(error) if attempts == 200 => {
+                    panic!("cannot listen on proxy port {} again: {error}", self.port)
                 }
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }
-            tries += 1;
+            attempts += 1;
         }
     }
 
     async fn accept(&self) -> (TcpStream, SocketAddr) {
-        // The listener stays under the lock: whoever takes it out closes the port for certain.
+        // The listener stays under the lock, so that removing it closes the port immediately.
         poll_fn(|cx| {
             let mut socket = self.lock();
             socket.waker = Some(cx.waker().clone());
@@ -93,7 +93,7 @@ impl Listening {
             match listener.poll_accept(cx) {
                 Poll::Ready(Ok(accepted)) => Poll::Ready(accepted),
                 Poll::Ready(Err(_)) => {
-                    // The peer gave up between SYN and accept: not the listener's end.
+                    // The client closed before accept; the listener still works.
                     cx.waker().wake_by_ref();
                     Poll::Pending
                 }
@@ -108,60 +108,60 @@ impl Listening {
     }
 }
 
-fn adopt(listener: std::net::TcpListener) -> TcpListener {
+fn into_tokio(listener: std::net::TcpListener) -> TcpListener {
     let _context = runtime::enter();
     listener
         .set_nonblocking(true)
-        .expect("a listener can be non-blocking");
-    TcpListener::from_std(listener).expect("the runtime takes a listener")
+        .expect("set the listener non-blocking");
+    TcpListener::from_std(listener).expect("register the listener with the runtime")
 }
 
-/// Which link a connection that arrives belongs to.
+/// Assigns accepted connections to links.
 pub(crate) enum Route {
-    /// Whoever comes.
-    Anyone(Link),
-    /// A member, found by who owns the other end.
+    /// All connections belong to one link.
+    Clients(Link),
+    /// The link from the member that dialled, to the member with this index.
     Peers(Arc<PeerTable>, usize),
 }
 
-/// A running proxy: it and its connections end when this is dropped.
+/// A running proxy. Dropping it closes the port and all connections.
 #[derive(Debug)]
 pub(crate) struct Proxy {
-    listening: Arc<Listening>,
+    listener: Arc<SwitchableListener>,
     target: Arc<AtomicU16>,
     task: AbortHandle,
 }
 
 impl Proxy {
-    pub(crate) fn start(listening: Arc<Listening>, route: Route) -> Self {
+    pub(crate) fn start(listener: Arc<SwitchableListener>, route: Route) -> Self {
         let target = Arc::new(AtomicU16::new(0));
-        let (accepting, to) = (listening.clone(), target.clone());
+        let (accepting, target_port) = (listener.clone(), target.clone());
         let task = runtime::spawn(async move {
             let route = Arc::new(route);
-            // Dropped with this task, and with it every connection.
+            // Owned by this task, so aborting it closes all connections.
             let mut connections = JoinSet::new();
             loop {
                 let (client, source) = accepting.accept().await;
-                connections.spawn(serve(client, source, route.clone(), to.clone()));
+                connections.spawn(serve(client, source, route.clone(), target_port.clone()));
                 while connections.try_join_next().is_some() {}
             }
         });
         Self {
-            listening,
+            listener,
             target,
             task: task.abort_handle(),
         }
     }
 
     pub(crate) fn port(&self) -> u16 {
-        self.listening.port()
+        self.listener.port()
     }
 
-    pub(crate) fn listening(&self) -> &Arc<Listening> {
-        &self.listening
+    pub(crate) fn listener(&self) -> &Arc<SwitchableListener> {
+        &self.listener
     }
 
-    /// The port of the process behind; it may be another one after a restart.
+    /// Sets the port that connections are forwarded to.
     pub(crate) fn set_target(&self, port: u16) {
         self.target.store(port, Ordering::SeqCst);
     }
@@ -170,7 +170,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.task.abort();
-        self.listening.set(false);
+        self.listener.set_listening(false);
     }
 }
 
@@ -181,43 +181,53 @@ async fn serve(
     target: Arc<AtomicU16>,
 ) {
     let link = match &*route {
-        Route::Anyone(link) => link.clone(),
-        Route::Peers(table, to) => match table.link_of(source, client.local_addr().ok(), *to) {
-            Some(link) => link,
-            None => return reset(&client),
-        },
+        Route::Clients(link) => link.clone(),
+        Route::Peers(table, to) => {
+            match table.link_of_connection(source, client.local_addr().ok(), *to) {
+                Some(link) => link,
+                None => return reset(&client),
+            }
+        }
     };
     let _open = link.count_accepted();
-    let mut condition = link.subscribe();
-    let born = *condition.borrow_and_update();
-    if !born.listens() || born.fault == Fault::Reset {
+    let mut link_state = link.subscribe();
+    let initial = *link_state.borrow_and_update();
+    if !initial.listens() || initial.fault == Fault::Reset {
         return reset(&client);
     }
-    let cut = condition.clone();
+    let termination_state = link_state.clone();
     tokio::select! {
         biased;
-        end = ended(cut, born.cut) => if end == End::Reset {
-            reset(&client);
-        },
-        () = carry(&mut client, condition, &link, &target) => {}
+        termination = wait_for_termination(termination_state, initial.generation) => {
+            if termination == Termination::Reset {
+                reset(&client);
+            }
+        }
+        () = forward(&mut client, link_state, &link, &target) => {}
     }
 }
 
-async fn ended(mut condition: watch::Receiver<Condition>, born: u64) -> End {
-    match condition.wait_for(|now| now.cut != born).await {
-        Ok(now) => now.end,
-        Err(_) => End::Close,
+async fn wait_for_termination(
+    mut link_state: watch::Receiver<LinkState>,
+    initial_generation: u64,
+) -> Termination {
+    match link_state
+        .wait_for(|state| state.generation != initial_generation)
+        .await
+    {
+        Ok(state) => state.termination,
+        Err(_) => Termination::Close,
     }
 }
 
-async fn carry(
+async fn forward(
     client: &mut TcpStream,
-    mut condition: watch::Receiver<Condition>,
+    mut link_state: watch::Receiver<LinkState>,
     link: &Link,
     target: &AtomicU16,
 ) {
-    if condition
-        .wait_for(|now| !now.fault.stops(Direction::ToServer))
+    if link_state
+        .wait_for(|state| !state.fault.blocks(Direction::ToServer))
         .await
         .is_err()
     {
@@ -227,50 +237,56 @@ async fn carry(
     else {
         return reset(client);
     };
-    // Should this be cancelled by a reset, the server's end must see one as well.
+    // If a reset cancels this future, the server must also see a reset.
     let _ = server.set_zero_linger();
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
-    let carried = {
-        let (from_client, to_client) = client.split();
-        let (from_server, to_server) = server.split();
-        let up = Pump::new(
+    let result = {
+        let (from_client, into_client) = client.split();
+        let (from_server, into_server) = server.split();
+        let to_server = Forwarder::new(
             from_client,
-            to_server,
+            into_server,
             Direction::ToServer,
-            condition.clone(),
+            link_state.clone(),
             link,
         );
-        let down = Pump::new(from_server, to_client, Direction::ToClient, condition, link);
-        tokio::try_join!(up.run(), down.run())
+        let to_client = Forwarder::new(
+            from_server,
+            into_client,
+            Direction::ToClient,
+            link_state,
+            link,
+        );
+        tokio::try_join!(to_server.run(), to_client.run())
     };
-    if carried.is_err() {
+    if result.is_err() {
         reset(client);
     }
 }
 
-/// Whoever holds the other end gets a RST when the socket is dropped.
+/// Makes the kernel send RST when the socket is dropped.
 fn reset(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
 }
 
-/// Moves the bytes of one direction of one connection.
-struct Pump<'a> {
+/// Forwards the bytes of one direction of one connection.
+struct Forwarder<'a> {
     from: ReadHalf<'a>,
     to: WriteHalf<'a>,
     direction: Direction,
-    condition: watch::Receiver<Condition>,
+    link_state: watch::Receiver<LinkState>,
     link: &'a Link,
     counter: Option<StreamCounter>,
     delayed: VecDeque<(Instant, Vec<u8>)>,
-    held: usize,
+    delayed_bytes: usize,
 }
 
-impl<'a> Pump<'a> {
+impl<'a> Forwarder<'a> {
     fn new(
         from: ReadHalf<'a>,
         to: WriteHalf<'a>,
         direction: Direction,
-        condition: watch::Receiver<Condition>,
+        link_state: watch::Receiver<LinkState>,
         link: &'a Link,
     ) -> Self {
         let counter = (direction == Direction::ToServer).then(StreamCounter::default);
@@ -278,11 +294,11 @@ impl<'a> Pump<'a> {
             from,
             to,
             direction,
-            condition,
+            link_state,
             link,
             counter,
             delayed: VecDeque::new(),
-            held: 0,
+            delayed_bytes: 0,
         }
     }
 
@@ -290,29 +306,29 @@ impl<'a> Pump<'a> {
         let mut buffer = vec![0; BUFFER];
         let mut ended = false;
         while !(ended && self.delayed.is_empty()) {
-            let fault = self.passable().await?;
+            let fault = self.wait_until_open().await?;
             let due = self.delayed.front().map(|(due, _)| *due);
             tokio::select! {
                 biased;
-                changed = self.condition.changed() => changed.map_err(io::Error::other)?,
+                changed = self.link_state.changed() => changed.map_err(io::Error::other)?,
                 () = async { sleep_until(due.unwrap_or_else(Instant::now)).await }, if due.is_some() => {
                     if let Some((_, bytes)) = self.delayed.pop_front() {
-                        self.held -= bytes.len();
+                        self.delayed_bytes -= bytes.len();
                         self.write(&bytes).await?;
                     }
                 }
-                read = self.from.read(&mut buffer), if !ended && self.held < DELAYED => {
+                read = self.from.read(&mut buffer), if !ended && self.delayed_bytes < MAX_DELAYED => {
                     let read = read?;
                     ended = read == 0;
-                    self.pass(&buffer[..read], fault.delay()).await?;
+                    self.forward_or_delay(&buffer[..read], fault.delay()).await?;
                 }
             }
         }
-        self.passable().await?;
+        self.wait_until_open().await?;
         self.to.shutdown().await
     }
 
-    async fn pass(&mut self, bytes: &[u8], delay: Duration) -> io::Result<()> {
+    async fn forward_or_delay(&mut self, bytes: &[u8], delay: Duration) -> io::Result<()> {
         if let Some(counter) = &mut self.counter {
             self.link.count_streams(counter.feed(bytes));
         }
@@ -320,8 +336,8 @@ impl<'a> Pump<'a> {
             return self.write(bytes).await;
         }
         if !bytes.is_empty() {
-            self.held += bytes.len();
-            // Never before what was read earlier, even if the delay just became shorter.
+            self.delayed_bytes += bytes.len();
+            // Keeps the order even if the delay has just become shorter.
             let last = self.delayed.back().map(|(due, _)| *due);
             let due = (Instant::now() + delay).max(last.unwrap_or_else(Instant::now));
             self.delayed.push_back((due, bytes.to_vec()));
@@ -330,14 +346,14 @@ impl<'a> Pump<'a> {
     }
 
     async fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        self.passable().await?;
-        // Before the bytes are out: whoever got them must find them counted.
-        self.link.count_moved(self.direction, bytes.len());
+        self.wait_until_open().await?;
+        // Counted before they are sent, so that the receiver never sees uncounted bytes.
+        self.link.count_bytes(self.direction, bytes.len());
         while !bytes.is_empty() {
-            self.passable().await?;
+            self.wait_until_open().await?;
             tokio::select! {
                 biased;
-                changed = self.condition.changed() => changed.map_err(io::Error::other)?,
+                changed = self.link_state.changed() => changed.map_err(io::Error::other)?,
                 written = self.to.write(bytes) => {
                     bytes = &bytes[written?..];
                 }
@@ -346,12 +362,12 @@ impl<'a> Pump<'a> {
         Ok(())
     }
 
-    async fn passable(&mut self) -> io::Result<Fault> {
+    async fn wait_until_open(&mut self) -> io::Result<Fault> {
         let direction = self.direction;
         let open = self
-            .condition
-            .wait_for(|now| !now.fault.stops(direction))
+            .link_state
+            .wait_for(|state| !state.fault.blocks(direction))
             .await;
-        open.map(|now| now.fault).map_err(io::Error::other)
+        open.map(|state| state.fault).map_err(io::Error::other)
     }
 }

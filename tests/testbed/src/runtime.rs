@@ -1,7 +1,7 @@
-//! Where the testbed itself runs.
+//! The runtime of the testbed.
 //!
-//! Tests block their thread, pause their clock and count their tasks; proxies must not notice. So everything here
-//! runs on two threads of its own, that live as long as the process.
+//! Tests block their thread, pause their clock and count their tasks. That must not affect the proxies, so the testbed
+//! has a separate runtime with two threads, which is never shut down.
 
 use std::future::Future;
 use std::sync::OnceLock;
@@ -17,11 +17,11 @@ fn runtime() -> &'static Runtime {
             .thread_name("testbed")
             .enable_all()
             .build()
-            .expect("the testbed's own runtime starts")
+            .expect("start the testbed's runtime")
     })
 }
 
-/// Starts a task on the testbed's own threads.
+/// Spawns a task on the testbed's runtime.
 pub(crate) fn spawn<F>(task: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
@@ -29,24 +29,23 @@ where
     runtime().spawn(task)
 }
 
-/// Runs a task on the testbed's own threads and waits for it there, whatever runtime the caller is on.
-/// A panic of the task becomes the caller's.
+/// Runs a task on the testbed's runtime and waits for it from any runtime. Resumes a panic of the task.
 pub(crate) async fn run<F>(task: F) -> F::Output
 where
     F: Future<Output: Send> + Send + 'static,
 {
     match AbortOnDrop(spawn(task)).join().await {
         Ok(output) => output,
-        Err(failed) => std::panic::resume_unwind(failed.into_panic()),
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }
 
-/// Makes the runtime current, for sockets that are created outside of a task.
+/// Enters the runtime, to create sockets outside of a task.
 pub(crate) fn enter() -> tokio::runtime::EnterGuard<'static> {
     runtime().enter()
 }
 
-/// A caller that gives up (a time-out around it) must not leave the work behind.
+/// Aborts the task if the caller stops waiting, such as after a timeout.
 struct AbortOnDrop<T>(JoinHandle<T>);
 
 impl<T> AbortOnDrop<T> {

@@ -1,4 +1,4 @@
-//! Certificates and keys made for one test: good ones, and bad ones in every way that matters.
+//! Certificates and keys generated per test, valid and invalid.
 
 use std::fs;
 use std::path::Path;
@@ -15,14 +15,14 @@ const CLIENT_AUTHORITY: &str = "client-ca.crt";
 const TOKEN_KEY: &str = "token.key";
 const TOKEN_PUBLIC_KEY: &str = "token.pub";
 
-/// Who signs certificates. Another one is an unknown authority to those who trust this one.
+/// A certificate authority. Clients that trust one authority reject certificates of another.
 #[derive(Debug)]
 pub struct Authority {
     pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// A certificate and its key, in PEM.
+/// A certificate and its private key, in PEM.
 #[derive(Clone, Debug)]
 pub struct Certificate {
     /// The certificate.
@@ -32,15 +32,15 @@ pub struct Certificate {
 }
 
 impl Authority {
-    /// A new authority.
+    /// Creates an authority.
     pub fn new() -> Self {
         let mut params = params("testbed authority", &[]);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        let key = KeyPair::generate().expect("a key can be made");
+        let key = KeyPair::generate().expect("generate a key");
         let pem = params
             .self_signed(&key)
-            .expect("an authority signs itself")
+            .expect("self-sign the authority")
             .pem();
         Self {
             pem,
@@ -48,22 +48,22 @@ impl Authority {
         }
     }
 
-    /// Its own certificate in PEM, for those who are to trust it.
+    /// Returns the certificate of the authority itself, in PEM.
     pub fn pem(&self) -> &str {
         &self.pem
     }
 
-    /// A certificate for the servers here: `127.0.0.1`, `::1` and `localhost`.
+    /// Creates a server certificate for `127.0.0.1`, `::1` and `localhost`.
     pub fn server(&self) -> Certificate {
         self.server_named(&["127.0.0.1", "::1", "localhost"])
     }
 
-    /// A server certificate for other names: a wrong one, for a client that comes to 127.0.0.1.
+    /// Creates a server certificate for other names.
     pub fn server_named(&self, names: &[&str]) -> Certificate {
         self.sign(&params("testbed server", names))
     }
 
-    /// A server certificate that is long past its end.
+    /// Creates an expired server certificate.
     pub fn expired_server(&self) -> Certificate {
         let mut params = params("testbed server", &["127.0.0.1", "::1", "localhost"]);
         params.not_before = date_time_ymd(2000, 1, 1);
@@ -71,16 +71,16 @@ impl Authority {
         self.sign(&params)
     }
 
-    /// A client's certificate; its common name is the user where etcd authenticates by certificate.
+    /// Creates a client certificate. Where etcd authenticates by certificate, the common name is the user.
     pub fn client(&self, common_name: &str) -> Certificate {
         self.sign(&params(common_name, &[]))
     }
 
     fn sign(&self, params: &CertificateParams) -> Certificate {
-        let key = KeyPair::generate().expect("a key can be made");
+        let key = KeyPair::generate().expect("generate a key");
         let certificate = params
             .signed_by(&key, &self.issuer)
-            .expect("an authority signs a certificate");
+            .expect("sign the certificate");
         Certificate {
             certificate: certificate.pem(),
             key: key.serialize_pem(),
@@ -101,31 +101,31 @@ impl Certificate {
     }
 }
 
-/// How clients must speak TLS.
+/// TLS setup of the client ports.
 #[derive(Clone, Debug)]
 pub struct Tls {
     server: Certificate,
-    clients: Option<String>,
+    client_authority: Option<String>,
 }
 
 impl Tls {
-    /// The servers have a certificate of this authority; clients need none.
+    /// Servers have a certificate of the authority; clients need none.
     pub fn server(authority: &Authority) -> Self {
         Self {
             server: authority.server(),
-            clients: None,
+            client_authority: None,
         }
     }
 
-    /// Clients need a certificate of this authority as well.
+    /// Servers and clients have certificates of the authority.
     pub fn mutual(authority: &Authority) -> Self {
         Self {
             server: authority.server(),
-            clients: Some(authority.pem.clone()),
+            client_authority: Some(authority.pem.clone()),
         }
     }
 
-    /// The servers have this certificate instead, for instance an expired one.
+    /// Replaces the server certificate, such as by an expired one.
     pub fn with_certificate(mut self, server: Certificate) -> Self {
         self.server = server;
         self
@@ -133,7 +133,7 @@ impl Tls {
 
     pub(crate) fn write(&self, folder: &Path) {
         self.server.write(folder);
-        if let Some(authority) = &self.clients {
+        if let Some(authority) = &self.client_authority {
             write(folder, CLIENT_AUTHORITY, authority);
         }
     }
@@ -144,7 +144,7 @@ impl Tls {
             file("cert-file", SERVER_CERTIFICATE),
             file("key-file", SERVER_KEY),
         ];
-        if self.clients.is_some() {
+        if self.client_authority.is_some() {
             flags.push("--client-cert-auth".to_owned());
             flags.push(file("trusted-ca-file", CLIENT_AUTHORITY));
         }
@@ -152,9 +152,9 @@ impl Tls {
     }
 }
 
-/// Makes the keys a cluster signs its tokens with.
+/// Writes the key pair that signs the auth tokens.
 pub(crate) fn write_token_keys(folder: &Path) {
-    let key = KeyPair::generate().expect("a key can be made");
+    let key = KeyPair::generate().expect("generate a key");
     write(folder, TOKEN_KEY, &key.serialize_pem());
     write(folder, TOKEN_PUBLIC_KEY, &key.public_key_pem());
 }
@@ -170,7 +170,7 @@ pub(crate) fn token_flag(folder: &Path, ttl: Duration) -> String {
 
 fn params(common_name: &str, names: &[&str]) -> CertificateParams {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-    let mut params = CertificateParams::new(names).expect("names of a certificate are valid");
+    let mut params = CertificateParams::new(names).expect("valid subject names");
     params
         .distinguished_name
         .push(DnType::CommonName, common_name);
@@ -182,7 +182,8 @@ fn params(common_name: &str, names: &[&str]) -> CertificateParams {
 }
 
 fn write(folder: &Path, name: &str, text: &str) {
-    let beside = folder.join(format!("{name}.new"));
-    let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, folder.join(name)));
-    written.unwrap_or_else(|why| panic!("{name} can't be written: {why}"));
+    let temporary = folder.join(format!("{name}.new"));
+    let written =
+        fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, folder.join(name)));
+    written.unwrap_or_else(|error| panic!("cannot write {name}: {error}"));
 }

@@ -1,4 +1,4 @@
-//! Real clusters start, fail as told and leave nothing behind.
+//! Real clusters: start, faults of members, cleanup.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use testbed::{Cluster, Direction, encode, number};
 
-async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
+async fn wait_until(event: &str, mut check: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
     while !check().await {
         assert!(
             started.elapsed() < Duration::from_secs(20),
-            "{what} never happened"
+            "{event} did not happen in time"
         );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
 #[tokio::test]
-async fn a_cluster_of_three_serves_on_every_member() {
+async fn cluster_serves_on_every_member() {
     let started = Instant::now();
     let cluster = Cluster::start(3).await;
     println!("healthy after {:?}", started.elapsed());
@@ -32,11 +32,11 @@ async fn a_cluster_of_three_serves_on_every_member() {
             .api(index, "/v3/kv/range", json!({"key": encode("k")}))
             .await
             .unwrap();
-        assert_eq!(number::<u64>(&range["count"]), 1, "on member {index}");
+        assert_eq!(number::<u64>(&range["count"]), 1, "member {index}");
         assert_ne!(cluster.member(index).id(), 0);
         for other in (0..3).filter(|other| *other != index) {
             let link = cluster.peer_link(index, other);
-            assert!(link.connections() > 0, "{} carries nothing", link.name());
+            assert!(link.connections() > 0, "{} has no connections", link.name());
         }
     }
 }
@@ -49,25 +49,28 @@ async fn every_version_starts() {
             .api(0, "/v3/maintenance/status", json!({}))
             .await
             .unwrap();
-        let says = status["version"].as_str().unwrap();
-        assert!(says.starts_with(version), "asked for {version}, got {says}");
+        let reported = status["version"].as_str().unwrap();
+        assert!(
+            reported.starts_with(version),
+            "requested {version}, got {reported}"
+        );
     }
 }
 
 #[tokio::test]
-async fn a_member_cut_off_loses_its_leader_but_still_answers_its_clients() {
+async fn isolated_member_has_no_leader_but_responds() {
     let cluster = Cluster::start(3).await;
     let leader = cluster.leader().await;
     let follower = (leader + 1) % 3;
     cluster.isolate(follower);
-    let lost = || async {
+    let has_no_leader = || async {
         let status = cluster
             .api(follower, "/v3/maintenance/status", json!({}))
             .await
             .unwrap();
         number::<u64>(&status["leader"]) == 0
     };
-    eventually("losing the leader", lost).await;
+    wait_until("the loss of the leader", has_no_leader).await;
     assert!(
         cluster
             .member(follower)
@@ -75,37 +78,41 @@ async fn a_member_cut_off_loses_its_leader_but_still_answers_its_clients() {
             .await
             == Some(0.0)
     );
-    assert_eq!(cluster.leader().await, leader, "the others keep theirs");
+    assert_eq!(
+        cluster.leader().await,
+        leader,
+        "the others keep their leader"
+    );
     cluster.heal();
     cluster.wait_healthy().await;
 }
 
 #[tokio::test]
-async fn a_link_between_peers_carries_what_its_own_member_dialled() {
+async fn peer_link_carries_connections_its_source_dialled() {
     let cluster = Cluster::start(3).await;
     let leader = cluster.leader().await;
     let follower = (leader + 1) % 3;
-    // etcd sends entries to a follower over the connection that the follower dialled.
+    // The leader sends entries over the connection that the follower dialled.
     let dialled = cluster.peer_link(follower, leader);
-    let other = cluster.peer_link(leader, follower);
+    let reverse = cluster.peer_link(leader, follower);
     let before = (
         dialled.bytes(Direction::ToClient),
-        other.bytes(Direction::ToServer),
+        reverse.bytes(Direction::ToServer),
     );
     let put = json!({"key": encode("k"), "value": encode(vec![b'v'; 500_000])});
     cluster.api(leader, "/v3/kv/put", put).await.unwrap();
-    // The other follower may have been the first.
+    // The put needs only one follower, possibly the other one.
     let arrived = async || dialled.bytes(Direction::ToClient) - before.0 >= 500_000;
-    eventually("sending the entry", arrived).await;
-    assert!(other.bytes(Direction::ToServer) - before.1 < 100_000);
+    wait_until("the transfer of the entry", arrived).await;
+    assert!(reverse.bytes(Direction::ToServer) - before.1 < 100_000);
 }
 
 #[tokio::test]
-async fn a_leader_cut_off_is_replaced() {
+async fn isolated_leader_is_replaced() {
     let cluster = Cluster::start(3).await;
     let leader = cluster.leader().await;
     cluster.isolate(leader);
-    eventually("another leader", || async {
+    wait_until("the election of another leader", || async {
         cluster.leader().await != leader
     })
     .await;
@@ -114,7 +121,7 @@ async fn a_leader_cut_off_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_killed_member_comes_back_with_its_data() {
+async fn killed_member_restarts_with_its_data() {
     let cluster = Cluster::start(1).await;
     let put = json!({"key": encode("k"), "value": encode("v")});
     cluster.api(0, "/v3/kv/put", put).await.unwrap();
@@ -141,13 +148,13 @@ async fn a_killed_member_comes_back_with_its_data() {
 }
 
 #[tokio::test]
-async fn a_frozen_member_is_silent_until_thawed() {
+async fn frozen_member_responds_only_after_thaw() {
     let cluster = Cluster::start(1).await;
     let member = cluster.member(0);
     member.freeze();
-    let asked = cluster.api(0, "/v3/maintenance/status", json!({}));
+    let request = cluster.api(0, "/v3/maintenance/status", json!({}));
     assert!(
-        tokio::time::timeout(Duration::from_millis(300), asked)
+        tokio::time::timeout(Duration::from_millis(300), request)
             .await
             .is_err()
     );
@@ -160,7 +167,7 @@ async fn a_frozen_member_is_silent_until_thawed() {
 }
 
 #[tokio::test]
-async fn nothing_is_left_behind_not_even_by_a_panic() {
+async fn panicking_test_leaves_no_process_or_folder() {
     let (pids, folder) = tokio::spawn(async {
         let cluster = Cluster::start(3).await;
         cluster.member(2).freeze();
@@ -173,26 +180,26 @@ async fn nothing_is_left_behind_not_even_by_a_panic() {
         assert!(folder.exists() && pids.len() == 3);
         let failing = tokio::spawn(async move {
             let _cluster = cluster;
-            panic!("as a failing test does");
+            panic!("simulated test failure");
         });
         assert!(failing.await.is_err());
         (pids, folder)
     })
     .await
     .unwrap();
-    assert!(!folder.exists(), "{} is left", folder.display());
+    assert!(!folder.exists(), "{} still exists", folder.display());
     for pid in pids {
         assert!(
             !Path::new(&format!("/proc/{pid}")).exists(),
-            "process {pid} is left"
+            "process {pid} still exists"
         );
     }
 }
 
-/// Not a test of its own: the one below runs it in a process that is killed.
+/// Helper process of `killed_test_process_leaves_nothing_behind`.
 #[tokio::test]
-#[ignore = "run by a_killed_test_process_leaves_nothing_behind"]
-async fn a_test_that_never_ends() {
+#[ignore = "run by killed_test_process_leaves_nothing_behind"]
+async fn test_that_never_ends() {
     let cluster = Cluster::start(1).await;
     cluster.member(0).freeze();
     println!(
@@ -204,11 +211,11 @@ async fn a_test_that_never_ends() {
 }
 
 #[tokio::test]
-async fn a_killed_test_process_leaves_nothing_behind() {
+async fn killed_test_process_leaves_nothing_behind() {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "a_test_that_never_ends",
+            "test_that_never_ends",
             "--ignored",
             "--nocapture",
         ])
@@ -218,16 +225,16 @@ async fn a_killed_test_process_leaves_nothing_behind() {
     let lines = BufReader::new(child.stdout.take().unwrap())
         .lines()
         .map_while(Result::ok);
-    let said = lines.filter_map(|line| Some(line.split_once("running ")?.1.to_owned()));
-    let said = said
-        .filter(|said| said.contains('/'))
+    let reported = lines.filter_map(|line| Some(line.split_once("running ")?.1.to_owned()));
+    let reported = reported
+        .filter(|line| line.contains('/'))
         .take(1)
         .collect::<String>();
-    let (pid, folder) = said.split_once(' ').unwrap();
+    let (pid, folder) = reported.split_once(' ').unwrap();
     assert!(Path::new(folder).exists());
     child.kill().unwrap();
     child.wait().unwrap();
     let process = format!("/proc/{pid}");
-    let gone = async || !Path::new(folder).exists() && !Path::new(&process).exists();
-    eventually("cleaning up after a killed process", gone).await;
+    let removed = async || !Path::new(folder).exists() && !Path::new(&process).exists();
+    wait_until("the cleanup after a killed process", removed).await;
 }

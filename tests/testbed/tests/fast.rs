@@ -1,4 +1,4 @@
-//! The fast server answers from a process of its own.
+//! The fast server, run as a separate process.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use testbed::framed;
 use tokio::net::TcpStream;
 
 #[tokio::test]
-async fn it_answers_reads_and_floods_watches_until_its_input_ends() {
+async fn fast_server_serves_reads_and_watches_until_stdin_closes() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_fast_server"))
         .args(["2500", "100"])
         .stdin(Stdio::piped())
@@ -25,7 +25,7 @@ async fn it_answers_reads_and_floods_watches_until_its_input_ends() {
         .unwrap();
     let (mut client, connection) = h2::client::handshake(socket).await.unwrap();
     let _driver = tokio::spawn(connection);
-    for (path, ends, at_least) in [
+    for (path, end_stream, min_bytes) in [
         ("/etcdserverpb.KV/Range", true, 80),
         ("/etcdserverpb.Watch/Watch", false, 2_500 * 80),
     ] {
@@ -33,19 +33,26 @@ async fn it_answers_reads_and_floods_watches_until_its_input_ends() {
             .body(())
             .unwrap();
         let (response, mut body) = client.send_request(request, false).unwrap();
-        // A watch's create request with nothing in it.
-        let question: Bytes = if ends {
+        // The message of the watch is an empty create request.
+        let message: Bytes = if end_stream {
             framed(b"")
         } else {
             framed(&[0x0a, 0])
         };
-        body.send_data(question, ends).unwrap();
-        let mut answer = response.await.unwrap().into_body();
-        let mut got = 0;
-        while got < at_least {
-            let data = answer.data().await.expect("there is more").unwrap();
-            answer.flow_control().release_capacity(data.len()).unwrap();
-            got += data.len();
+        body.send_data(message, end_stream).unwrap();
+        let mut response_body = response.await.unwrap().into_body();
+        let mut received = 0;
+        while received < min_bytes {
+            let data = response_body
+                .data()
+                .await
+                .expect("the response continues")
+                .unwrap();
+            response_body
+                .flow_control()
+                .release_capacity(data.len())
+                .unwrap();
+            received += data.len();
         }
     }
     drop(child.stdin.take());

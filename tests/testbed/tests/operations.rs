@@ -1,4 +1,4 @@
-//! What operators and chaos do to a cluster.
+//! Administration, history and chaos.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde_json::json;
 use testbed::{Chaos, ChaosKind, Cluster, encode, number};
 
 #[tokio::test]
-async fn the_leader_moves_where_it_is_told() {
+async fn leadership_moves_to_chosen_member() {
     let cluster = Cluster::start(3).await;
     let next = (cluster.leader().await + 1) % 3;
     cluster.move_leader(next).await;
@@ -14,7 +14,7 @@ async fn the_leader_moves_where_it_is_told() {
 }
 
 #[tokio::test]
-async fn members_come_and_go() {
+async fn members_are_added_promoted_and_removed() {
     let cluster = Cluster::start(1).await;
     let learner = cluster.add_learner().await;
     let refused = cluster
@@ -26,14 +26,14 @@ async fn members_come_and_go() {
     let member = cluster.add_member().await;
     assert_eq!((learner, member, cluster.endpoints().len()), (1, 2, 3));
     cluster.remove_member(0).await;
-    let list = cluster.ask_any("/v3/cluster/member/list", json!({})).await;
+    let list = cluster.api_any("/v3/cluster/member/list", json!({})).await;
     assert_eq!(list["members"].as_array().unwrap().len(), 2);
     assert_eq!(cluster.endpoints().len(), 2);
     cluster.wait_healthy().await;
 }
 
 #[tokio::test]
-async fn authentication_keeps_strangers_out_and_the_testbed_in() {
+async fn authentication_rejects_wrong_password_but_not_testbed() {
     let cluster = Cluster::start(1).await;
     cluster.enable_auth("root", "secret").await;
     cluster.add_user("reader", "word", Some("a/")).await;
@@ -56,7 +56,7 @@ async fn authentication_keeps_strangers_out_and_the_testbed_in() {
 }
 
 #[tokio::test]
-async fn history_tells_every_change_since_the_last_compaction() {
+async fn history_has_every_change_since_compaction() {
     for version in ["3.4", "3.7"] {
         let cluster = Cluster::builder().version(version).start().await;
         assert!(cluster.history("").await.is_empty());
@@ -70,7 +70,7 @@ async fn history_tells_every_change_since_the_last_compaction() {
             .await
             .unwrap();
         let changes = cluster.history("a/").await;
-        assert_eq!(changes.len(), 1_251, "on {version}");
+        assert_eq!(changes.len(), 1_251, "etcd {version}");
         assert!(
             changes
                 .windows(2)
@@ -97,18 +97,19 @@ async fn history_tells_every_change_since_the_last_compaction() {
 }
 
 #[tokio::test]
-async fn chaos_ends_healthy_and_a_seed_repeats_it() {
+async fn chaos_ends_healthy_and_repeats_from_seed() {
     let mut runs = Vec::new();
     for _ in 0..2 {
         let cluster = Cluster::start(3).await;
-        let quick = (Duration::from_millis(100), Duration::from_millis(300));
-        let chaos = Chaos::new("itself", 7, Duration::from_secs(4)).lasts(quick.0, quick.1);
-        let done = chaos.run(&cluster, &ChaosKind::ALL).await;
+        let (shortest, longest) = (Duration::from_millis(100), Duration::from_millis(300));
+        let chaos =
+            Chaos::new("itself", 7, Duration::from_secs(4)).fault_duration(shortest, longest);
+        let injected = chaos.run(&cluster, &ChaosKind::ALL).await;
         assert!(cluster.members().iter().all(testbed::Member::is_running));
         let put = json!({"key": encode("k"), "value": encode("v")});
         let put = cluster.api(0, "/v3/kv/put", put).await.unwrap();
         assert!(number::<i64>(&put["header"]["revision"]) > 1);
-        runs.push(done);
+        runs.push(injected);
     }
     let common = runs[0].len().min(runs[1].len());
     assert!(common > 2, "{runs:?}");

@@ -1,4 +1,4 @@
-//! The scripted server does what its scripts say, seen by a bare HTTP/2 client.
+//! The scripted server, tested with a plain HTTP/2 client.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 const PUT: &str = "/etcdserverpb.KV/Put";
-const LONG: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 async fn client(
     server: &ScriptedServer,
@@ -34,17 +34,17 @@ fn open(client: &mut SendRequest<Bytes>, path: &str) -> (ResponseFuture, SendStr
 
 fn call(client: &mut SendRequest<Bytes>, path: &str) -> ResponseFuture {
     let (response, mut body) = open(client, path);
-    body.send_data(framed(b"question"), true).unwrap();
+    body.send_data(framed(b"request"), true).unwrap();
     response
 }
 
-async fn answered(response: ResponseFuture) -> Result<(Bytes, HeaderMap), h2::Error> {
-    let (head, mut body) = timeout(LONG, response)
+async fn read_response(response: ResponseFuture) -> Result<(Bytes, HeaderMap), h2::Error> {
+    let (head, mut body) = timeout(TIMEOUT, response)
         .await
-        .expect("an answer in time")?
+        .expect("a response in time")?
         .into_parts();
     let mut data = Vec::new();
-    while let Some(piece) = timeout(LONG, body.data()).await.expect("data in time") {
+    while let Some(piece) = timeout(TIMEOUT, body.data()).await.expect("data in time") {
         data.extend(piece?);
     }
     let end = body.trailers().await?.unwrap_or(head.headers);
@@ -55,13 +55,13 @@ async fn answered(response: ResponseFuture) -> Result<(Bytes, HeaderMap), h2::Er
 async fn status_is_healthy_and_unknown_paths_are_unimplemented() {
     let server = ScriptedServer::start().await;
     let (mut client, _driver) = client(&server).await;
-    let (body, end) = answered(call(&mut client, STATUS)).await.unwrap();
+    let (body, end) = read_response(call(&mut client, STATUS)).await.unwrap();
     assert_eq!(end["grpc-status"], "0");
     assert_eq!(
         StatusResponse::decode(body.slice(5..)).unwrap(),
         StatusResponse::healthy()
     );
-    let (_, end) = answered(call(&mut client, PUT)).await.unwrap();
+    let (_, end) = read_response(call(&mut client, PUT)).await.unwrap();
     assert_eq!(end["grpc-status"], "12");
     assert_eq!(
         (server.connections(), server.accepted(), server.count(PUT)),
@@ -70,14 +70,14 @@ async fn status_is_healthy_and_unknown_paths_are_unimplemented() {
 }
 
 #[tokio::test]
-async fn a_script_decides_call_by_call() {
+async fn script_chooses_reply_per_call() {
     let server = ScriptedServer::start().await;
     server.on(PUT, |call| match call.nth {
         0 => Reply::status(14, "no leader: 100 %").with_trailer("grpc-retry-pushback-ms", "20"),
-        _ => Reply::bytes("answer").after(Duration::from_millis(50)),
+        _ => Reply::bytes("response").after(Duration::from_millis(50)),
     });
     let (mut client, _driver) = client(&server).await;
-    let (body, end) = answered(call(&mut client, PUT)).await.unwrap();
+    let (body, end) = read_response(call(&mut client, PUT)).await.unwrap();
     assert!(body.is_empty());
     assert_eq!(
         (&end["grpc-status"], &end["grpc-message"]),
@@ -88,19 +88,24 @@ async fn a_script_decides_call_by_call() {
     );
     assert_eq!(end["grpc-retry-pushback-ms"], "20");
     let started = Instant::now();
-    let (body, _) = answered(call(&mut client, PUT)).await.unwrap();
-    assert_eq!(body, framed(b"answer"));
+    let (body, _) = read_response(call(&mut client, PUT)).await.unwrap();
+    assert_eq!(body, framed(b"response"));
     assert!(started.elapsed() >= Duration::from_millis(50));
-    let seen = &server.calls(PUT)[1];
+    let recorded = &server.calls(PUT)[1];
     assert_eq!(
-        (&seen.body[..], seen.nth, seen.connection, seen.stream_id),
-        (&b"question"[..], 1, 0, 3)
+        (
+            &recorded.body[..],
+            recorded.nth,
+            recorded.connection,
+            recorded.stream_id
+        ),
+        (&b"request"[..], 1, 0, 3)
     );
-    assert_eq!(seen.metadata["k"], "v");
+    assert_eq!(recorded.metadata["k"], "v");
 }
 
 #[tokio::test]
-async fn streams_are_refused_and_reset() {
+async fn streams_are_refused_reset_and_cancelled() {
     let server = ScriptedServer::start().await;
     server.on(PUT, |call| match call.nth {
         0 => Reply::refuse_stream(),
@@ -108,12 +113,12 @@ async fn streams_are_refused_and_reset() {
         _ => Reply::hang(),
     });
     let (mut client, _driver) = client(&server).await;
-    let refused = answered(call(&mut client, PUT)).await.unwrap_err();
+    let refused = read_response(call(&mut client, PUT)).await.unwrap_err();
     assert!(
         refused.is_remote() && refused.reason() == Some(Reason::REFUSED_STREAM),
         "{refused:?}"
     );
-    let mut body = timeout(LONG, call(&mut client, PUT))
+    let mut body = timeout(TIMEOUT, call(&mut client, PUT))
         .await
         .unwrap()
         .unwrap()
@@ -125,15 +130,15 @@ async fn streams_are_refused_and_reset() {
     let started = Instant::now();
     while server.cancelled() == 0 {
         assert!(
-            started.elapsed() < LONG,
-            "the server never saw the call given up"
+            started.elapsed() < TIMEOUT,
+            "the server did not see the cancelled call"
         );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 #[tokio::test]
-async fn a_call_above_the_last_stream_fails_and_one_below_is_answered() {
+async fn goaway_excludes_later_calls_and_completes_earlier() {
     let server = ScriptedServer::start().await;
     server.on(STATUS, |_| {
         Reply::bytes("late").after(Duration::from_millis(200))
@@ -142,19 +147,19 @@ async fn a_call_above_the_last_stream_fails_and_one_below_is_answered() {
     let (mut client, _driver) = client(&server).await;
     let below = call(&mut client, STATUS);
     let above = call(&mut client, PUT);
-    let excluded = answered(above).await.unwrap_err();
+    let excluded = read_response(above).await.unwrap_err();
     assert!(
         excluded.is_go_away() && excluded.is_remote(),
         "{excluded:?}"
     );
-    assert_eq!(answered(below).await.unwrap().0, framed(b"late"));
+    assert_eq!(read_response(below).await.unwrap().0, framed(b"late"));
 
     let (mut other, _driver) = self::client(&server).await;
     server.on(PUT, |_| {
         Reply::bytes("last").after_go_away(GoAway::IncludeThis)
     });
     assert_eq!(
-        answered(call(&mut other, PUT)).await.unwrap().0,
+        read_response(call(&mut other, PUT)).await.unwrap().0,
         framed(b"last")
     );
 }
@@ -171,12 +176,12 @@ async fn connections_are_closed_and_reset() {
     });
     for reset in [false, true] {
         let (mut client, driver) = client(&server).await;
-        let failed = answered(call(&mut client, PUT)).await.unwrap_err();
+        let failed = read_response(call(&mut client, PUT)).await.unwrap_err();
         assert!(failed.is_io(), "{failed:?}");
-        let end = timeout(LONG, driver).await.unwrap().unwrap();
+        let end = timeout(TIMEOUT, driver).await.unwrap().unwrap();
         let kind = end
             .err()
-            .and_then(|why| why.get_io().map(std::io::Error::kind));
+            .and_then(|error| error.get_io().map(std::io::Error::kind));
         assert_eq!(
             kind == Some(std::io::ErrorKind::ConnectionReset),
             reset,
@@ -186,57 +191,65 @@ async fn connections_are_closed_and_reset() {
 }
 
 #[tokio::test]
-async fn a_conversation_goes_both_ways_and_can_break_within_a_message() {
+async fn stream_is_bidirectional_and_can_break_mid_message() {
     let server = ScriptedServer::start().await;
-    server.on("/talk", |call| {
-        Reply::streaming(async move |mut to, mut from| {
-            while let Some(message) = from.recv().await {
-                to.send_bytes(message).await.unwrap();
+    server.on("/stream", |call| {
+        Reply::streaming(async move |mut sender, mut receiver| {
+            while let Some(message) = receiver.recv().await {
+                sender.send_bytes(message).await.unwrap();
             }
             if call.nth > 0 {
-                to.send_raw(framed(b"half a message").slice(..9))
+                sender
+                    .send_raw(framed(b"half a message").slice(..9))
                     .await
                     .unwrap();
-                to.status(13, "broken");
+                sender.status(13, "broken");
             }
         })
     });
     let (mut client, _driver) = client(&server).await;
     for (expected, status) in [(34, "0"), (43, "13")] {
-        let (response, mut body) = open(&mut client, "/talk");
+        let (response, mut body) = open(&mut client, "/stream");
         body.send_data(framed(b"first"), false).unwrap();
-        let mut answer = timeout(LONG, response).await.unwrap().unwrap().into_body();
-        assert_eq!(answer.data().await.unwrap().unwrap(), framed(b"first"));
+        let mut response_body = timeout(TIMEOUT, response)
+            .await
+            .unwrap()
+            .unwrap()
+            .into_body();
+        assert_eq!(
+            response_body.data().await.unwrap().unwrap(),
+            framed(b"first")
+        );
         body.send_data(framed(b"and one more message...."), true)
             .unwrap();
-        let mut got = 10 - 5;
-        while let Some(piece) = timeout(LONG, answer.data()).await.unwrap() {
-            got += piece.unwrap().len();
+        let mut received = 10 - 5;
+        while let Some(piece) = timeout(TIMEOUT, response_body.data()).await.unwrap() {
+            received += piece.unwrap().len();
         }
-        assert_eq!(got, expected);
+        assert_eq!(received, expected);
         assert_eq!(
-            answer.trailers().await.unwrap().unwrap()["grpc-status"],
+            response_body.trailers().await.unwrap().unwrap()["grpc-status"],
             status
         );
     }
 }
 
 #[tokio::test]
-async fn a_script_can_decide_before_any_message() {
+async fn script_can_reply_before_any_message() {
     let server = ScriptedServer::start().await;
-    server.on_head(PUT, |_| Reply::status(8, "too many"));
+    server.on_headers(PUT, |_| Reply::status(8, "too many"));
     let (mut client, _driver) = client(&server).await;
     let (response, _unsent) = open(&mut client, PUT);
-    assert_eq!(answered(response).await.unwrap().1["grpc-status"], "8");
+    assert_eq!(read_response(response).await.unwrap().1["grpc-status"], "8");
 }
 
 #[tokio::test]
-async fn a_server_may_speak_anything_but_http2() {
+async fn greeting_can_be_other_than_http2() {
     let server = ScriptedServer::start().await;
     server.set_greeting(Greeting::Garbage("SSH-2.0\r\n".into()));
     let mut socket = TcpStream::connect(server.address()).await.unwrap();
     let mut greeting = [0; 9];
-    timeout(LONG, socket.read_exact(&mut greeting))
+    timeout(TIMEOUT, socket.read_exact(&mut greeting))
         .await
         .unwrap()
         .unwrap();
@@ -244,10 +257,10 @@ async fn a_server_may_speak_anything_but_http2() {
 }
 
 #[tokio::test]
-async fn the_number_of_streams_is_limited() {
+async fn concurrent_streams_are_limited() {
     let server = ScriptedServer::start().await;
     server.set_max_concurrent_streams(3);
     let (mut client, _driver) = client(&server).await;
-    answered(call(&mut client, STATUS)).await.unwrap();
+    read_response(call(&mut client, STATUS)).await.unwrap();
     assert_eq!(client.current_max_send_streams(), 3);
 }

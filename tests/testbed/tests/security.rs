@@ -1,4 +1,4 @@
-//! Clusters with TLS and with tokens that end soon.
+//! Clusters with TLS, and with short-lived auth tokens.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use testbed::{Authority, Cluster, Tls, Tokens, encode};
 
-/// How long a token lives: etcd counts in seconds.
-const LIFE: Duration = Duration::from_secs(1);
+/// Lifetime of a token; etcd accepts only whole seconds.
+const TOKEN_TTL: Duration = Duration::from_secs(1);
 
-/// Speaks TLS as any client would; tells whether the server was trusted and answered.
-fn handshake(
+/// Sends an HTTPS request with curl. Returns whether it succeeded, or `None` without curl.
+fn https_request(
     cluster: &Cluster,
     authority: &Authority,
     client: Option<&testbed::Certificate>,
@@ -38,9 +38,9 @@ fn handshake(
 }
 
 #[tokio::test]
-async fn every_version_serves_tls_and_wants_client_certificates() {
+async fn every_version_requires_client_certificates() {
     for version in testbed::VERSIONS {
-        let (authority, stranger) = (Authority::new(), Authority::new());
+        let (authority, other_authority) = (Authority::new(), Authority::new());
         let cluster = Cluster::builder()
             .version(version)
             .tls(Tls::mutual(&authority))
@@ -56,50 +56,50 @@ async fn every_version_serves_tls_and_wants_client_certificates() {
             .await
             .unwrap();
         let client = authority.client("root");
-        let Some(trusted) = handshake(&cluster, &authority, Some(&client)) else {
-            // Past what the test runner captures: who only sees that it passed has to see this.
+        let Some(trusted) = https_request(&cluster, &authority, Some(&client)) else {
+            // Written past the capture of the test runner, so that a passing run also shows it.
             let _ = writeln!(
                 std::io::stderr(),
-                "\nNOT CHECKED: TLS handshakes, as curl is missing"
+                "\nNOT CHECKED: TLS handshakes, because curl is missing"
             );
             return;
         };
-        assert!(trusted, "on {version}");
+        assert!(trusted, "etcd {version}");
         assert_eq!(
-            handshake(&cluster, &authority, None),
+            https_request(&cluster, &authority, None),
             Some(false),
-            "on {version}"
+            "etcd {version}"
         );
         assert_eq!(
-            handshake(&cluster, &stranger, Some(&client)),
+            https_request(&cluster, &other_authority, Some(&client)),
             Some(false),
-            "on {version}"
+            "etcd {version}"
         );
         cluster.replace_certificate(&authority.expired_server());
         assert_eq!(
-            handshake(&cluster, &authority, Some(&client)),
+            https_request(&cluster, &authority, Some(&client)),
             Some(false),
-            "on {version}"
+            "etcd {version}"
         );
         cluster.replace_certificate(&authority.server_named(&["elsewhere.example"]));
         assert_eq!(
-            handshake(&cluster, &authority, Some(&client)),
+            https_request(&cluster, &authority, Some(&client)),
             Some(false),
-            "on {version}"
+            "etcd {version}"
         );
         cluster.replace_certificate(&authority.server());
         assert_eq!(
-            handshake(&cluster, &authority, Some(&client)),
+            https_request(&cluster, &authority, Some(&client)),
             Some(true),
-            "on {version}"
+            "etcd {version}"
         );
     }
 }
 
 #[tokio::test]
-async fn tokens_of_both_kinds_end_when_told() {
+async fn tokens_of_both_kinds_expire() {
     for version in ["3.4", "3.7"] {
-        for tokens in [Tokens::Simple(LIFE), Tokens::Jwt(LIFE)] {
+        for tokens in [Tokens::Simple(TOKEN_TTL), Tokens::Jwt(TOKEN_TTL)] {
             let cluster = Cluster::builder()
                 .version(version)
                 .tokens(tokens)
@@ -115,28 +115,28 @@ async fn tokens_of_both_kinds_end_when_told() {
             assert_eq!(
                 token.starts_with("eyJ"),
                 matches!(tokens, Tokens::Jwt(_)),
-                "{token} on {version}"
+                "{token}, etcd {version}"
             );
             let started = Instant::now();
             let denied = loop {
-                // Each look is a use, and makes a simple token live on: so it is left alone for longer than it lives.
-                tokio::time::sleep(LIFE + LIFE / 2).await;
-                if let Err(why) = cluster
+                // Each use extends a simple token, so the test waits for longer than the lifetime.
+                tokio::time::sleep(TOKEN_TTL + TOKEN_TTL / 2).await;
+                if let Err(error) = cluster
                     .api_with_token(0, token, "/v3/kv/range", json!({"key": encode("k")}))
                     .await
                 {
-                    break why;
+                    break error;
                 }
                 assert!(
                     started.elapsed() < Duration::from_secs(20),
-                    "{tokens:?} never end on {version}"
+                    "{tokens:?} did not expire, etcd {version}"
                 );
             };
             assert!(
                 denied.contains("invalid auth token"),
-                "{denied} on {version}"
+                "{denied}, etcd {version}"
             );
-            // The testbed itself goes on.
+            // The testbed renews its own token.
             cluster
                 .api(0, "/v3/kv/range", json!({"key": encode("k")}))
                 .await

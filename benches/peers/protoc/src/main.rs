@@ -3,8 +3,10 @@
 fn main() {
     match protoc_bin_vendored::protoc_bin_path() {
         Ok(path) => println!("{}", path.display()),
-        Err(why) => {
-            eprintln!("there is no protoc for this platform ({why}): install it and set PROTOC");
+        Err(error) => {
+            eprintln!(
+                "no protoc is packaged for this platform ({error}): install protoc and set PROTOC to its path"
+            );
             std::process::exit(1);
         }
     }

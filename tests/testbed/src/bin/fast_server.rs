@@ -1,4 +1,4 @@
-//! The fast server, by hand: `fast_server [events] [batch] [value]`. Prints its address, ends when its input does.
+//! Runs the fast server on its own: `fast_server [events] [batch] [value]`. Prints its URL, exits at the end of stdin.
 
 use testbed::FastServer;
 

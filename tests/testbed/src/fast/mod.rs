@@ -1,7 +1,7 @@
-//! A server for benches: in a process of its own, with constant answers, as fast as they can be given.
+//! A server for benches: a separate process that sends constant responses as fast as possible.
 //!
-//! A bench is its own server: it calls [`FastServer::run_if_child`] first thing in `main`, and [`FastServer::start`]
-//! starts the same program again as the server. The binary `fast_server` is the same, to be used by hand.
+//! A bench calls [`FastServer::run_if_child`] at the start of `main`; [`FastServer::start`] then runs the same program
+//! again as the server. The binary `fast_server` runs the same server on its own.
 
 mod server;
 mod watch;
@@ -9,17 +9,17 @@ mod watch;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-/// Tells a program that it is to be the server.
+/// Environment variable that makes the program run as the server.
 const CHILD: &str = "TESTBED_FAST_SERVER";
 
-/// What a watch stream gets.
+/// Events that the server sends on each watch.
 #[derive(Clone, Copy, Debug)]
 pub struct WatchPlan {
-    /// How many events a watch gets after it was created, one a revision; 0 for none. Metadata `x-events` wins.
+    /// Number of events per watch, one per revision. The metadata `x-events` overrides it. Default: 0.
     pub events: u64,
-    /// How many of them are sent in one answer. Metadata `x-batch` wins.
+    /// Number of events per response. The metadata `x-batch` overrides it. Default: 100.
     pub batch: u64,
-    /// The size of a value. Metadata `x-value` wins.
+    /// Size of a value in bytes. The metadata `x-value` overrides it. Default: 64.
     pub value: usize,
 }
 
@@ -33,24 +33,24 @@ impl Default for WatchPlan {
     }
 }
 
-/// The server's process; it ends when this is dropped.
+/// The server process; killed when this is dropped.
 #[derive(Debug)]
 pub struct FastServer {
     child: Child,
-    /// The server ends when this closes, also when we are killed.
+    /// The server exits when this pipe closes, even if this process is killed.
     _stdin: ChildStdin,
     endpoint: String,
 }
 
 impl FastServer {
-    /// Becomes the server if this process was started as one; never returns then.
+    /// Runs the server if this process was started as one, and does not return in that case.
     pub fn run_if_child() {
         if let Ok(plan) = std::env::var(CHILD) {
             Self::run(parse(plan.split(' ')));
         }
     }
 
-    /// Is the server: prints its address, ends when its input does.
+    /// Runs the server: prints its URL and exits at the end of stdin.
     pub fn run(plan: WatchPlan) -> ! {
         server::run(plan, || {
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -58,18 +58,18 @@ impl FastServer {
         })
     }
 
-    /// Starts this program again as the server. `main` must have called [`FastServer::run_if_child`].
+    /// Runs this program again as the server. `main` must have called [`FastServer::run_if_child`].
     pub fn start() -> Self {
         Self::start_with(WatchPlan::default())
     }
 
-    /// The same, with a plan for watches.
+    /// Like [`FastServer::start`], with events for watches.
     pub fn start_with(plan: WatchPlan) -> Self {
         assert!(
             std::env::var_os(CHILD).is_none(),
-            "call FastServer::run_if_child first thing in main"
+            "call FastServer::run_if_child at the start of main"
         );
-        let program = std::env::current_exe().expect("a program knows where it is");
+        let program = std::env::current_exe().expect("path of this program");
         let mut child = Command::new(program)
             .env(
                 CHILD,
@@ -78,17 +78,17 @@ impl FastServer {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("a program can be started again");
-        let stdin = child.stdin.take().expect("it is piped");
+            .expect("start this program again");
+        let stdin = child.stdin.take().expect("stdin is piped");
         let mut endpoint = String::new();
-        let stdout = child.stdout.take().expect("it is piped");
+        let stdout = child.stdout.take().expect("stdout is piped");
         BufReader::new(stdout)
             .read_line(&mut endpoint)
-            .expect("the server prints its address");
+            .expect("the server prints its URL");
         let endpoint = endpoint.trim().to_owned();
         assert!(
             endpoint.starts_with("http://"),
-            "call FastServer::run_if_child first thing in main"
+            "call FastServer::run_if_child at the start of main"
         );
         Self {
             child,
@@ -97,12 +97,12 @@ impl FastServer {
         }
     }
 
-    /// Its URL.
+    /// Returns the URL of the server.
     pub fn endpoint(&self) -> String {
         self.endpoint.clone()
     }
 
-    /// Its process, for the CPU it uses.
+    /// Returns the process id of the server.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -115,7 +115,7 @@ impl Drop for FastServer {
     }
 }
 
-/// A plan from three numbers: events, batch, value. What is missing stays as it is by default.
+/// Parses three numbers: events, batch, value. Missing numbers keep their default.
 pub fn parse<'a>(mut words: impl Iterator<Item = &'a str>) -> WatchPlan {
     let mut next = |default: u64| {
         words

@@ -1,4 +1,4 @@
-//! One thread, all connections, every answer ready before the question.
+//! The server itself: one thread for all connections, all responses encoded in advance.
 
 use bytes::Bytes;
 use h2::RecvStream;
@@ -11,7 +11,7 @@ use super::WatchPlan;
 use super::watch::{self, Event, KeyValue};
 use crate::scripted::{ResponseHeader, StatusResponse, framed};
 
-/// Large windows: flow control is for the client under test to limit.
+/// Large, so that only the client under test limits the flow.
 const WINDOW: u32 = 16 * 1024 * 1024;
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -24,25 +24,25 @@ struct RangeResponse {
     count: i64,
 }
 
-/// The answers, encoded once.
-pub(super) struct Answers {
+/// The responses, encoded once.
+pub(super) struct Responses {
     range: Bytes,
     status: Bytes,
-    /// A header alone: what most answers of etcd are.
+    /// A header without other fields, which is a valid response of most methods.
     other: Bytes,
     pub(super) plan: WatchPlan,
 }
 
-impl Answers {
+impl Responses {
     fn new(plan: WatchPlan) -> Self {
         let header = StatusResponse::healthy().header;
-        let kv = Event::numbered(1, 64).kv.unwrap_or_default();
+        let kv = Event::with_revision(1, 64).kv.unwrap_or_default();
         let range = RangeResponse {
             header: header.clone(),
             kvs: vec![kv],
             count: 1,
         };
-        // Field 1 of nearly every answer is its header.
+        // Nearly all responses have their header as field 1.
         let other = RangeResponse {
             header,
             kvs: Vec::new(),
@@ -56,7 +56,7 @@ impl Answers {
         }
     }
 
-    fn of(&self, path: &str) -> Bytes {
+    fn for_path(&self, path: &str) -> Bytes {
         match path {
             "/etcdserverpb.KV/Range" => self.range.clone(),
             "/etcdserverpb.Maintenance/Status" => self.status.clone(),
@@ -65,28 +65,28 @@ impl Answers {
     }
 }
 
-pub(super) fn run(plan: WatchPlan, until: impl FnOnce() + Send + 'static) -> ! {
-    std::thread::spawn(until);
+pub(super) fn run(plan: WatchPlan, wait_for_exit: impl FnOnce() + Send + 'static) -> ! {
+    std::thread::spawn(wait_for_exit);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .expect("a runtime starts");
+        .expect("start the runtime");
     runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0")
             .await
-            .expect("loopback has a free port");
-        let address = listener.local_addr().expect("a listener has an address");
+            .expect("bind a loopback port");
+        let address = listener.local_addr().expect("address of the listener");
         println!("http://{address}");
-        let answers: &'static Answers = Box::leak(Box::new(Answers::new(plan)));
+        let responses: &'static Responses = Box::leak(Box::new(Responses::new(plan)));
         loop {
             if let Ok((socket, _)) = listener.accept().await {
-                tokio::spawn(serve(socket, answers));
+                tokio::spawn(serve(socket, responses));
             }
         }
     })
 }
 
-async fn serve(socket: TcpStream, answers: &'static Answers) {
+async fn serve(socket: TcpStream, responses: &'static Responses) {
     let _ = socket.set_nodelay(true);
     let mut builder = h2::server::Builder::new();
     builder
@@ -96,33 +96,33 @@ async fn serve(socket: TcpStream, answers: &'static Answers) {
     let Ok(mut connection) = builder.handshake::<_, Bytes>(socket).await else {
         return;
     };
-    while let Some(Ok((request, respond))) = connection.accept().await {
-        tokio::spawn(answer(request, respond, answers));
+    while let Some(Ok((request, sender))) = connection.accept().await {
+        tokio::spawn(respond(request, sender, responses));
     }
 }
 
-async fn answer(
+async fn respond(
     request: Request<RecvStream>,
-    mut respond: SendResponse<Bytes>,
-    answers: &'static Answers,
+    mut sender: SendResponse<Bytes>,
+    responses: &'static Responses,
 ) {
     let mut response = Response::new(());
     response
         .headers_mut()
         .insert("content-type", HeaderValue::from_static("application/grpc"));
     if request.uri().path() == "/etcdserverpb.Watch/Watch" {
-        if let Ok(stream) = respond.send_response(response, false) {
-            watch::serve(request, stream, answers.plan).await;
+        if let Ok(stream) = sender.send_response(response, false) {
+            watch::serve(request, stream, responses.plan).await;
         }
         return;
     }
-    let body = answers.of(request.uri().path());
-    let mut asked = request.into_body();
-    // To its end: a stream that is answered before would have to be reset.
-    while let Some(Ok(data)) = asked.data().await {
-        let _ = asked.flow_control().release_capacity(data.len());
+    let body = responses.for_path(request.uri().path());
+    let mut request_body = request.into_body();
+    // Reads the whole request: responding earlier would reset the stream.
+    while let Some(Ok(data)) = request_body.data().await {
+        let _ = request_body.flow_control().release_capacity(data.len());
     }
-    let Ok(mut stream) = respond.send_response(response, false) else {
+    let Ok(mut stream) = sender.send_response(response, false) else {
         return;
     };
     let mut trailers = HeaderMap::with_capacity(1);

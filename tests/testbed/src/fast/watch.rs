@@ -1,8 +1,8 @@
-//! Events as fast as flow control lets them go.
+//! Watch streams: sends events as fast as flow control allows.
 //!
-//! Encoding would be the bottleneck, so a batch is encoded once and only its revisions are written anew: they start
-//! where a varint has five bytes, and stay there for 34 thousand million events. Then system calls would be, so answers
-//! fill frames as large as HTTP/2 allows by default.
+//! To avoid the cost of encoding, a batch is encoded once and only its revisions are overwritten. Revisions start at
+//! the first number whose varint has five bytes, which suffices for 34 billion events. To avoid the cost of system
+//! calls, responses are packed into frames of the largest size that HTTP/2 allows by default.
 
 use bytes::{Bytes, BytesMut};
 use h2::{RecvStream, SendStream};
@@ -13,8 +13,8 @@ use super::WatchPlan;
 use crate::scripted::{Receiver, ResponseHeader, Sender, StatusResponse, framed};
 
 const FIRST_REVISION: i64 = 1 << 28;
-const VARINT: usize = 5;
-const FRAME: usize = 16_384;
+const VARINT_LEN: usize = 5;
+const FRAME_LEN: usize = 16_384;
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct KeyValue {
@@ -37,7 +37,7 @@ pub(super) struct Event {
 }
 
 impl Event {
-    pub(super) fn numbered(revision: i64, value: usize) -> Self {
+    pub(super) fn with_revision(revision: i64, value: usize) -> Self {
         let kv = KeyValue {
             key: Bytes::from_static(b"bench/key"),
             create_revision: 1,
@@ -100,7 +100,7 @@ pub(super) async fn serve(
     stream: SendStream<Bytes>,
     plan: WatchPlan,
 ) {
-    let asked = |name: &str, default: u64| {
+    let setting = |name: &str, default: u64| {
         let value = request
             .headers()
             .get(name)
@@ -110,10 +110,10 @@ pub(super) async fn serve(
             .unwrap_or(default)
     };
     let (events, batch) = (
-        asked("x-events", plan.events),
-        asked("x-batch", plan.batch).max(1),
+        setting("x-events", plan.events),
+        setting("x-batch", plan.batch).max(1),
     );
-    let value = usize::try_from(asked("x-value", plan.value as u64)).unwrap_or(plan.value);
+    let value = usize::try_from(setting("x-value", plan.value as u64)).unwrap_or(plan.value);
     let mut sender = Sender::new(stream, Vec::new());
     let mut receiver = Receiver::new(request.into_body());
     let mut revision = FIRST_REVISION;
@@ -126,20 +126,20 @@ pub(super) async fn serve(
             if sender.send(&created).await.is_err() {
                 return;
             }
-            let mut left = events;
-            let mut answer = Batch::new(create.watch_id, batch, value);
-            let mut frame = BytesMut::with_capacity(FRAME);
-            while left > 0 {
-                if left < batch {
-                    answer = Batch::new(create.watch_id, left, value);
+            let mut remaining = events;
+            let mut response = Batch::new(create.watch_id, batch, value);
+            let mut frame = BytesMut::with_capacity(FRAME_LEN);
+            while remaining > 0 {
+                if remaining < batch {
+                    response = Batch::new(create.watch_id, remaining, value);
                 }
-                frame.extend_from_slice(answer.numbered(revision));
-                let now = left.min(batch);
-                revision += i64::try_from(now).unwrap_or_default();
-                left -= now;
-                while frame.len() >= FRAME || (left == 0 && !frame.is_empty()) {
-                    let full = frame.split_to(frame.len().min(FRAME));
-                    if sender.send_raw(full.freeze()).await.is_err() {
+                frame.extend_from_slice(response.with_revisions_from(revision));
+                let sent = remaining.min(batch);
+                revision += i64::try_from(sent).unwrap_or_default();
+                remaining -= sent;
+                while frame.len() >= FRAME_LEN || (remaining == 0 && !frame.is_empty()) {
+                    let chunk = frame.split_to(frame.len().min(FRAME_LEN));
+                    if sender.send_raw(chunk.freeze()).await.is_err() {
                         return;
                     }
                 }
@@ -157,47 +157,48 @@ pub(super) async fn serve(
     }
 }
 
-/// An answer that is encoded but for its revisions.
+/// An encoded response whose revisions can be overwritten.
 struct Batch {
     bytes: BytesMut,
-    /// Where the header's revision is, then each event's.
-    places: Vec<usize>,
+    /// Offsets of the revisions in `bytes`: the header's, then those of the events.
+    offsets: Vec<usize>,
 }
 
 impl Batch {
     fn new(watch_id: i64, events: u64, value: usize) -> Self {
-        let numbers = FIRST_REVISION..FIRST_REVISION + i64::try_from(events).unwrap_or(1);
-        let last = numbers.end - 1;
-        let events = numbers
+        let revisions = FIRST_REVISION..FIRST_REVISION + i64::try_from(events).unwrap_or(1);
+        let last = revisions.end - 1;
+        let events = revisions
             .clone()
-            .map(|revision| Event::numbered(revision, value))
+            .map(|revision| Event::with_revision(revision, value))
             .collect();
         let message = WatchResponse {
             events,
             ..response(watch_id, last)
         };
         let bytes = BytesMut::from(framed(&message.encode_to_vec()));
-        let mut places = Vec::new();
-        // In the order of the message: the header's first, then one an event.
-        let mut from = 0;
-        for revision in std::iter::once(last).chain(numbers) {
-            // Field 3 of the header and of a key-value are both their revision.
-            let mut wanted = vec![3 << 3];
-            wanted.extend(varint(revision));
-            let found = bytes[from..]
-                .windows(wanted.len())
-                .position(|window| window == wanted);
-            let place = from + found.expect("a revision is in the message that has it") + 1;
-            places.push(place);
-            from = place + VARINT;
+        let mut offsets = Vec::new();
+        let mut search_from = 0;
+        for revision in std::iter::once(last).chain(revisions) {
+            // The revision is field 3 of both the header and a key-value.
+            let mut field = vec![3 << 3];
+            field.extend(varint(revision));
+            let found = bytes[search_from..]
+                .windows(field.len())
+                .position(|window| window == field);
+            let offset =
+                search_from + found.expect("the encoded message contains the revision") + 1;
+            offsets.push(offset);
+            search_from = offset + VARINT_LEN;
         }
-        Self { bytes, places }
+        Self { bytes, offsets }
     }
 
-    fn numbered(&mut self, first: i64) -> &[u8] {
-        let last = first + i64::try_from(self.places.len()).unwrap_or_default() - 2;
-        for (revision, place) in std::iter::once(last).chain(first..).zip(&self.places) {
-            self.bytes[*place..place + VARINT].copy_from_slice(&varint(revision));
+    /// Overwrites the revisions, starting at `first`, and returns the encoded response.
+    fn with_revisions_from(&mut self, first: i64) -> &[u8] {
+        let last = first + i64::try_from(self.offsets.len()).unwrap_or_default() - 2;
+        for (revision, offset) in std::iter::once(last).chain(first..).zip(&self.offsets) {
+            self.bytes[*offset..offset + VARINT_LEN].copy_from_slice(&varint(revision));
         }
         &self.bytes
     }
@@ -206,10 +207,10 @@ impl Batch {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "seven bits at a time"
+    reason = "masked to seven bits"
 )]
-fn varint(number: i64) -> [u8; VARINT] {
-    let bits = |place: usize| (number >> (7 * place)) as u8 & 0x7f;
+fn varint(number: i64) -> [u8; VARINT_LEN] {
+    let bits = |index: usize| (number >> (7 * index)) as u8 & 0x7f;
     [
         bits(0) | 0x80,
         bits(1) | 0x80,
@@ -224,10 +225,10 @@ mod tests {
     use super::{Batch, FIRST_REVISION, Message, WatchResponse};
 
     #[test]
-    fn a_batch_carries_the_revisions_it_is_given() {
+    fn batch_carries_the_given_revisions() {
         let mut batch = Batch::new(7, 3, 5);
         for first in [FIRST_REVISION, FIRST_REVISION + 12_345] {
-            let message = WatchResponse::decode(&batch.numbered(first)[5..]).unwrap();
+            let message = WatchResponse::decode(&batch.with_revisions_from(first)[5..]).unwrap();
             let revisions: Vec<i64> = message
                 .events
                 .iter()

@@ -1,4 +1,4 @@
-//! One connection to the scripted server, and the calls on it.
+//! One connection of the scripted server, and its calls.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -15,64 +15,65 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::reply::{GoAway, Kind, Reply};
+use super::frame_injection::{InjectingSocket, Injection};
+use super::reply::{GoAway, Reply, ReplyKind};
 use super::stream::{Receiver, Sender, extend, framed, trailers};
-use super::wire::{Extra, Wire};
 use super::{Call, Greeting, Shared};
 
-/// Enough for anything a test sends at once.
+/// Large enough for all requests that a test sends at once.
 const WINDOW: u32 = 16 * 1024 * 1024;
 
-const HEADERS_LEAVE: Duration = Duration::from_millis(10);
+/// Time for queued headers to reach the socket.
+const FLUSH_TIME: Duration = Duration::from_millis(10);
 
-/// What a connection can be told.
+/// Command to a connection task.
 pub(super) enum Command {
-    /// Slip a GOAWAY in.
+    /// Send GOAWAY.
     GoAway { last: u32, reason: Reason },
-    /// Finish what is open, then end.
-    Finish,
-    /// End now.
-    End { reset: bool },
+    /// Send GOAWAY, complete the open streams, then close.
+    ShutDownGracefully,
+    /// Close now.
+    Close { reset: bool },
 }
 
-/// Counts the connection as open, and known to the server, for as long as it lives.
-struct Open {
+/// Registers the connection with the server until dropped.
+struct Registration {
     shared: Arc<Shared>,
     number: u64,
 }
 
-impl Drop for Open {
+impl Drop for Registration {
     fn drop(&mut self) {
-        self.shared.plan().connections.remove(&self.number);
+        self.shared.state().connections.remove(&self.number);
         self.shared.open.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 pub(super) async fn serve(shared: Arc<Shared>, mut socket: TcpStream, number: u64) {
     let _ = socket.set_nodelay(true);
-    let (commands, mut orders) = mpsc::unbounded_channel();
+    let (commands, mut received_commands) = mpsc::unbounded_channel();
     shared.open.fetch_add(1, Ordering::SeqCst);
     let (greeting, max_concurrent_streams) = {
-        let mut plan = shared.plan();
-        plan.connections.insert(number, commands.clone());
-        (plan.greeting.clone(), plan.max_concurrent_streams)
+        let mut state = shared.state();
+        state.connections.insert(number, commands.clone());
+        (state.greeting.clone(), state.max_concurrent_streams)
     };
-    let _open = Open {
+    let _registration = Registration {
         shared: shared.clone(),
         number,
     };
-    let extra = Arc::new(Extra::default());
+    let injection = Arc::new(Injection::default());
     match greeting {
         Greeting::Http2 => {}
-        Greeting::Close => return drop(Wire::new(socket, extra)),
+        Greeting::Close => return drop(InjectingSocket::new(socket, injection)),
         Greeting::Silence | Greeting::Garbage(_) => {
             if let Greeting::Garbage(bytes) = greeting {
                 let _ = socket.write_all(&bytes).await;
             }
-            let _wire = Wire::new(socket, extra.clone());
-            while let Some(order) = orders.recv().await {
-                if let Command::End { reset } = order {
-                    return end(&extra, reset);
+            let _socket = InjectingSocket::new(socket, injection.clone());
+            while let Some(command) = received_commands.recv().await {
+                if let Command::Close { reset } = command {
+                    return close(&injection, reset);
                 }
             }
             return;
@@ -86,25 +87,25 @@ pub(super) async fn serve(shared: Arc<Shared>, mut socket: TcpStream, number: u6
         builder.max_concurrent_streams(streams);
     }
     let Ok(mut connection) = builder
-        .handshake::<_, Bytes>(Wire::new(socket, extra.clone()))
+        .handshake::<_, Bytes>(InjectingSocket::new(socket, injection.clone()))
         .await
     else {
         return;
     };
-    // After the connection itself in this list, so that they go first: none may answer on a dead one.
+    // Declared after the connection, so that the calls are dropped before it.
     let mut calls = JoinSet::new();
     loop {
         tokio::select! {
             biased;
-            order = orders.recv() => match order {
-                Some(Command::GoAway { last, reason }) => extra.go_away(last, reason),
-                Some(Command::Finish) => connection.graceful_shutdown(),
-                Some(Command::End { reset }) => return end(&extra, reset),
+            command = received_commands.recv() => match command {
+                Some(Command::GoAway { last, reason }) => injection.go_away(last, reason),
+                Some(Command::ShutDownGracefully) => connection.graceful_shutdown(),
+                Some(Command::Close { reset }) => return close(&injection, reset),
                 None => return,
             },
             accepted = connection.accept() => match accepted {
-                Some(Ok((request, respond))) => {
-                    calls.spawn(answer(shared.clone(), number, commands.clone(), request, respond));
+                Some(Ok((request, sender))) => {
+                    calls.spawn(respond(shared.clone(), number, commands.clone(), request, sender));
                     while calls.try_join_next().is_some() {}
                 }
                 Some(Err(_)) | None => return,
@@ -113,18 +114,18 @@ pub(super) async fn serve(shared: Arc<Shared>, mut socket: TcpStream, number: u6
     }
 }
 
-fn end(extra: &Extra, reset: bool) {
+fn close(injection: &Injection, reset: bool) {
     if reset {
-        extra.reset_at_end();
+        injection.reset_on_drop();
     }
 }
 
-async fn answer(
+async fn respond(
     shared: Arc<Shared>,
     connection: u64,
     commands: mpsc::UnboundedSender<Command>,
     request: Request<RecvStream>,
-    mut respond: SendResponse<Bytes>,
+    mut sender: SendResponse<Bytes>,
 ) {
     let (head, body) = request.into_parts();
     let mut receiver = Receiver::new(body);
@@ -133,28 +134,28 @@ async fn answer(
         metadata: head.headers,
         body: Bytes::new(),
         connection,
-        stream_id: respond.stream_id().as_u32(),
+        stream_id: sender.stream_id().as_u32(),
         nth: 0,
         at: Instant::now(),
     };
-    let script = shared.head_script(&call.path);
+    let script = shared.headers_script(&call.path);
     if script.is_none() {
         call.body = receiver.peek().await.unwrap_or_default();
     }
-    let id = call.stream_id;
-    let reply = shared.decide(call, script);
+    let stream_id = call.stream_id;
+    let reply = shared.run_script(call, script);
     if !reply.delay.is_zero() {
         sleep(reply.delay).await;
     }
     if let Some((last, reason)) = reply.go_away {
         let last = match last {
-            GoAway::ExcludeThis => id.saturating_sub(2),
-            GoAway::IncludeThis => id,
+            GoAway::ExcludeThis => stream_id.saturating_sub(2),
+            GoAway::IncludeThis => stream_id,
             GoAway::LastId(last) => last,
         };
         let _ = commands.send(Command::GoAway { last, reason });
     }
-    if deliver(reply, &mut respond, receiver, &commands)
+    if send_reply(reply, &mut sender, receiver, &commands)
         .await
         .is_err()
     {
@@ -162,60 +163,60 @@ async fn answer(
     }
 }
 
-/// Fails if the client gave the call up first.
-async fn deliver(
+/// Sends the reply. Fails if the client cancelled the call.
+async fn send_reply(
     reply: Reply,
-    respond: &mut SendResponse<Bytes>,
+    sender: &mut SendResponse<Bytes>,
     receiver: Receiver,
     commands: &mpsc::UnboundedSender<Command>,
 ) -> Result<(), h2::Error> {
-    let start = |respond: &mut SendResponse<Bytes>| -> Result<SendStream<Bytes>, h2::Error> {
+    let start = |sender: &mut SendResponse<Bytes>| -> Result<SendStream<Bytes>, h2::Error> {
         let mut response = grpc_response();
         extend(response.headers_mut(), &reply.headers);
-        respond.send_response(response, false)
+        sender.send_response(response, false)
     };
     match reply.kind {
-        Kind::Message(message) => {
-            let mut stream = start(respond)?;
+        ReplyKind::Message(message) => {
+            let mut stream = start(sender)?;
             stream.send_data(framed(&message), false)?;
             stream.send_trailers(trailers(0, "", &reply.trailers))?;
         }
-        Kind::Status(code, message) => {
+        ReplyKind::Status(code, message) => {
             let mut response = grpc_response();
             extend(response.headers_mut(), &reply.headers);
             response
                 .headers_mut()
                 .extend(trailers(code, &message, &reply.trailers));
-            respond.send_response(response, true)?;
+            sender.send_response(response, true)?;
         }
-        Kind::Http(status) => {
+        ReplyKind::Http(status) => {
             let mut response = Response::new(());
-            *response.status_mut() = status.try_into().expect("a script's HTTP status is one");
+            *response.status_mut() = status.try_into().expect("a valid HTTP status");
             extend(response.headers_mut(), &reply.headers);
-            respond.send_response(response, true)?;
+            sender.send_response(response, true)?;
         }
-        Kind::Hang => {
-            let reason = poll_fn(|cx| respond.poll_reset(cx)).await?;
+        ReplyKind::Hang => {
+            let reason = poll_fn(|cx| sender.poll_reset(cx)).await?;
             return Err(reason.into());
         }
-        Kind::Reset { reason, headers } => {
+        ReplyKind::Reset { reason, headers } => {
             if headers {
-                let mut stream = start(respond)?;
-                // A reset overtakes what is still queued: the headers need time to leave.
-                sleep(HEADERS_LEAVE).await;
+                let mut stream = start(sender)?;
+                // A reset discards queued frames, so the headers need time to be sent.
+                sleep(FLUSH_TIME).await;
                 stream.send_reset(reason);
             } else {
-                respond.send_reset(reason);
+                sender.send_reset(reason);
             }
         }
-        Kind::End { reset } => {
-            let _ = commands.send(Command::End { reset });
-            // Giving the stream up now would reset it before the connection ends.
+        ReplyKind::CloseConnection { reset } => {
+            let _ = commands.send(Command::Close { reset });
+            // Dropping the stream now would reset it before the connection closes.
             std::future::pending::<()>().await;
         }
-        Kind::Streaming(talk) => {
-            let stream = start(respond)?;
-            talk(Sender::new(stream, reply.trailers), receiver).await;
+        ReplyKind::Streaming(handler) => {
+            let stream = start(sender)?;
+            handler(Sender::new(stream, reply.trailers), receiver).await;
         }
     }
     Ok(())

@@ -1,50 +1,50 @@
-//! The one answer the server knows by itself.
+//! The response of `Maintenance.Status`, which the server sends without a script.
 
-/// The header of every answer of etcd.
+/// Header of every etcd response.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ResponseHeader {
-    /// Which cluster.
+    /// Cluster id.
     #[prost(uint64, tag = "1")]
     pub cluster_id: u64,
-    /// Which member answers.
+    /// Id of the member that responds.
     #[prost(uint64, tag = "2")]
     pub member_id: u64,
-    /// The revision of the store.
+    /// Revision of the store.
     #[prost(int64, tag = "3")]
     pub revision: i64,
-    /// The raft term.
+    /// Raft term.
     #[prost(uint64, tag = "4")]
     pub raft_term: u64,
 }
 
-/// What a member says of itself.
+/// Status of a member.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StatusResponse {
-    /// Which cluster and member.
+    /// Header with the cluster and member ids.
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
-    /// The server's release.
+    /// Version of the server.
     #[prost(string, tag = "2")]
     pub version: String,
-    /// The size of its database.
+    /// Size of the database in bytes.
     #[prost(int64, tag = "3")]
     pub db_size: i64,
-    /// The member it follows; zero if it knows none.
+    /// Id of the leader; zero if there is none.
     #[prost(uint64, tag = "4")]
     pub leader: u64,
-    /// Its raft index.
+    /// Raft index.
     #[prost(uint64, tag = "5")]
     pub raft_index: u64,
-    /// Its raft term.
+    /// Raft term.
     #[prost(uint64, tag = "6")]
     pub raft_term: u64,
-    /// What is wrong with it, such as `etcdserver: no leader`.
+    /// Errors of the member, such as `etcdserver: no leader`.
     #[prost(string, repeated, tag = "8")]
     pub errors: Vec<String>,
 }
 
 impl StatusResponse {
-    /// A member that leads a cluster of its own.
+    /// Returns the status of the leader of a healthy single-member cluster.
     pub fn healthy() -> Self {
         let header = ResponseHeader {
             cluster_id: 1,

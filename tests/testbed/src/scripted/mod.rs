@@ -1,4 +1,4 @@
-//! A gRPC server that does what a test tells it, for what etcd can't be made to do on demand.
+//! A gRPC server with scripted replies, for situations that real etcd cannot produce on demand.
 //!
 //! ```no_run
 //! # async fn example() {
@@ -13,14 +13,14 @@
 //! # }
 //! ```
 //!
-//! HTTP/2 in plain text. A healthy `Maintenance.Status` is answered from the start, so that clients become ready; paths
-//! without a script get `UNIMPLEMENTED`.
+//! The server speaks plain-text HTTP/2. From the start it replies to `Maintenance.Status` as a healthy member, so that
+//! clients become ready. Paths without a script get `UNIMPLEMENTED`.
 
 mod connection;
+mod frame_injection;
 mod messages;
 mod reply;
 mod stream;
-mod wire;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -37,76 +37,76 @@ use tokio::task::{AbortHandle, JoinSet};
 use crate::{ports, runtime};
 pub use messages::{ResponseHeader, StatusResponse};
 pub use reply::{GoAway, Reply};
-pub use stream::{Receiver, Sender, Stopped, framed};
+pub use stream::{Receiver, Sender, StreamClosed, framed};
 
-/// The path of the RPC clients ask to see whether a member is well.
+/// Path of the method that clients call to check the health of a member.
 pub const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 
-/// One call as the server saw it.
+/// A call that the server received.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// Its path, such as `/etcdserverpb.KV/Put`.
+    /// Path, such as `/etcdserverpb.KV/Put`.
     pub path: String,
-    /// Its metadata.
+    /// Metadata.
     pub metadata: HeaderMap,
-    /// Its first message, without the prefix of five bytes. Empty where a script decides before it is read.
+    /// First message, without the five-byte prefix. Empty in scripts of [`ScriptedServer::on_headers`].
     pub body: Bytes,
-    /// The connection it came on, from 0.
+    /// Number of the connection, from 0.
     pub connection: u64,
-    /// Its HTTP/2 stream.
+    /// HTTP/2 stream id.
     pub stream_id: u32,
-    /// How many calls of this path came before it.
+    /// Number of earlier calls of the same path.
     pub nth: usize,
-    /// When it arrived.
+    /// Time of arrival.
     pub at: Instant,
 }
 
-/// What a new connection is met with.
+/// How the server greets new connections.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum Greeting {
-    /// HTTP/2, as it should be.
+    /// HTTP/2.
     #[default]
     Http2,
-    /// These bytes, then nothing: the connection stays open.
+    /// Sends these bytes and keeps the connection open.
     Garbage(Bytes),
-    /// Nothing at all; the connection stays open.
+    /// Sends nothing and keeps the connection open.
     Silence,
-    /// The connection is closed.
+    /// Closes the connection.
     Close,
 }
 
 type Script = Arc<dyn Fn(Call) -> Reply + Send + Sync>;
 
-/// A scripted server; it ends when the last handle is dropped.
+/// Handle to a scripted server, which stops when the last handle is dropped.
 #[derive(Clone)]
 pub struct ScriptedServer {
     shared: Arc<Shared>,
-    _running: Arc<Running>,
+    _task: Arc<ServerTask>,
 }
 
-struct Running(AbortHandle);
+struct ServerTask(AbortHandle);
 
-impl Drop for Running {
+impl Drop for ServerTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-/// What the server and its connections know together.
+/// State shared by the server and its connections.
 struct Shared {
     address: SocketAddr,
-    plan: Mutex<Plan>,
+    state: Mutex<State>,
     accepted: AtomicU64,
     open: AtomicUsize,
     cancelled: AtomicU64,
 }
 
 #[derive(Default)]
-struct Plan {
-    by_message: HashMap<String, Script>,
-    by_head: HashMap<String, Script>,
-    otherwise: Option<Script>,
+struct State {
+    message_scripts: HashMap<String, Script>,
+    header_scripts: HashMap<String, Script>,
+    default_script: Option<Script>,
     calls: Vec<Call>,
     counts: HashMap<String, usize>,
     greeting: Greeting,
@@ -115,17 +115,14 @@ struct Plan {
 }
 
 impl ScriptedServer {
-    /// A server on a free port of loopback.
-    #[expect(
-        clippy::unused_async,
-        reason = "awaited as a cluster is: it may have to wait one day"
-    )]
+    /// Starts a server on a free loopback port.
+    #[expect(clippy::unused_async, reason = "same signature as Cluster::start")]
     pub async fn start() -> Self {
         let (listener, port) = ports::listen();
         let address = ports::loopback(port);
         let shared = Arc::new(Shared {
             address,
-            plan: Mutex::default(),
+            state: Mutex::default(),
             accepted: AtomicU64::new(0),
             open: AtomicUsize::new(0),
             cancelled: AtomicU64::new(0),
@@ -134,9 +131,10 @@ impl ScriptedServer {
         let task = runtime::spawn(async move {
             listener
                 .set_nonblocking(true)
-                .expect("a listener can be non-blocking");
-            let listener = TcpListener::from_std(listener).expect("the runtime takes a listener");
-            // Dropped with this task, and with it every connection.
+                .expect("set the listener non-blocking");
+            let listener =
+                TcpListener::from_std(listener).expect("register the listener with the runtime");
+            // Owned by this task, so aborting it closes all connections.
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let number = accepting.accepted.fetch_add(1, Ordering::SeqCst);
@@ -146,45 +144,49 @@ impl ScriptedServer {
         });
         let server = Self {
             shared,
-            _running: Arc::new(Running(task.abort_handle())),
+            _task: Arc::new(ServerTask(task.abort_handle())),
         };
         server.on(STATUS, |_| Reply::message(&StatusResponse::healthy()));
         server
     }
 
-    /// Its URL.
+    /// Returns the URL of the server.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.shared.address)
     }
 
-    /// Its address.
+    /// Returns the address of the server.
     pub fn address(&self) -> SocketAddr {
         self.shared.address
     }
 
-    /// Decides what calls of a path get, once their first message was read. Replaces what was said before.
+    /// Sets the script of a path, which runs after the first message of a call. Replaces an earlier script.
     pub fn on(&self, path: &str, script: impl Fn(Call) -> Reply + Send + Sync + 'static) {
-        let mut plan = self.shared.plan();
-        plan.by_head.remove(path);
-        plan.by_message.insert(path.to_owned(), Arc::new(script));
+        let mut state = self.shared.state();
+        state.header_scripts.remove(path);
+        state
+            .message_scripts
+            .insert(path.to_owned(), Arc::new(script));
     }
 
-    /// Decides what calls of a path get before any of their messages is read.
-    pub fn on_head(&self, path: &str, script: impl Fn(Call) -> Reply + Send + Sync + 'static) {
-        let mut plan = self.shared.plan();
-        plan.by_message.remove(path);
-        plan.by_head.insert(path.to_owned(), Arc::new(script));
+    /// Sets the script of a path, which runs before any message of a call is read. Replaces an earlier script.
+    pub fn on_headers(&self, path: &str, script: impl Fn(Call) -> Reply + Send + Sync + 'static) {
+        let mut state = self.shared.state();
+        state.message_scripts.remove(path);
+        state
+            .header_scripts
+            .insert(path.to_owned(), Arc::new(script));
     }
 
-    /// Decides what calls get whose path has no script.
-    pub fn otherwise(&self, script: impl Fn(Call) -> Reply + Send + Sync + 'static) {
-        self.shared.plan().otherwise = Some(Arc::new(script));
+    /// Sets the script of all paths that have no script of their own.
+    pub fn on_unscripted_path(&self, script: impl Fn(Call) -> Reply + Send + Sync + 'static) {
+        self.shared.state().default_script = Some(Arc::new(script));
     }
 
-    /// The calls of a path so far, in the order they came.
+    /// Returns the calls of a path so far, in order of arrival.
     pub fn calls(&self, path: &str) -> Vec<Call> {
         self.shared
-            .plan()
+            .state()
             .calls
             .iter()
             .filter(|call| call.path == path)
@@ -192,93 +194,94 @@ impl ScriptedServer {
             .collect()
     }
 
-    /// How many calls of a path came so far.
+    /// Returns the number of calls of a path so far.
     pub fn count(&self, path: &str) -> usize {
         self.shared
-            .plan()
+            .state()
             .counts
             .get(path)
             .copied()
             .unwrap_or_default()
     }
 
-    /// Every call so far, in the order they came.
+    /// Returns all calls so far, in order of arrival.
     pub fn all_calls(&self) -> Vec<Call> {
-        self.shared.plan().calls.clone()
+        self.shared.state().calls.clone()
     }
 
-    /// How many calls the client gave up (`RST_STREAM`) while they hung.
+    /// Returns the number of calls that the client cancelled (`RST_STREAM`) before the reply.
     pub fn cancelled(&self) -> u64 {
         self.shared.cancelled.load(Ordering::SeqCst)
     }
 
-    /// Connections open now.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.shared.open.load(Ordering::SeqCst)
     }
 
-    /// Connections accepted so far.
+    /// Returns the number of connections accepted so far.
     pub fn accepted(&self) -> u64 {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
-    /// How many streams a client may have open at once, on connections that are accepted from now on.
+    /// Limits the concurrent streams of connections accepted from now on. Default: no limit.
     pub fn set_max_concurrent_streams(&self, streams: u32) {
-        self.shared.plan().max_concurrent_streams = Some(streams);
+        self.shared.state().max_concurrent_streams = Some(streams);
     }
 
-    /// What connections are met with from now on.
+    /// Sets the greeting of connections accepted from now on. Default: HTTP/2.
     pub fn set_greeting(&self, greeting: Greeting) {
-        self.shared.plan().greeting = greeting;
+        self.shared.state().greeting = greeting;
     }
 
-    /// Closes every connection.
+    /// Closes all connections.
     pub fn close_connections(&self) {
-        self.tell_all(|| connection::Command::End { reset: false });
+        self.send_to_all(|| connection::Command::Close { reset: false });
     }
 
-    /// Resets (RST) every connection.
+    /// Resets (RST) all connections.
     pub fn reset_connections(&self) {
-        self.tell_all(|| connection::Command::End { reset: true });
+        self.send_to_all(|| connection::Command::Close { reset: true });
     }
 
-    /// Tells every connection to end in order: GOAWAY, what is open finishes, then the connection closes.
+    /// Shuts all connections down gracefully: sends GOAWAY, completes the open streams, then closes.
     pub fn go_away_gracefully(&self) {
-        self.tell_all(|| connection::Command::Finish);
+        self.send_to_all(|| connection::Command::ShutDownGracefully);
     }
 
-    fn tell_all(&self, command: impl Fn() -> connection::Command) {
-        for connection in self.shared.plan().connections.values() {
+    fn send_to_all(&self, command: impl Fn() -> connection::Command) {
+        for connection in self.shared.state().connections.values() {
             let _ = connection.send(command());
         }
     }
 }
 
 impl Shared {
-    fn plan(&self) -> MutexGuard<'_, Plan> {
-        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The script that decides without a message, if the path has one.
-    fn head_script(&self, path: &str) -> Option<Script> {
-        self.plan().by_head.get(path).cloned()
+    /// Returns the script that runs before any message is read, if the path has one.
+    fn headers_script(&self, path: &str) -> Option<Script> {
+        self.state().header_scripts.get(path).cloned()
     }
 
-    /// Notes a call and runs its script. The lock is not held while it runs: it may use the server itself.
-    fn decide(&self, mut call: Call, script: Option<Script>) -> Reply {
+    /// Records a call and runs its script. The lock is released first, because a script may use the server.
+    fn run_script(&self, mut call: Call, script: Option<Script>) -> Reply {
         let script = {
-            let mut plan = self.plan();
-            let count = plan.counts.entry(call.path.clone()).or_default();
+            let mut state = self.state();
+            let count = state.counts.entry(call.path.clone()).or_default();
             call.nth = *count;
             *count += 1;
-            plan.calls.push(call.clone());
-            let by_message = || {
-                plan.by_message
+            state.calls.push(call.clone());
+            let find_script = || {
+                state
+                    .message_scripts
                     .get(&call.path)
-                    .or(plan.otherwise.as_ref())
+                    .or(state.default_script.as_ref())
                     .cloned()
             };
-            script.or_else(by_message)
+            script.or_else(find_script)
         };
         match script {
             Some(script) => script(call),

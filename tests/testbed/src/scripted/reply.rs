@@ -1,4 +1,4 @@
-//! What a script says a call gets.
+//! Replies of scripts.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,35 +9,35 @@ use h2::Reason;
 
 use super::stream::{Receiver, Sender};
 
-/// Which streams a GOAWAY says were seen.
+/// The last stream id in a GOAWAY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GoAway {
-    /// All before this call: the client may be sure that this one was not processed.
+    /// The stream before this call: this call was not processed.
     ExcludeThis,
-    /// This call as well.
+    /// The stream of this call.
     IncludeThis,
-    /// Up to this stream.
+    /// This stream id.
     LastId(u32),
 }
 
-type Conversation =
+type StreamHandler =
     Box<dyn FnOnce(Sender, Receiver) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
 
-pub(super) enum Kind {
+pub(super) enum ReplyKind {
     Message(Bytes),
     Status(u32, String),
     Http(u16),
     Hang,
     Reset { reason: Reason, headers: bool },
-    End { reset: bool },
-    Streaming(Conversation),
+    CloseConnection { reset: bool },
+    Streaming(StreamHandler),
 }
 
-/// What a call gets.
-#[must_use = "a script returns it"]
+/// Reply to a call.
+#[must_use = "return the reply from the script"]
 pub struct Reply {
-    pub(super) kind: Kind,
+    pub(super) kind: ReplyKind,
     pub(super) delay: Duration,
     pub(super) headers: Vec<(String, String)>,
     pub(super) trailers: Vec<(String, String)>,
@@ -45,108 +45,109 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// One message, and status OK.
+    /// One message and status OK.
     pub fn message(message: &impl prost::Message) -> Self {
         Self::bytes(message.encode_to_vec())
     }
 
-    /// One message that is encoded already (without the prefix of five bytes), and status OK.
+    /// One encoded message (without the five-byte prefix) and status OK.
     pub fn bytes(message: impl Into<Bytes>) -> Self {
-        Self::new(Kind::Message(message.into()))
+        Self::new(ReplyKind::Message(message.into()))
     }
 
-    /// No message, and this status.
+    /// A status without a message.
     pub fn status(code: u32, message: &str) -> Self {
-        Self::new(Kind::Status(code, message.to_owned()))
+        Self::new(ReplyKind::Status(code, message.to_owned()))
     }
 
-    /// An HTTP status and no gRPC at all, as a proxy or another server would send.
+    /// An HTTP status without gRPC, as sent by HTTP proxies.
     pub fn http_status(status: u16) -> Self {
-        Self::new(Kind::Http(status))
+        Self::new(ReplyKind::Http(status))
     }
 
-    /// Nothing, for ever.
+    /// No reply; the stream stays open.
     pub fn hang() -> Self {
-        Self::new(Kind::Hang)
+        Self::new(ReplyKind::Hang)
     }
 
-    /// `RST_STREAM`, with no answer before it.
+    /// `RST_STREAM` without headers before it.
     pub fn reset(reason: Reason) -> Self {
-        Self::new(Kind::Reset {
+        Self::new(ReplyKind::Reset {
             reason,
             headers: false,
         })
     }
 
-    /// `RST_STREAM` with `REFUSED_STREAM`: the server says it did not process the call.
+    /// `RST_STREAM` with `REFUSED_STREAM`: the call was not processed.
     pub fn refuse_stream() -> Self {
         Self::reset(Reason::REFUSED_STREAM)
     }
 
-    /// The headers of an answer, then `RST_STREAM`.
+    /// Response headers, then `RST_STREAM`.
     pub fn headers_then_reset(reason: Reason) -> Self {
-        Self::new(Kind::Reset {
+        Self::new(ReplyKind::Reset {
             reason,
             headers: true,
         })
     }
 
-    /// The connection is closed.
+    /// Closes the connection.
     pub fn close_connection() -> Self {
-        Self::new(Kind::End { reset: false })
+        Self::new(ReplyKind::CloseConnection { reset: false })
     }
 
-    /// The connection is reset (RST).
+    /// Resets (RST) the connection.
     pub fn reset_connection() -> Self {
-        Self::new(Kind::End { reset: true })
+        Self::new(ReplyKind::CloseConnection { reset: true })
     }
 
-    /// GOAWAY (`NO_ERROR`) and no answer; the connection stays open. To go on with an answer see
-    /// [`Reply::after_go_away`].
+    /// GOAWAY (`NO_ERROR`) without a response; the connection stays open. See [`Reply::after_go_away`] for GOAWAY
+    /// with a response.
     pub fn go_away(last: GoAway) -> Self {
         Self::hang().after_go_away(last)
     }
 
-    /// A conversation: runs until it returns, which ends the stream with status OK unless it said otherwise.
-    pub fn streaming<F>(talk: impl FnOnce(Sender, Receiver) -> F + Send + 'static) -> Self
+    /// Runs `handler` on the stream. When it returns, the stream ends with status OK, unless `handler` sent another
+    /// status.
+    pub fn streaming<F>(handler: impl FnOnce(Sender, Receiver) -> F + Send + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        Self::new(Kind::Streaming(Box::new(move |sender, receiver| {
-            Box::pin(talk(sender, receiver))
+        Self::new(ReplyKind::Streaming(Box::new(move |sender, receiver| {
+            Box::pin(handler(sender, receiver))
         })))
     }
 
-    /// The same, this much later.
+    /// Delays the reply.
     pub fn after(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
     }
 
-    /// With one more entry in the trailers, such as `grpc-retry-pushback-ms`.
+    /// Adds an entry to the trailers, such as `grpc-retry-pushback-ms`.
     pub fn with_trailer(mut self, name: &str, value: &str) -> Self {
         self.trailers.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// With one more entry in the headers.
+    /// Adds an entry to the headers.
     pub fn with_header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// The same, after a GOAWAY (`NO_ERROR`).
+    /// Sends GOAWAY (`NO_ERROR`) before the reply.
     pub fn after_go_away(self, last: GoAway) -> Self {
-        self.after_go_away_because(last, Reason::NO_ERROR)
+        self.after_go_away_with_reason(last, Reason::NO_ERROR)
     }
 
-    /// The same, after a GOAWAY with this reason.
-    pub fn after_go_away_because(mut self, last: GoAway, reason: Reason) -> Self {
+    /// Sends GOAWAY with a reason before the reply.
+    pub fn after_go_away_with_reason(mut self, last: GoAway, reason: Reason) -> Self {
         self.go_away = Some((last, reason));
         self
     }
 
-    fn new(kind: Kind) -> Self {
+    fn new(kind: ReplyKind) -> Self {
         Self {
             kind,
             delay: Duration::ZERO,

@@ -1,4 +1,4 @@
-//! Both ends of a conversation: messages out, messages in.
+//! Sends and receives the messages of a stream.
 
 use std::future::poll_fn;
 
@@ -6,11 +6,11 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// The client is gone, or the stream was ended already.
+/// The client closed the stream, or it was ended before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stopped;
+pub struct StreamClosed;
 
-/// Sends the messages of an answer. What is sent waits for the client's flow control.
+/// Sends response messages, limited by the flow control of the client.
 pub struct Sender {
     stream: SendStream<Bytes>,
     trailers: Vec<(String, String)>,
@@ -27,26 +27,28 @@ impl Sender {
     }
 
     /// Sends a message.
-    pub async fn send(&mut self, message: &impl prost::Message) -> Result<(), Stopped> {
+    pub async fn send(&mut self, message: &impl prost::Message) -> Result<(), StreamClosed> {
         self.send_bytes(message.encode_to_vec()).await
     }
 
-    /// Sends a message that is encoded already.
-    pub async fn send_bytes(&mut self, message: impl AsRef<[u8]>) -> Result<(), Stopped> {
+    /// Sends an encoded message.
+    pub async fn send_bytes(&mut self, message: impl AsRef<[u8]>) -> Result<(), StreamClosed> {
         self.send_raw(framed(message.as_ref())).await
     }
 
-    /// Sends bytes as they are, for instance half a message (see [`framed`](crate::framed)).
-    pub async fn send_raw(&mut self, mut bytes: Bytes) -> Result<(), Stopped> {
+    /// Sends raw bytes, such as part of a message (see [`framed`](crate::framed)).
+    pub async fn send_raw(&mut self, mut bytes: Bytes) -> Result<(), StreamClosed> {
         while !bytes.is_empty() {
             if self.ended {
-                return Err(Stopped);
+                return Err(StreamClosed);
             }
             self.stream.reserve_capacity(bytes.len());
-            let granted = poll_fn(|cx| self.stream.poll_capacity(cx)).await;
-            let granted = granted.and_then(Result::ok).ok_or(Stopped)?;
-            let now = bytes.split_to(granted.min(bytes.len()));
-            self.stream.send_data(now, false).map_err(|_| Stopped)?;
+            let capacity = poll_fn(|cx| self.stream.poll_capacity(cx)).await;
+            let capacity = capacity.and_then(Result::ok).ok_or(StreamClosed)?;
+            let chunk = bytes.split_to(capacity.min(bytes.len()));
+            self.stream
+                .send_data(chunk, false)
+                .map_err(|_| StreamClosed)?;
         }
         Ok(())
     }
@@ -60,7 +62,7 @@ impl Sender {
         }
     }
 
-    /// Ends the stream without trailers, as no gRPC server should.
+    /// Ends the stream without trailers, which violates gRPC.
     pub fn end_without_status(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
             let _ = self.stream.send_data(Bytes::new(), true);
@@ -73,8 +75,8 @@ impl Sender {
         self.stream.send_reset(reason);
     }
 
-    /// Waits until the client resets the stream or its connection ends.
-    pub async fn stopped(&mut self) {
+    /// Waits until the client resets the stream or the connection closes.
+    pub async fn closed(&mut self) {
         let _ = poll_fn(|cx| self.stream.poll_reset(cx)).await;
     }
 }
@@ -85,7 +87,7 @@ impl Drop for Sender {
     }
 }
 
-/// Receives the messages of a call.
+/// Receives request messages.
 pub struct Receiver {
     stream: RecvStream,
     buffer: BytesMut,
@@ -99,23 +101,23 @@ impl Receiver {
         }
     }
 
-    /// The next message without its prefix; none when the client has ended or reset the stream.
+    /// Receives the next message, without its prefix. Returns `None` if the client ended or reset the stream.
     pub async fn recv(&mut self) -> Option<Bytes> {
         let message = self.peek().await?;
         self.buffer.advance(5 + message.len());
         Some(message)
     }
 
-    /// The next message, decoded.
+    /// Receives and decodes the next message.
     pub async fn recv_message<M: prost::Message + Default>(&mut self) -> Option<M> {
         let message = self.recv().await?;
         Some(
             M::decode(message)
-                .unwrap_or_else(|why| panic!("the client sent what is no such message: {why}")),
+                .unwrap_or_else(|error| panic!("cannot decode the client's message: {error}")),
         )
     }
 
-    /// The next message, which stays.
+    /// Returns the next message without consuming it.
     pub(super) async fn peek(&mut self) -> Option<Bytes> {
         loop {
             if let Some(prefix) = self.buffer.get(1..5) {
@@ -133,16 +135,16 @@ impl Receiver {
     }
 }
 
-/// A message as gRPC puts it on the wire: not compressed, its length, itself.
+/// Encodes a gRPC message frame: uncompressed flag, length, message.
 pub fn framed(message: &[u8]) -> Bytes {
     let mut bytes = BytesMut::with_capacity(message.len() + 5);
     bytes.put_u8(0);
-    bytes.put_u32(u32::try_from(message.len()).expect("a message has less than 4 GiB"));
+    bytes.put_u32(u32::try_from(message.len()).expect("a message is smaller than 4 GiB"));
     bytes.put_slice(message);
     bytes.freeze()
 }
 
-/// The entries a gRPC answer ends with.
+/// Returns the trailers of a gRPC response.
 pub(super) fn trailers(code: u32, message: &str, more: &[(String, String)]) -> HeaderMap {
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", HeaderValue::from(code));
@@ -150,7 +152,7 @@ pub(super) fn trailers(code: u32, message: &str, more: &[(String, String)]) -> H
         let text = percent_encoded(message);
         trailers.insert(
             "grpc-message",
-            HeaderValue::from_str(&text).expect("it is plain ASCII"),
+            HeaderValue::from_str(&text).expect("percent-encoded text is ASCII"),
         );
     }
     extend(&mut trailers, more);
@@ -159,11 +161,10 @@ pub(super) fn trailers(code: u32, message: &str, more: &[(String, String)]) -> H
 
 pub(super) fn extend(headers: &mut HeaderMap, more: &[(String, String)]) {
     for (name, value) in more {
-        let name =
-            HeaderName::from_bytes(name.as_bytes()).expect("a script's metadata has a valid name");
+        let name = HeaderName::from_bytes(name.as_bytes()).expect("a valid metadata name");
         headers.append(
             name,
-            HeaderValue::from_str(value).expect("a script's metadata has a valid value"),
+            HeaderValue::from_str(value).expect("a valid metadata value"),
         );
     }
 }
@@ -173,7 +174,7 @@ fn percent_encoded(text: &str) -> String {
     text.bytes().fold(String::new(), |mut encoded, byte| {
         match byte {
             b'%' | 0..b' ' | 0x7f.. => {
-                write!(encoded, "%{byte:02X}").expect("a string takes everything");
+                write!(encoded, "%{byte:02X}").expect("writing to a string succeeds");
             }
             plain => encoded.push(char::from(plain)),
         }

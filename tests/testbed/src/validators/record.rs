@@ -1,85 +1,85 @@
-//! What a watch was asked for, what it told, and what truly happened.
+//! The request of a watch, the items it delivered, and the history of the keys.
 
 use std::collections::BTreeMap;
 
-/// What happened to a key.
+/// Kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// It was written.
+pub enum EventKind {
+    /// The key was written.
     Put,
-    /// It was deleted, or its lease ended.
+    /// The key was deleted, or its lease ended.
     Delete,
 }
 
-/// The state of a key before an event.
+/// State of a key before an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Previous {
-    /// Its value.
+    /// Value of the key.
     pub value: Vec<u8>,
-    /// The revision of its last change.
+    /// Revision of the last change before the event.
     pub mod_revision: i64,
 }
 
-/// One change of one key, as a server tells it.
+/// Change of one key, as a watch event reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
-    /// What happened.
-    pub kind: Kind,
-    /// To which key.
+pub struct KeyEvent {
+    /// Kind of the change.
+    pub kind: EventKind,
+    /// The key.
     pub key: Vec<u8>,
-    /// The new value; empty for a delete.
+    /// New value; empty for a delete.
     pub value: Vec<u8>,
-    /// When the key was created; 0 for a delete.
+    /// Revision that created the key; 0 for a delete.
     pub create_revision: i64,
-    /// When this happened.
+    /// Revision of the change.
     pub mod_revision: i64,
-    /// How many times it was written since its creation; 0 for a delete.
+    /// Number of writes since the key was created; 0 for a delete.
     pub version: i64,
-    /// The state before, if the watch asked for it and the server still had it.
+    /// Previous state, if the watch requested it and the server still had it.
     pub previous: Option<Previous>,
 }
 
-/// What a watch told its consumer.
+/// Item that a watch delivered to its consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
-    /// Everything of one revision.
+    /// All events of one revision.
     Events {
-        /// The revision the item was labelled with.
+        /// Revision of the item.
         revision: i64,
-        /// The changes in it.
-        events: Vec<Change>,
+        /// The events.
+        events: Vec<KeyEvent>,
     },
-    /// Everything up to this revision has been delivered.
+    /// All events up to this revision were delivered.
     Progress(i64),
     /// The stream was lost.
     Disconnected,
-    /// The watch goes on.
+    /// The watch was resumed.
     Resumed,
-    /// The consumer is too slow.
+    /// The consumer is too slow for the events.
     Lagging,
-    /// The range was read anew at this revision: events up to it are not expected.
+    /// The range was read again at this revision; events up to it are not delivered.
     Resynced(i64),
 }
 
-/// What was asked for.
+/// Request of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// The key, or the first of the range.
+    /// The key, or the start of the range.
     pub key: Vec<u8>,
-    /// `None`: the key alone. Empty: every key from `key` on. Otherwise the end of the range, exclusive.
+    /// End of the range, exclusive. `None` for a single key, empty for all keys from `key`.
     pub range_end: Option<Vec<u8>>,
-    /// The first revision wanted; 0 for a watch from now on.
+    /// First revision to deliver; 0 to start with the next change.
     pub start_revision: i64,
-    /// Puts are not wanted.
+    /// Do not deliver puts.
     pub no_puts: bool,
-    /// Deletes are not wanted.
+    /// Do not deliver deletes.
     pub no_deletes: bool,
-    /// The state before each event was asked for.
+    /// Deliver the previous state with each event.
     pub prev_kv: bool,
 }
 
 impl Request {
-    /// A watch of one key.
+    /// Watches one key.
     pub fn key(key: impl Into<Vec<u8>>, start_revision: i64) -> Self {
         Self {
             key: key.into(),
@@ -91,7 +91,7 @@ impl Request {
         }
     }
 
-    /// A watch of every key with a prefix.
+    /// Watches all keys with a prefix.
     pub fn prefix(prefix: impl Into<Vec<u8>>, start_revision: i64) -> Self {
         let prefix = prefix.into();
         let mut end = prefix.clone();
@@ -107,8 +107,8 @@ impl Request {
         }
     }
 
-    /// Whether a change belongs to this watch.
-    pub fn wants(&self, change: &Change) -> bool {
+    /// Returns whether the watch delivers a change.
+    pub fn matches(&self, change: &KeyEvent) -> bool {
         let in_range = match self.range_end.as_deref() {
             None => change.key == self.key,
             Some([]) => change.key >= self.key,
@@ -116,22 +116,22 @@ impl Request {
         };
         in_range
             && match change.kind {
-                Kind::Put => !self.no_puts,
-                Kind::Delete => !self.no_deletes,
+                EventKind::Put => !self.no_puts,
+                EventKind::Delete => !self.no_deletes,
             }
     }
 }
 
-/// What truly happened: every change, by revision.
+/// All changes of the keys, by revision.
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    revisions: BTreeMap<i64, Vec<Change>>,
+    revisions: BTreeMap<i64, Vec<KeyEvent>>,
 }
 
 impl History {
-    /// The history made of these changes, in any order; `previous` in them is not looked at.
-    pub fn new(changes: impl IntoIterator<Item = Change>) -> Self {
-        let mut revisions: BTreeMap<i64, Vec<Change>> = BTreeMap::new();
+    /// Creates a history from changes in any order. Ignores their `previous`.
+    pub fn new(changes: impl IntoIterator<Item = KeyEvent>) -> Self {
+        let mut revisions: BTreeMap<i64, Vec<KeyEvent>> = BTreeMap::new();
         for change in changes {
             revisions
                 .entry(change.mod_revision)
@@ -141,29 +141,29 @@ impl History {
         Self { revisions }
     }
 
-    /// The last revision in which anything happened.
+    /// Returns the revision of the last change.
     pub fn last_revision(&self) -> i64 {
         self.revisions
             .last_key_value()
             .map_or(0, |(revision, _)| *revision)
     }
 
-    pub(super) fn revisions(&self) -> impl Iterator<Item = &Vec<Change>> {
+    pub(super) fn revisions(&self) -> impl Iterator<Item = &Vec<KeyEvent>> {
         self.revisions.values()
     }
 
-    /// The changes that belong to a watch, from one revision to another, both included.
-    pub(super) fn wanted<'a>(
+    /// Returns the changes that a watch delivers, in an inclusive range of revisions.
+    pub(super) fn matching<'a>(
         &'a self,
         request: &'a Request,
         from: i64,
         to: i64,
-    ) -> impl Iterator<Item = &'a Change> {
+    ) -> impl Iterator<Item = &'a KeyEvent> {
         let revisions = (from <= to).then(|| self.revisions.range(from..=to));
         revisions
             .into_iter()
             .flatten()
             .flat_map(|(_, changes)| changes)
-            .filter(|change| request.wants(change))
+            .filter(|change| request.matches(change))
     }
 }

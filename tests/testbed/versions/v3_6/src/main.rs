@@ -3,8 +3,8 @@
 fn main() {
     match etcd_bin_vendored::etcd_bin_path() {
         Ok(path) => println!("{}", path.display()),
-        Err(why) => {
-            eprintln!("{why}");
+        Err(error) => {
+            eprintln!("{error}");
             std::process::exit(1);
         }
     }

@@ -1,13 +1,13 @@
-//! What this process uses, as Linux tells it.
+//! Memory of this process, read from procfs.
 
 use std::fs;
 
-/// Memory, in bytes.
+/// Memory of this process in bytes.
 #[derive(Clone, Copy)]
 pub struct Memory {
-    /// What it has now.
+    /// Resident memory.
     pub resident: u64,
-    /// The most it ever had.
+    /// Peak of the resident memory.
     pub peak: u64,
 }
 
@@ -16,8 +16,8 @@ impl Memory {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let kib = |name: &str| -> u64 {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
-            let figure = line.and_then(|line| line.split_whitespace().next());
-            figure.and_then(|figure| figure.parse().ok()).unwrap_or(0)
+            let value = line.and_then(|line| line.split_whitespace().next());
+            value.and_then(|value| value.parse().ok()).unwrap_or(0)
         };
         Self {
             resident: kib("VmRSS:") * 1024,

@@ -1,18 +1,18 @@
-//! The load program in `peers/`: a crate of its own, built here, because etcd-client needs protoc to be built.
+//! Builds and runs the load program in `peers/`. It is a separate crate, because etcd-client needs protoc to build.
 
 use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
-/// The load program, built.
-pub struct Program(PathBuf);
+/// The built load program.
+pub struct LoadProgram(PathBuf);
 
-impl Program {
-    /// Builds it in release, with protoc from a crate.
+impl LoadProgram {
+    /// Builds the program in release mode. Takes protoc from `PROTOC`, else from a crate.
     pub fn build() -> Self {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/peers");
-        let target = target().join("peers");
+        let target = target_folder().join("peers");
         let binaries = target.join("release");
         let build = |package: &str, protoc: Option<&Path>| {
             let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
@@ -24,21 +24,21 @@ impl Program {
             if let Some(protoc) = protoc {
                 cargo.env("PROTOC", protoc);
             }
-            let built = cargo.status().expect("cargo can be started");
-            assert!(built.success(), "{package} does not build");
+            let built = cargo.status().expect("start cargo");
+            assert!(built.success(), "cannot build {package}");
         };
         let protoc = std::env::var_os("PROTOC").map(PathBuf::from);
         let protoc = protoc.unwrap_or_else(|| {
             build("protoc-path", None);
             let path = Command::new(binaries.join("protoc-path")).output();
-            let path = path.expect("protoc-path was just built").stdout;
+            let path = path.expect("run protoc-path").stdout;
             PathBuf::from(String::from_utf8_lossy(&path).trim())
         });
         build("peers", Some(&protoc));
         Self(binaries.join("peers"))
     }
 
-    /// A run of it, not started yet.
+    /// Returns the command for a run of the program.
     pub fn command(&self, mode: &str, arguments: &[(&str, &str)]) -> Command {
         let mut command = Command::new(&self.0);
         command.arg(mode);
@@ -51,16 +51,16 @@ impl Program {
     }
 }
 
-/// Where results go: `bench/` in the target folder.
-pub fn results(name: &str) -> PathBuf {
-    let folder = target().join("bench");
-    std::fs::create_dir_all(&folder).expect("the target folder can be written");
+/// Returns the path of a result file: `bench/` in the target folder.
+pub fn result_path(name: &str) -> PathBuf {
+    let folder = target_folder().join("bench");
+    std::fs::create_dir_all(&folder).expect("create the result folder");
     folder.join(name)
 }
 
-/// The target folder this program was built in.
-fn target() -> PathBuf {
-    let program = std::env::current_exe().expect("a program knows where it is");
+/// Returns the target folder that this program was built in.
+fn target_folder() -> PathBuf {
+    let program = std::env::current_exe().expect("path of this program");
     let folder = program
         .ancestors()
         .find(|folder| folder.join("CACHEDIR.TAG").exists());
@@ -69,7 +69,7 @@ fn target() -> PathBuf {
         .to_owned()
 }
 
-/// What a bench says of something promised.
-pub fn verdict(holds: bool) -> &'static str {
-    if holds { "holds" } else { "BROKEN" }
+/// Formats whether a target was met.
+pub fn verdict(met: bool) -> &'static str {
+    if met { "met" } else { "MISSED" }
 }

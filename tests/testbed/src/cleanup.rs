@@ -1,7 +1,7 @@
-//! Nothing is left behind, even by a test process that is killed.
+//! Kills the members and removes the data folder of a cluster, even if the test process is killed.
 //!
-//! `Drop` ends a cluster's members and removes its folder, also while a panic unwinds. Statics are never dropped and
-//! SIGKILL runs nothing at all: so a small shell waits on a pipe, and when this process is gone it does both.
+//! `Drop` does both, also while a panic unwinds. But statics are never dropped, and SIGKILL runs no destructor. So a
+//! shell process reads from a pipe; when the pipe closes, it does both.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::{env, fs};
 
-/// A pid is only killed if its command line names the folder: pids are used again.
+/// Kills a pid only if its command line contains the folder, because the kernel reuses pids.
 const SCRIPT: &str = r#"
 trap '' INT TERM HUP
 folder=$1
@@ -23,14 +23,14 @@ for wait in 1 2 3 4 5; do
 done
 "#;
 
-/// A temporary folder and the processes that work in it.
+/// A temporary folder and the shell that cleans up after this process.
 #[derive(Debug)]
-pub(crate) struct Guardian {
+pub(crate) struct CleanupGuard {
     folder: PathBuf,
     shell: Mutex<Option<(Child, ChildStdin)>>,
 }
 
-impl Guardian {
+impl CleanupGuard {
     pub(crate) fn new() -> Self {
         let name = format!(
             "actix-etcd-{}-{:016x}",
@@ -39,7 +39,7 @@ impl Guardian {
         );
         let folder = env::temp_dir().join(name);
         fs::create_dir(&folder)
-            .unwrap_or_else(|why| panic!("can't make {}: {why}", folder.display()));
+            .unwrap_or_else(|error| panic!("cannot create {}: {error}", folder.display()));
         let shell = Command::new("sh")
             .args(["-c", SCRIPT, "sh"])
             .arg(&folder)
@@ -61,15 +61,15 @@ impl Guardian {
         &self.folder
     }
 
-    /// Has this process killed, should we be gone first.
-    pub(crate) fn watch(&self, pid: u32) {
+    /// Registers a process to be killed when this process ends.
+    pub(crate) fn register(&self, pid: u32) {
         if let Some((_, pipe)) = &mut *self.shell.lock().unwrap_or_else(PoisonError::into_inner) {
             let _ = writeln!(pipe, "{pid}");
         }
     }
 }
 
-impl Drop for Guardian {
+impl Drop for CleanupGuard {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.folder);
         let shell = self

@@ -1,7 +1,7 @@
-//! What a client sees that always knows which member serves: one writer a member, past the proxies, 400 ms a call.
+//! The baseline: the best that any client could achieve, as if it always knew which member serves.
 //!
-//! An election takes its time, whoever the client is; this tells how much. It speaks to etcd's JSON gateway, so that
-//! nothing of what is measured is in it.
+//! One writer per member, bypassing the proxies, with a timeout of 400 ms per call. It measures interruptions that no
+//! client can avoid, such as elections. It uses etcd's JSON gateway, to be independent of the clients under test.
 
 use std::{
     sync::{
@@ -15,42 +15,42 @@ use serde_json::json;
 use testbed::{Cluster, encode};
 use tokio::{task::JoinHandle, time::timeout};
 
-use crate::calls::now;
+use crate::load_process::now;
 
-const PATIENCE: Duration = Duration::from_millis(400);
-/// Three writers without pause would take the CPU from the client that is measured.
+const CALL_TIMEOUT: Duration = Duration::from_millis(400);
+/// Without a pause, the writers would take CPU time from the client under test.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The writers at work.
-pub struct Ideal {
+/// The running writers.
+pub struct Baseline {
     successes: Arc<Mutex<Vec<u128>>>,
-    over: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
     writers: Vec<JoinHandle<()>>,
 }
 
-impl Ideal {
+impl Baseline {
     pub fn start(cluster: &Cluster) -> Self {
-        let (successes, over) = (Arc::default(), Arc::default());
+        let (successes, stop) = (Arc::default(), Arc::default());
         let writers = (0..cluster.len()).map(|index| {
             tokio::spawn(write(
                 cluster.clone(),
                 index,
                 Arc::clone(&successes),
-                Arc::clone(&over),
+                Arc::clone(&stop),
             ))
         });
         Self {
             writers: writers.collect(),
             successes,
-            over,
+            stop,
         }
     }
 
-    /// When each success was, in order.
+    /// Stops the writers. Returns the time of each success, in order.
     pub async fn stop(self) -> Vec<u128> {
-        self.over.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
         for writer in self.writers {
-            writer.await.expect("a writer of the ideal does not fail");
+            writer.await.expect("a baseline writer does not panic");
         }
         let mut successes = self
             .successes
@@ -65,12 +65,12 @@ async fn write(
     cluster: Cluster,
     index: usize,
     successes: Arc<Mutex<Vec<u128>>>,
-    over: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
 ) {
-    let body = json!({"key": encode(format!("ideal/{index}")), "value": encode("x")});
-    while !over.load(Ordering::Relaxed) {
+    let body = json!({"key": encode(format!("baseline/{index}")), "value": encode("x")});
+    while !stop.load(Ordering::Relaxed) {
         let call = cluster.api(index, "/v3/kv/put", body.clone());
-        if matches!(timeout(PATIENCE, call).await, Ok(Ok(_))) {
+        if matches!(timeout(CALL_TIMEOUT, call).await, Ok(Ok(_))) {
             let mut successes = successes.lock().unwrap_or_else(PoisonError::into_inner);
             successes.push(now());
         }

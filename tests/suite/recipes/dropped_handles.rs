@@ -1,4 +1,4 @@
-//! Sessions, locks, elections, registrations and observers that are dropped without a word leave nothing behind.
+//! Dropped sessions, locks, leaderships, registrations and subscriptions leave nothing behind.
 
 use std::time::Duration;
 
@@ -6,23 +6,18 @@ use actix_etcd::{Client, test_faults::live_actors};
 use testbed::Cluster;
 use tokio::time::timeout;
 
-use crate::{
-    actor::requests::ear,
-    support::wait::{until, until_async},
+use crate::support::{
+    message_recorder::record_messages,
+    process_isolation::in_own_process,
+    wait::{until, until_async},
 };
 
 const LONG: Duration = Duration::from_secs(60);
-const NAME: &str = "recipes::dropped::dropped_recipes_leave_no_key_no_lease_and_no_actor";
 
-/// Other tests run beside this one and have actors of their own: it runs in a process of its own.
 #[test]
-fn dropped_recipes_leave_no_key_no_lease_and_no_actor() {
-    if std::env::var_os("ALONE").is_none() {
-        let alone = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", NAME, "--nocapture"])
-            .env("ALONE", "1")
-            .status();
-        assert!(alone.unwrap().success());
+fn dropped_handles_leave_no_key_lease_or_actor() {
+    // Counts all actors of the process.
+    if !in_own_process!() {
         return;
     }
     actix_rt::System::new().block_on(async {
@@ -43,23 +38,26 @@ fn dropped_recipes_leave_no_key_no_lease_and_no_actor() {
             let registration = etcd.register("s", "here").ttl(LONG).await.unwrap();
             let mut instances = etcd.discover("s").await.unwrap();
             instances.next().await.unwrap();
-            let (_, told) = ear();
-            let observation = etcd.discover("s").deliver_to(told).await.unwrap();
-            let (heard, waits) = ear();
-            let claim = b.mutex("m").lock_for(waits);
-            until("the claim is granted", || heard.lock().unwrap().len() == 1).await;
+            let (_, recipient) = record_messages();
+            let observation = etcd.discover("s").deliver_to(recipient).await.unwrap();
+            let (lock_events, recipient) = record_messages();
+            let claim = b.mutex("m").lock_for(recipient);
+            until("the lock is acquired", || {
+                lock_events.lock().unwrap().len() == 1
+            })
+            .await;
             drop((guard, leader, a, b, mutex));
             lost.await.unwrap();
             drop((registration, instances, observation, claim));
             drop((leaders, etcd));
         }
-        until("every actor has ended", || live_actors() == 0).await;
+        until("all actors have stopped", || live_actors() == 0).await;
         let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-        until_async("every key is gone", async || {
+        until_async("all keys are deleted", async || {
             etcd.get("").prefix().await.unwrap().count == 0
         })
         .await;
-        until_async("every lease is gone", async || {
+        until_async("all leases are revoked", async || {
             etcd.leases().await.unwrap().leases.is_empty()
         })
         .await;

@@ -1,4 +1,4 @@
-//! A client at work in a process of its own, and what it tells of each call.
+//! A load program that runs until stopped, and the calls it reports.
 
 use std::{
     io::{BufRead, BufReader},
@@ -8,19 +8,19 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::program::Program;
+use crate::load_program::LoadProgram;
 
-/// One call, as its client saw it. Times are microseconds since 1970: a clock that all processes share.
+/// One call, as the client reports it. Times are microseconds since 1970, comparable between processes.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub struct CallRecord {
     pub sent: u128,
     pub ended: u128,
-    /// What went wrong: the kind of error, and what it says of the outcome.
+    /// Error kind and outcome of a failed call.
     pub failure: Option<(String, String)>,
     pub key: String,
 }
 
-impl Call {
+impl CallRecord {
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
         let (sent, ended) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
@@ -33,27 +33,28 @@ impl Call {
         })
     }
 
-    /// Which of the callers it was.
+    /// Returns the number of the caller, which is part of the key.
     pub fn caller(&self) -> &str {
         self.key.split('/').nth(1).unwrap_or_default()
     }
 }
 
+/// Returns the current time in microseconds since 1970.
 pub fn now() -> u128 {
-    let since = SystemTime::UNIX_EPOCH.elapsed();
-    since.expect("1970 is over").as_micros()
+    let elapsed = SystemTime::UNIX_EPOCH.elapsed();
+    elapsed.expect("the clock is after 1970").as_micros()
 }
 
-/// A load program that calls without end.
-pub struct Running {
+/// A running load program.
+pub struct LoadProcess {
     child: Child,
     stdin: ChildStdin,
-    calls: Arc<Mutex<Vec<Call>>>,
+    calls: Arc<Mutex<Vec<CallRecord>>>,
     reader: JoinHandle<()>,
 }
 
-impl Running {
-    pub fn start(program: &Program, arguments: &[(&str, String)]) -> Self {
+impl LoadProcess {
+    pub fn start(program: &LoadProgram, arguments: &[(&str, String)]) -> Self {
         let arguments: Vec<(&str, &str)> = arguments
             .iter()
             .map(|(name, value)| (*name, value.as_str()))
@@ -63,15 +64,16 @@ impl Running {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("the load program can be started");
-        let stdin = child.stdin.take().expect("it is piped");
-        let stdout = child.stdout.take().expect("it is piped");
-        let calls: Arc<Mutex<Vec<Call>>> = Arc::default();
-        let told = calls.clone();
+            .expect("start the load program");
+        let stdin = child.stdin.take().expect("stdin is piped");
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let calls: Arc<Mutex<Vec<CallRecord>>> = Arc::default();
+        let received = calls.clone();
         let reader = std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let call = Call::parse(&line);
-                told.lock()
+                let call = CallRecord::parse(&line);
+                received
+                    .lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .extend(call);
             }
@@ -85,7 +87,7 @@ impl Running {
     }
 
     pub async fn wait_for_success(&self) {
-        let patience = Duration::from_secs(20);
+        let timeout = Duration::from_secs(20);
         let success = async {
             loop {
                 if self.has_succeeded() {
@@ -94,8 +96,8 @@ impl Running {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        let began = tokio::time::timeout(patience, success).await;
-        began.expect("a client gets through to a healthy cluster");
+        let result = tokio::time::timeout(timeout, success).await;
+        result.expect("a call to a healthy cluster succeeds in time");
     }
 
     fn has_succeeded(&self) -> bool {
@@ -103,8 +105,8 @@ impl Running {
         calls.iter().any(|call| call.failure.is_none())
     }
 
-    /// Ends it; every call that had ended, in the order they did.
-    pub fn stop(mut self) -> Vec<Call> {
+    /// Stops the program. Returns all completed calls, in the order of completion.
+    pub fn stop(mut self) -> Vec<CallRecord> {
         drop(self.stdin);
         let _ = self.child.wait();
         let _ = self.reader.join();

@@ -1,46 +1,52 @@
-//! Tokens that end under what the client does not try again by itself: streams of answers, and tonic's own clients.
+//! Refused tokens on response streams and on raw gRPC clients, which have their own retry rules.
 
 use actix_etcd::proto::{
     PutRequest, ResponseHeader, kv_client::KvClient, v3electionpb::LeaderResponse,
 };
 use testbed::{Call, Reply, ScriptedServer};
 
-use crate::support::auth_cluster::{
-    AUTHENTICATE, PUT, ann, no_user, token, token_refused, written,
+use crate::support::{
+    auth_cluster::{
+        AUTHENTICATE, connect_as_ann, invalid_token_reply, login_reply, missing_token_reply,
+    },
+    scripted_put::{PUT, put_reply},
 };
 
 const OBSERVE: &str = "/v3electionpb.Election/Observe";
 
-/// A server that has forgotten the first token.
-async fn server() -> ScriptedServer {
+/// Starts a server that issues numbered tokens.
+async fn start_server() -> ScriptedServer {
     let server = ScriptedServer::start().await;
-    server.on(AUTHENTICATE, |call| token(&format!("token-{}", call.nth)));
+    server.on(AUTHENTICATE, |call| {
+        login_reply(&format!("token-{}", call.nth))
+    });
     server
 }
 
-fn forgetful(call: &Call, good: Reply) -> Reply {
+/// Refuses the first token and replies with `success` to all others.
+fn refuse_first_token(call: &Call, success: Reply) -> Reply {
     match call.metadata.get("token") {
-        None => no_user(),
-        Some(token) if token == "token-0" => token_refused(),
-        Some(_) => good,
+        None => missing_token_reply(),
+        Some(token) if token == "token-0" => invalid_token_reply(),
+        Some(_) => success,
     }
 }
 
 #[tokio::test]
-async fn who_observes_an_election_does_not_notice_that_its_token_was_too_old() {
-    let server = server().await;
+async fn stream_is_reopened_with_new_token() {
+    let server = start_server().await;
     server.on(OBSERVE, |call| {
-        let answers = Reply::streaming(|mut sender, _| async move {
-            let answer = LeaderResponse {
+        let responses = Reply::streaming(|mut sender, _| async move {
+            let response = LeaderResponse {
                 header: Some(ResponseHeader::default()),
                 kv: None,
             };
-            let _ = sender.send(&answer).await;
-            sender.stopped().await;
+            let _ = sender.send(&response).await;
+            sender.closed().await;
         });
-        forgetful(&call, answers)
+        refuse_first_token(&call, responses)
     });
-    let etcd = ann(&server).await;
+    let etcd = connect_as_ann(&server).await;
     let mut observed = etcd.server_elections().observe("seat").await.unwrap();
     observed.next().await.unwrap().unwrap();
     assert_eq!(server.count(AUTHENTICATE), 2);
@@ -48,10 +54,10 @@ async fn who_observes_an_election_does_not_notice_that_its_token_was_too_old() {
 }
 
 #[tokio::test]
-async fn a_stream_whose_token_is_refused_again_and_again_says_so() {
-    let server = server().await;
-    server.on(OBSERVE, |_| token_refused());
-    let etcd = ann(&server).await;
+async fn stream_fails_after_repeated_token_refusals() {
+    let server = start_server().await;
+    server.on(OBSERVE, |_| invalid_token_reply());
+    let etcd = connect_as_ann(&server).await;
     let mut observed = etcd.server_elections().observe("seat").await.unwrap();
     let refused = observed.next().await.unwrap().unwrap_err();
     assert!(refused.to_string().contains("token"), "{refused}");
@@ -60,10 +66,10 @@ async fn a_stream_whose_token_is_refused_again_and_again_says_so() {
 }
 
 #[tokio::test]
-async fn a_raw_call_whose_token_is_refused_fails_and_the_next_one_has_a_new_token() {
-    let server = server().await;
-    server.on(PUT, |call| forgetful(&call, written()));
-    let etcd = ann(&server).await;
+async fn raw_call_after_refused_token_succeeds() {
+    let server = start_server().await;
+    server.on(PUT, |call| refuse_first_token(&call, put_reply()));
+    let etcd = connect_as_ann(&server).await;
     let mut raw = KvClient::new(etcd.grpc());
     let refused = raw.put(PutRequest::default()).await.unwrap_err();
     assert!(
@@ -75,11 +81,11 @@ async fn a_raw_call_whose_token_is_refused_fails_and_the_next_one_has_a_new_toke
 }
 
 #[tokio::test]
-async fn a_raw_call_of_a_lazy_client_is_the_one_that_logs_in() {
-    let server = server().await;
+async fn raw_call_of_lazy_client_logs_in() {
+    let server = start_server().await;
     server.on(PUT, |call| match call.metadata.get("token") {
-        None => no_user(),
-        Some(_) => written(),
+        None => missing_token_reply(),
+        Some(_) => put_reply(),
     });
     let etcd = actix_etcd::Client::builder([server.endpoint()])
         .credentials("ann", "word")

@@ -1,19 +1,19 @@
-//! The promises of a watch, checked over everything one logical watch delivered.
+//! Checks the guarantees of a watch, over all items that one logical watch delivered.
 //!
-//! etcd's own robustness tests check one request on one stream. Here the record spans all streams
-//! of a watch, so the same six promises also say that no reconnect lost, repeated or split anything:
-//! ordered, unique, atomic, reliable, resumable, bookmarkable. The truth is a history recorded on an
-//! undisturbed connection.
+//! The guarantees are those that etcd documents: ordered, unique, atomic, reliable, resumable, bookmarkable. etcd's
+//! robustness tests check them for one request on one stream. Here a record spans all streams of a watch, so they also
+//! verify that no reconnect lost, repeated or split an event. The reference is a history recorded on an undisturbed
+//! connection.
 //!
-//! A validator gives the first violation as text. [`all`] runs the six and the check of each event.
+//! A validator returns the first violation as text. [`all`] runs the six and the check of each event's content.
 
 use std::collections::{HashMap, HashSet};
 
 mod record;
 
-pub use record::{Change, History, Kind, Previous, Record, Request};
+pub use record::{EventKind, History, KeyEvent, Previous, Record, Request};
 
-/// Runs every validator and gives the first violation.
+/// Runs all validators and returns the first violation.
 pub fn all(request: &Request, records: &[Record], history: &History) -> Result<(), String> {
     ordered(records)?;
     unique(records)?;
@@ -24,7 +24,7 @@ pub fn all(request: &Request, records: &[Record], history: &History) -> Result<(
     truthful(request, records, history)
 }
 
-/// **Ordered:** events come in the order of their revisions.
+/// **Ordered:** events arrive in the order of their revisions.
 pub fn ordered(records: &[Record]) -> Result<(), String> {
     let mut last = 0;
     for (index, change) in changes(records) {
@@ -39,21 +39,21 @@ pub fn ordered(records: &[Record]) -> Result<(), String> {
     Ok(())
 }
 
-/// **Unique:** no event comes twice.
+/// **Unique:** no event is delivered twice.
 pub fn unique(records: &[Record]) -> Result<(), String> {
     let mut seen = HashMap::new();
     for (index, change) in changes(records) {
         if let Some(first) = seen.insert((change.mod_revision, &change.key), index) {
             return Err(format!(
                 "not unique: item {index} repeats {} of item {first}",
-                name(change)
+                describe(change)
             ));
         }
     }
     Ok(())
 }
 
-/// **Atomic:** a revision is never spread over two items, and an item is one revision.
+/// **Atomic:** all events of a revision are in one item, and an item has only one revision.
 pub fn atomic(records: &[Record]) -> Result<(), String> {
     let mut seen = HashSet::new();
     for (index, record) in records.iter().enumerate() {
@@ -71,19 +71,19 @@ pub fn atomic(records: &[Record]) -> Result<(), String> {
         {
             return Err(format!(
                 "not atomic: item {index} of revision {revision} has {}",
-                name(other)
+                describe(other)
             ));
         }
         if !seen.insert(revision) {
             return Err(format!(
-                "not atomic: item {index} goes on with revision {revision}"
+                "not atomic: item {index} continues revision {revision}"
             ));
         }
     }
     Ok(())
 }
 
-/// **Bookmarkable:** progress never goes back, and nothing up to it comes after it.
+/// **Bookmarkable:** progress never decreases, and no event at or before it follows.
 pub fn bookmarkable(records: &[Record]) -> Result<(), String> {
     let (mut bookmark, mut last_event) = (0, 0);
     for (index, record) in records.iter().enumerate() {
@@ -106,7 +106,7 @@ pub fn bookmarkable(records: &[Record]) -> Result<(), String> {
                     if change.mod_revision <= bookmark {
                         return Err(format!(
                             "not bookmarkable: item {index} has {} after progress {bookmark}",
-                            name(change)
+                            describe(change)
                         ));
                     }
                     last_event = last_event.max(change.mod_revision);
@@ -118,15 +118,15 @@ pub fn bookmarkable(records: &[Record]) -> Result<(), String> {
     Ok(())
 }
 
-/// **Resumable:** the first event is the first one there is from the start revision on.
+/// **Resumable:** the first event is the first change at or after the start revision.
 pub fn resumable(request: &Request, records: &[Record], history: &History) -> Result<(), String> {
     if request.start_revision == 0 {
         return Ok(());
     }
-    let resynced = records
+    let before_events = records
         .iter()
         .take_while(|record| !matches!(record, Record::Events { .. }));
-    if resynced
+    if before_events
         .clone()
         .any(|record| matches!(record, Record::Resynced(_)))
     {
@@ -136,127 +136,129 @@ pub fn resumable(request: &Request, records: &[Record], history: &History) -> Re
         return Ok(());
     };
     let start = request.start_revision;
-    match history.wanted(request, start, i64::MAX).next() {
+    match history.matching(request, start, i64::MAX).next() {
         Some(expected) if expected.mod_revision == first.mod_revision => Ok(()),
         Some(expected) => Err(format!(
-            "not resumable: from revision {start} on the first is {}, got {}",
-            name(expected),
-            name(first)
+            "not resumable: the first change from revision {start} is {}, got {}",
+            describe(expected),
+            describe(first)
         )),
         None => Err(format!(
-            "not resumable: nothing happened from revision {start} on, got {}",
-            name(first)
+            "not resumable: no change from revision {start}, got {}",
+            describe(first)
         )),
     }
 }
 
-/// **Reliable:** between the start and the last thing told, nothing is missing and nothing is made up.
-/// Progress counts: what lies before it has to be there although no event followed.
+/// **Reliable:** from the start to the last reported revision, no event is missing and none is invented.
+/// Progress counts as reported: the events before it must have been delivered even if no event followed.
 pub fn reliable(request: &Request, records: &[Record], history: &History) -> Result<(), String> {
-    let told = |record: &Record| match record {
+    let reported_revision = |record: &Record| match record {
         Record::Events { events, .. } => events.last().map(|change| change.mod_revision),
         Record::Progress(revision) | Record::Resynced(revision) => Some(*revision),
         Record::Disconnected | Record::Resumed | Record::Lagging => None,
     };
-    let Some(last) = records.iter().filter_map(told).max() else {
+    let Some(last) = records.iter().filter_map(reported_revision).max() else {
         return Ok(());
     };
-    // A watch from now on begins where it first says that it is.
+    // A watch without a start revision begins at its first reported revision.
     let first = match (
         request.start_revision,
-        records.iter().find(|record| told(record).is_some()),
+        records
+            .iter()
+            .find(|record| reported_revision(record).is_some()),
     ) {
         (0, Some(Record::Progress(revision) | Record::Resynced(revision))) => revision + 1,
         (0, Some(Record::Events { revision, .. })) => *revision,
         (start, _) => start,
     };
     let expected = history
-        .wanted(request, first, last)
-        .filter(|change| !read_anew(records, change.mod_revision));
-    let mut expected: Vec<&Change> = expected.collect();
-    let mut got: Vec<&Change> = changes(records).map(|(_, change)| change).collect();
-    // Within a revision the order is the server's own.
+        .matching(request, first, last)
+        .filter(|change| !covered_by_resync(records, change.mod_revision));
+    let mut expected: Vec<&KeyEvent> = expected.collect();
+    let mut got: Vec<&KeyEvent> = changes(records).map(|(_, change)| change).collect();
+    // The order within a revision is not specified.
     expected.sort_by_key(|change| (change.mod_revision, &change.key));
     got.sort_by_key(|change| (change.mod_revision, &change.key));
-    let position = |change: &Change| (change.mod_revision, change.key.clone());
-    for (index, wanted) in expected.iter().enumerate() {
+    let position = |change: &KeyEvent| (change.mod_revision, change.key.clone());
+    for (index, missing) in expected.iter().enumerate() {
         match got.get(index) {
-            Some(change) if position(change) == position(wanted) => {}
-            Some(change) if position(change) < position(wanted) => {
+            Some(change) if position(change) == position(missing) => {}
+            Some(change) if position(change) < position(missing) => {
                 return Err(format!(
-                    "not reliable: {} never happened or was not asked for",
-                    name(change)
+                    "not reliable: {} never happened or was not requested",
+                    describe(change)
                 ));
             }
-            _ => return Err(format!("not reliable: {} is missing", name(wanted))),
+            _ => return Err(format!("not reliable: {} is missing", describe(missing))),
         }
     }
     match got.get(expected.len()) {
         Some(change) => Err(format!(
-            "not reliable: {} never happened or was not asked for",
-            name(change)
+            "not reliable: {} never happened or was not requested",
+            describe(change)
         )),
         None => Ok(()),
     }
 }
 
-/// **Truthful:** every event says what happened, and before it only what was.
+/// **Truthful:** the content of each event, and its previous state if present, match the history.
 pub fn truthful(request: &Request, records: &[Record], history: &History) -> Result<(), String> {
-    let mut truth = HashMap::new();
+    let mut expected = HashMap::new();
     let mut state: HashMap<&[u8], Previous> = HashMap::new();
-    for changes in history.revisions() {
-        for change in changes {
+    for revision in history.revisions() {
+        for change in revision {
             let key = change.key.as_slice();
-            truth.insert(
+            expected.insert(
                 (change.mod_revision, key),
                 (change, state.get(key).cloned()),
             );
             match change.kind {
-                Kind::Put => {
-                    let now = Previous {
+                EventKind::Put => {
+                    let current = Previous {
                         value: change.value.clone(),
                         mod_revision: change.mod_revision,
                     };
-                    state.insert(key, now);
+                    state.insert(key, current);
                 }
-                Kind::Delete => {
+                EventKind::Delete => {
                     state.remove(key);
                 }
             }
         }
     }
     for (index, got) in changes(records) {
-        let Some((was, before)) = truth.get(&(got.mod_revision, got.key.as_slice())) else {
+        let Some((actual, before)) = expected.get(&(got.mod_revision, got.key.as_slice())) else {
             return Err(format!(
                 "not truthful: item {index} has {}, which never happened",
-                name(got)
+                describe(got)
             ));
         };
-        if (Change {
+        if (KeyEvent {
             previous: None,
             ..got.clone()
-        }) != (Change {
+        }) != (KeyEvent {
             previous: None,
-            ..(*was).clone()
+            ..(*actual).clone()
         }) {
             return Err(format!(
-                "not truthful: item {index} has {got:?}, but it was {was:?}"
+                "not truthful: item {index} has {got:?}, but the history has {actual:?}"
             ));
         }
         match (&got.previous, before) {
-            // The server may have compacted it away.
+            // The server may have compacted the previous state.
             (None, _) => {}
             (Some(_), _) if !request.prev_kv => {
                 return Err(format!(
-                    "not truthful: item {index}, {}: nobody asked for the state before",
-                    name(got)
+                    "not truthful: item {index}, {}: the previous state was not requested",
+                    describe(got)
                 ));
             }
-            (Some(told), Some(before)) if told == before => {}
-            (Some(told), before) => {
+            (Some(previous), Some(before)) if previous == before => {}
+            (Some(previous), before) => {
                 return Err(format!(
-                    "not truthful: item {index}, {}: before it was {before:?}, told {told:?}",
-                    name(got)
+                    "not truthful: item {index}, {}: the previous state was {before:?}, got {previous:?}",
+                    describe(got)
                 ));
             }
         }
@@ -264,7 +266,7 @@ pub fn truthful(request: &Request, records: &[Record], history: &History) -> Res
     Ok(())
 }
 
-fn changes(records: &[Record]) -> impl Iterator<Item = (usize, &Change)> {
+fn changes(records: &[Record]) -> impl Iterator<Item = (usize, &KeyEvent)> {
     records.iter().enumerate().flat_map(|(index, record)| {
         let events = match record {
             Record::Events { events, .. } => events.as_slice(),
@@ -274,16 +276,18 @@ fn changes(records: &[Record]) -> impl Iterator<Item = (usize, &Change)> {
     })
 }
 
-/// Whether a revision lies between what was told before a resync and the revision of its read.
-fn read_anew(records: &[Record], revision: i64) -> bool {
+/// Returns whether a revision is after the last one reported before a resync, and at or before the resync's own.
+fn covered_by_resync(records: &[Record], revision: i64) -> bool {
     let mut last = 0;
     for record in records {
         match record {
-            Record::Resynced(read) if last < revision && revision <= *read => return true,
-            Record::Resynced(told)
-            | Record::Progress(told)
-            | Record::Events { revision: told, .. } => {
-                last = last.max(*told);
+            Record::Resynced(resync) if last < revision && revision <= *resync => return true,
+            Record::Resynced(reported)
+            | Record::Progress(reported)
+            | Record::Events {
+                revision: reported, ..
+            } => {
+                last = last.max(*reported);
             }
             Record::Disconnected | Record::Resumed | Record::Lagging => {}
         }
@@ -291,10 +295,10 @@ fn read_anew(records: &[Record], revision: i64) -> bool {
     false
 }
 
-fn name(change: &Change) -> String {
+fn describe(change: &KeyEvent) -> String {
     let kind = match change.kind {
-        Kind::Put => "put",
-        Kind::Delete => "delete",
+        EventKind::Put => "put",
+        EventKind::Delete => "delete",
     };
     format!(
         "{kind} of {:?} at revision {}",

@@ -1,4 +1,4 @@
-//! One connection of the wire server.
+//! One connection of a constant server.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -11,10 +11,10 @@ use prost::Message;
 
 const PREFACE: usize = 24;
 const FRAME_HEADER: usize = 9;
-/// The length a client may announce for a frame unless it was told otherwise.
+/// Largest frame that HTTP/2 allows by default.
 const LARGEST_FRAME: usize = 16 * 1024;
 
-/// What goes before a message without content.
+/// Length of the prefix of a gRPC message.
 const GRPC_PREFIX: usize = 5;
 
 const DATA: u8 = 0;
@@ -27,11 +27,11 @@ const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// What the client may send before it hears of it: nothing it does in a bench uses it up unnoticed.
+/// Flow-control window for the client: the largest, so that it never limits a bench.
 const WINDOW: u32 = 0x7fff_ffff;
 const INITIAL_WINDOW: u32 = 65_535;
 
-/// A connection that breaks is a client that has gone.
+/// Serves a connection until the client closes it.
 pub fn serve(mut socket: TcpStream) {
     let _ = socket.set_nodelay(true);
     let mut connection = Connection::new();
@@ -44,16 +44,17 @@ pub fn serve(mut socket: TcpStream) {
 struct Connection {
     range: Vec<u8>,
     status: Vec<u8>,
-    out: Vec<u8>,
-    /// The answer's header fields are in the client's table from the first answer on.
-    indexed: bool,
-    /// How much the client lets us send, and what waits for more.
-    credit: usize,
-    waiting: VecDeque<(u32, bool)>,
-    /// Streams that have said something and not yet ended: some clients end with a frame of its own.
-    asked: HashSet<u32>,
-    /// What the client has sent since it was last told to go on.
-    taken: u32,
+    output: Vec<u8>,
+    /// The header fields are in the client's HPACK table, after the first response.
+    headers_indexed: bool,
+    /// Send window that the client granted.
+    send_window: usize,
+    /// Streams that wait for a response, and whether it is a status response.
+    pending: VecDeque<(u32, bool)>,
+    /// Open streams with a non-empty message: some clients end the stream in a separate frame.
+    streams_with_message: HashSet<u32>,
+    /// Bytes received since the last window update.
+    unacknowledged: u32,
 }
 
 struct Frame<'a> {
@@ -96,24 +97,24 @@ impl Connection {
         Self {
             range: framed(&range),
             status: framed(&status),
-            out: Vec::new(),
-            indexed: false,
-            credit: INITIAL_WINDOW as usize,
-            waiting: VecDeque::new(),
-            asked: HashSet::new(),
-            taken: 0,
+            output: Vec::new(),
+            headers_indexed: false,
+            send_window: INITIAL_WINDOW as usize,
+            pending: VecDeque::new(),
+            streams_with_message: HashSet::new(),
+            unacknowledged: 0,
         }
     }
 
     fn run(&mut self, socket: &mut TcpStream) -> io::Result<()> {
-        // Streams without limit, and no flow control worth the name.
+        // Allows practically unlimited streams and bytes.
         let mut settings = Vec::new();
         for (name, value) in [(3u16, 1_000_000u32), (4, WINDOW)] {
             settings.extend(name.to_be_bytes());
             settings.extend(value.to_be_bytes());
         }
-        self.frame(SETTINGS, 0, 0, &settings);
-        self.frame(
+        self.write_frame(SETTINGS, 0, 0, &settings);
+        self.write_frame(
             WINDOW_UPDATE,
             0,
             0,
@@ -122,71 +123,72 @@ impl Connection {
         let mut buffer = vec![0; 1 << 20];
         let mut filled = 0;
         loop {
-            if !self.out.is_empty() {
-                socket.write_all(&self.out)?;
-                self.out.clear();
+            if !self.output.is_empty() {
+                socket.write_all(&self.output)?;
+                self.output.clear();
             }
             let read = socket.read(&mut buffer[filled..])?;
             if read == 0 {
                 return Ok(());
             }
             filled += read;
-            let mut used = 0;
-            while let Some(frame) = next_frame(&buffer[used..filled])? {
-                used += FRAME_HEADER + frame.payload.len();
-                self.take(&frame);
+            let mut parsed = 0;
+            while let Some(frame) = parse_frame(&buffer[parsed..filled])? {
+                parsed += FRAME_HEADER + frame.payload.len();
+                self.handle_frame(&frame);
             }
-            buffer.copy_within(used..filled, 0);
-            filled -= used;
+            buffer.copy_within(parsed..filled, 0);
+            filled -= parsed;
         }
     }
 
-    fn take(&mut self, frame: &Frame<'_>) {
+    fn handle_frame(&mut self, frame: &Frame<'_>) {
         match frame.kind {
             DATA => {
-                self.taken += u32::try_from(frame.payload.len()).unwrap_or(0);
-                if self.taken > WINDOW / 2 {
-                    let taken = std::mem::take(&mut self.taken);
-                    self.frame(WINDOW_UPDATE, 0, 0, &taken.to_be_bytes());
+                self.unacknowledged += u32::try_from(frame.payload.len()).unwrap_or(0);
+                if self.unacknowledged > WINDOW / 2 {
+                    let received = std::mem::take(&mut self.unacknowledged);
+                    self.write_frame(WINDOW_UPDATE, 0, 0, &received.to_be_bytes());
                 }
-                let says = frame.payload.len() > GRPC_PREFIX;
+                let has_message = frame.payload.len() > GRPC_PREFIX;
                 if frame.flags & END_STREAM != 0 {
-                    let said = self.asked.remove(&frame.stream);
-                    self.waiting.push_back((frame.stream, !says && !said));
-                    self.answer();
-                } else if says {
-                    self.asked.insert(frame.stream);
+                    let earlier_message = self.streams_with_message.remove(&frame.stream);
+                    self.pending
+                        .push_back((frame.stream, !has_message && !earlier_message));
+                    self.send_responses();
+                } else if has_message {
+                    self.streams_with_message.insert(frame.stream);
                 }
             }
-            SETTINGS if frame.flags & ACK == 0 => self.frame(SETTINGS, ACK, 0, &[]),
-            PING if frame.flags & ACK == 0 => self.frame(PING, ACK, 0, frame.payload),
+            SETTINGS if frame.flags & ACK == 0 => self.write_frame(SETTINGS, ACK, 0, &[]),
+            PING if frame.flags & ACK == 0 => self.write_frame(PING, ACK, 0, frame.payload),
             WINDOW_UPDATE if frame.stream == 0 => {
-                let more = frame.payload.first_chunk().copied().unwrap_or_default();
-                self.credit += u32::from_be_bytes(more) as usize;
-                self.answer();
+                let increment = frame.payload.first_chunk().copied().unwrap_or_default();
+                self.send_window += u32::from_be_bytes(increment) as usize;
+                self.send_responses();
             }
-            // What is asked is not looked at; a stream's own window is larger than an answer.
+            // Request headers are ignored; the window of a stream is larger than a response.
             _ => {}
         }
     }
 
-    fn answer(&mut self) {
-        while let Some((stream, status)) = self.waiting.front().copied() {
+    fn send_responses(&mut self) {
+        while let Some((stream, status)) = self.pending.front().copied() {
             let body = if status { &self.status } else { &self.range };
-            if body.len() > self.credit {
+            if body.len() > self.send_window {
                 return;
             }
-            self.credit -= body.len();
-            self.waiting.pop_front();
+            self.send_window -= body.len();
+            self.pending.pop_front();
             let body = std::mem::take(if status {
                 &mut self.status
             } else {
                 &mut self.range
             });
             let (head, trailers) = self.header_blocks();
-            self.frame(HEADERS, END_HEADERS, stream, &head);
-            self.frame(DATA, 0, stream, &body);
-            self.frame(HEADERS, END_HEADERS | END_STREAM, stream, &trailers);
+            self.write_frame(HEADERS, END_HEADERS, stream, &head);
+            self.write_frame(DATA, 0, stream, &body);
+            self.write_frame(HEADERS, END_HEADERS | END_STREAM, stream, &trailers);
             *(if status {
                 &mut self.status
             } else {
@@ -195,12 +197,13 @@ impl Connection {
         }
     }
 
-    /// `:status: 200, content-type: application/grpc`, then `grpc-status: 0`, as HPACK wants them.
+    /// Returns the HPACK blocks of the headers (`:status: 200`, `content-type: application/grpc`) and of the trailers
+    /// (`grpc-status: 0`).
     fn header_blocks(&mut self) -> (Vec<u8>, Vec<u8>) {
         const OK: u8 = 0x88;
         const INDEXED: u8 = 0x80;
         const ADDED: u8 = 0x40;
-        if std::mem::replace(&mut self.indexed, true) {
+        if std::mem::replace(&mut self.headers_indexed, true) {
             return (vec![OK, INDEXED + 63], vec![INDEXED + 62]);
         }
         let mut head = vec![OK, ADDED + 31, 16];
@@ -210,23 +213,23 @@ impl Connection {
         (head, trailers)
     }
 
-    fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+    fn write_frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
         let length = u32::try_from(payload.len()).unwrap_or(0).to_be_bytes();
-        self.out.extend(&length[1..]);
-        self.out.extend([kind, flags]);
-        self.out.extend(stream.to_be_bytes());
-        self.out.extend(payload);
+        self.output.extend(&length[1..]);
+        self.output.extend([kind, flags]);
+        self.output.extend(stream.to_be_bytes());
+        self.output.extend(payload);
     }
 }
 
-fn next_frame(bytes: &[u8]) -> io::Result<Option<Frame<'_>>> {
+fn parse_frame(bytes: &[u8]) -> io::Result<Option<Frame<'_>>> {
     let Some((header, rest)) = bytes.split_first_chunk::<FRAME_HEADER>() else {
         return Ok(None);
     };
     let [a, b, c, kind, flags, s1, s2, s3, s4] = *header;
     let length = u32::from_be_bytes([0, a, b, c]) as usize;
     if length > LARGEST_FRAME {
-        return Err(io::Error::other("a frame is larger than allowed"));
+        return Err(io::Error::other("frame is too large"));
     }
     Ok(rest.get(..length).map(|payload| Frame {
         kind,

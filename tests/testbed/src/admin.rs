@@ -1,16 +1,16 @@
-//! What an operator does to a cluster: leaders moved, members added and removed, authentication switched on.
+//! Administration of a cluster: moves the leader, adds and removes members, enables authentication.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::cluster::{Cluster, PATIENCE};
+use crate::cluster::{Cluster, HEALTH_TIMEOUT};
 use crate::gateway::number;
 use crate::runtime;
 
 impl Cluster {
-    /// Makes this member the leader, and waits until it leads.
+    /// Makes a member the leader and waits until it is.
     pub async fn move_leader(&self, to: usize) {
         let started = Instant::now();
         loop {
@@ -24,36 +24,36 @@ impl Cluster {
                 .await;
             let waited = started.elapsed();
             assert!(
-                waited < PATIENCE,
-                "the leader does not move to member {to}: {moved:?}\n{}",
+                waited < HEALTH_TIMEOUT,
+                "leadership did not move to member {to}: {moved:?}\n{}",
                 self.logs()
             );
             self.pause().await;
         }
     }
 
-    /// Adds a member, starts it and waits until it serves; tells its number.
+    /// Adds a voting member, starts it and waits until the cluster is healthy. Returns its index.
     pub async fn add_member(&self) -> usize {
         self.add(false).await
     }
 
-    /// Adds a learner, starts it and waits until it answers; tells its number.
+    /// Adds a learner, starts it and waits until the cluster is healthy. Returns its index.
     pub async fn add_learner(&self) -> usize {
         self.add(true).await
     }
 
-    /// Makes a learner a voting member, once it has caught up.
+    /// Promotes a learner to a voting member, as soon as it has caught up.
     pub async fn promote(&self, index: usize) {
         let id = self.member(index).id().to_string();
-        self.ask_any("/v3/cluster/member/promote", json!({"ID": id}))
+        self.api_any("/v3/cluster/member/promote", json!({"ID": id}))
             .await;
         self.wait_healthy().await;
     }
 
-    /// Takes a member out of the cluster, then ends its process. Its number is not used again.
+    /// Removes a member from the cluster and kills its process. Its index is not reused.
     pub async fn remove_member(&self, index: usize) {
         let member = self.member(index);
-        self.ask_any(
+        self.api_any(
             "/v3/cluster/member/remove",
             json!({"ID": member.id().to_string()}),
         )
@@ -62,29 +62,29 @@ impl Cluster {
         member.kill();
     }
 
-    /// Switches authentication on: this user with role `root`. The testbed itself goes on as this user.
+    /// Enables authentication with a user of role `root`. The testbed's own requests use this user from then on.
     pub async fn enable_auth(&self, user: &str, password: &str) {
         assert_eq!(
             user, "root",
-            "etcd wants a user root before it switches authentication on"
+            "etcd enables authentication only if the user root exists"
         );
-        self.ask_any(
+        self.api_any(
             "/v3/auth/user/add",
             json!({"name": user, "password": password}),
         )
         .await;
-        self.ask_any("/v3/auth/role/add", json!({"name": "root"}))
+        self.api_any("/v3/auth/role/add", json!({"name": "root"}))
             .await;
-        self.ask_any("/v3/auth/user/grant", json!({"user": user, "role": "root"}))
+        self.api_any("/v3/auth/user/grant", json!({"user": user, "role": "root"}))
             .await;
-        self.ask_any("/v3/auth/enable", json!({})).await;
+        self.api_any("/v3/auth/enable", json!({})).await;
         self.set_root(user, password);
         self.wait_healthy().await;
     }
 
-    /// Adds a user without rights, or with those of one role over the keys of a prefix.
+    /// Adds a user, with read and write permission for the keys of a prefix if one is given.
     pub async fn add_user(&self, name: &str, password: &str, prefix: Option<&str>) {
-        self.ask_any(
+        self.api_any(
             "/v3/auth/user/add",
             json!({"name": name, "password": password}),
         )
@@ -96,35 +96,35 @@ impl Cluster {
                 crate::encode(crate::history::prefix_end(prefix.as_bytes())),
             );
             let permission = json!({"permType": "READWRITE", "key": key, "range_end": end});
-            self.ask_any("/v3/auth/role/add", json!({"name": role}))
+            self.api_any("/v3/auth/role/add", json!({"name": role}))
                 .await;
-            self.ask_any(
+            self.api_any(
                 "/v3/auth/role/grant",
                 json!({"name": role, "perm": permission}),
             )
             .await;
-            self.ask_any("/v3/auth/user/grant", json!({"user": name, "role": role}))
+            self.api_any("/v3/auth/user/grant", json!({"user": name, "role": role}))
                 .await;
         }
     }
 
-    /// As [`Cluster::api`], of whichever member that runs can do it; retried until one can.
-    pub async fn ask_any(&self, path: &str, body: Value) -> Value {
+    /// Like [`Cluster::api`], on any running member. Retries until a member succeeds.
+    pub async fn api_any(&self, path: &str, body: Value) -> Value {
         let (cluster, path) = (self.clone(), path.to_owned());
         runtime::run(async move {
             let started = Instant::now();
             loop {
                 let mut errors = Vec::new();
                 for member in cluster.running() {
-                    match cluster.ask(&member, &path, &body).await {
-                        Ok(answer) => return answer,
-                        Err(why) => errors.push(why),
+                    match cluster.request(&member, &path, &body).await {
+                        Ok(response) => return response,
+                        Err(error) => errors.push(error),
                     }
                 }
                 let waited = started.elapsed();
                 assert!(
-                    waited < PATIENCE,
-                    "no member does {path}: {errors:?}\n{}",
+                    waited < HEALTH_TIMEOUT,
+                    "{path} failed on all members: {errors:?}\n{}",
                     cluster.logs()
                 );
                 sleep(Duration::from_millis(20)).await;
@@ -136,12 +136,12 @@ impl Cluster {
     async fn add(&self, learner: bool) -> usize {
         let member = self.new_member();
         let body = json!({"peerURLs": [member.peer_url()], "isLearner": learner});
-        let added = self.ask_any("/v3/cluster/member/add", body).await;
+        let added = self.api_any("/v3/cluster/member/add", body).await;
         member.set_id(number(&added["member"]["ID"]));
-        let peers = self.present();
+        let peers = self.members();
         let peers: Vec<String> = peers
             .iter()
-            .map(|m| format!("{}={}", m.name(), m.peer_url()))
+            .map(|peer| format!("{}={}", peer.name(), peer.peer_url()))
             .collect();
         member.set_args(self.args(&peers, "existing"));
         member.start().await;
@@ -149,7 +149,7 @@ impl Cluster {
         member.index()
     }
 
-    /// Waits on the testbed's clock: the test's own may be paused.
+    /// Sleeps on the testbed's runtime, because the test's clock may be paused.
     async fn pause(&self) {
         runtime::run(sleep(Duration::from_millis(20))).await;
     }

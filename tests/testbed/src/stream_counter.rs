@@ -1,10 +1,10 @@
-//! Counts the HTTP/2 streams a client opens, by reading the frame headers of a plain-text connection that passes by.
+//! Counts the HTTP/2 streams that a client opens, from the frame headers of a plain-text connection.
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME_HEADER: usize = 9;
 const HEADERS: u8 = 1;
 
-/// Sees the bytes of one direction of one connection, in any pieces.
+/// Parses the bytes from the client to the server, in pieces of any size.
 #[derive(Debug, Default)]
 pub(crate) struct StreamCounter {
     state: State,
@@ -12,17 +12,17 @@ pub(crate) struct StreamCounter {
 
 #[derive(Debug)]
 enum State {
-    /// This many bytes of the preface were seen.
+    /// Number of preface bytes received.
     Preface(usize),
-    /// Collecting the next frame's header.
+    /// Header of the next frame, partly received.
     Header {
-        seen: usize,
+        received: usize,
         bytes: [u8; FRAME_HEADER],
     },
-    /// This many bytes of the frame are still to come.
+    /// Number of payload bytes of the frame not received yet.
     Payload(usize),
-    /// TLS, HTTP/1 or nonsense: not counted.
-    Foreign,
+    /// TLS, HTTP/1 or another protocol; not counted.
+    NotHttp2,
 }
 
 impl Default for State {
@@ -32,37 +32,37 @@ impl Default for State {
 }
 
 const NEXT_FRAME: State = State::Header {
-    seen: 0,
+    received: 0,
     bytes: [0; FRAME_HEADER],
 };
 
 impl StreamCounter {
-    /// Takes the next bytes and tells how many streams they open.
+    /// Parses the next bytes and returns the number of streams they open.
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> u64 {
         let mut opened = 0;
         while !bytes.is_empty() {
             match &mut self.state {
-                State::Foreign => return opened,
-                State::Preface(seen) => {
-                    let take = bytes.len().min(PREFACE.len() - *seen);
-                    if bytes[..take] != PREFACE[*seen..*seen + take] {
-                        self.state = State::Foreign;
+                State::NotHttp2 => return opened,
+                State::Preface(received) => {
+                    let take = bytes.len().min(PREFACE.len() - *received);
+                    if bytes[..take] != PREFACE[*received..*received + take] {
+                        self.state = State::NotHttp2;
                         return opened;
                     }
-                    *seen += take;
-                    if *seen == PREFACE.len() {
+                    *received += take;
+                    if *received == PREFACE.len() {
                         self.state = NEXT_FRAME;
                     }
                     bytes = &bytes[take..];
                 }
                 State::Header {
-                    seen,
+                    received,
                     bytes: header,
                 } => {
-                    let take = bytes.len().min(FRAME_HEADER - *seen);
-                    header[*seen..*seen + take].copy_from_slice(&bytes[..take]);
-                    *seen += take;
-                    if *seen == FRAME_HEADER {
+                    let take = bytes.len().min(FRAME_HEADER - *received);
+                    header[*received..*received + take].copy_from_slice(&bytes[..take]);
+                    *received += take;
+                    if *received == FRAME_HEADER {
                         opened += u64::from(header[3] == HEADERS);
                         let length =
                             u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize;
@@ -99,20 +99,20 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_counted_however_the_bytes_are_cut() {
+    fn streams_are_counted_in_any_chunking() {
         let mut bytes = PREFACE.to_vec();
         for (kind, length) in [(4, 0), (1, 30), (0, 200), (1, 1), (8, 4), (1, 0)] {
             bytes.extend(frame(kind, length));
         }
-        for piece in 1..bytes.len() {
+        for size in 1..bytes.len() {
             let mut counter = StreamCounter::default();
-            let opened: u64 = bytes.chunks(piece).map(|chunk| counter.feed(chunk)).sum();
-            assert_eq!(opened, 3, "in pieces of {piece}");
+            let opened: u64 = bytes.chunks(size).map(|chunk| counter.feed(chunk)).sum();
+            assert_eq!(opened, 3, "chunks of {size} bytes");
         }
     }
 
     #[test]
-    fn what_is_not_http2_counts_nothing() {
+    fn http1_opens_no_streams() {
         let mut counter = StreamCounter::default();
         assert_eq!(counter.feed(b"POST /v3/kv/put HTTP/1.1\r\n\r\n"), 0);
         assert_eq!(counter.feed(&[1; 100]), 0);

@@ -1,0 +1,53 @@
+//! Watchers and watch streams on the members of a cluster, from etcd's metrics.
+
+use std::time::Duration;
+
+use actix_etcd::Client;
+use testbed::Cluster;
+use tokio::time::timeout;
+
+use crate::support::watch_items::TEST_TIMEOUT;
+
+/// Returns the total numbers of watchers and of watch streams on all members.
+async fn watchers_and_streams(cluster: &Cluster) -> (f64, f64) {
+    let (mut watchers, mut streams) = (0.0, 0.0);
+    for member in cluster.members() {
+        let metric = async |name| member.metric(name).await.unwrap_or_default();
+        watchers += metric("etcd_debugging_mvcc_watcher_total").await;
+        streams += metric("etcd_debugging_mvcc_watch_stream_total").await;
+    }
+    (watchers, streams)
+}
+
+/// Waits until all members together have this many watchers, and no stream if there are no watchers.
+pub async fn wait_for_watchers(cluster: &Cluster, expected: f64) {
+    let wait = async {
+        loop {
+            let (watchers, streams) = watchers_and_streams(cluster).await;
+            if (watchers - expected).abs() < 0.5 && (expected > 0.0 || streams < 0.5) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let reached = timeout(TEST_TIMEOUT, wait).await.is_ok();
+    assert!(
+        reached,
+        "expected {expected} watchers; (watchers, streams): {:?}",
+        watchers_and_streams(cluster).await
+    );
+}
+
+/// Writes until the only watch of the cluster lags, which cancels it on the server. The watch must not be read.
+pub async fn write_until_watch_lags(cluster: &Cluster, etcd: &Client, key: &str) {
+    let fill = async {
+        // RevisionEvents that arrive together enter the buffer together, so the necessary number of writes is unknown.
+        while watchers_and_streams(cluster).await.0 > 0.5 {
+            for n in 0..10 {
+                etcd.put(key, n.to_string()).await.unwrap();
+            }
+        }
+    };
+    let lags = timeout(TEST_TIMEOUT, fill).await.is_ok();
+    assert!(lags, "the watch did not lag");
+}

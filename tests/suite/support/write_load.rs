@@ -1,0 +1,49 @@
+//! Writes for watches to observe, with faults going on.
+
+use std::time::Duration;
+
+use actix_etcd::Client;
+use tokio::task::JoinHandle;
+
+/// Puts, deletes and transactions over a few keys, each value once, until stopped. Failed writes are ignored.
+pub struct WriteLoad(JoinHandle<()>);
+
+impl WriteLoad {
+    pub fn start(etcd: &Client) -> Self {
+        let etcd = etcd.clone();
+        Self(tokio::spawn(async move {
+            for n in 0_u64.. {
+                let key = format!("k/{}", n * 7 % 10);
+                let timeout = Duration::from_millis(500);
+                let _ = match n % 5 {
+                    0 => etcd.delete(key).timeout(timeout).await.map(drop),
+                    1 => {
+                        let puts = ["k/0", "k/a", "k/b", "other"]
+                            .map(|key| actix_etcd::kv::put(key, n.to_string()));
+                        etcd.txn().then(puts).timeout(timeout).await.map(drop)
+                    }
+                    _ => etcd
+                        .put(key, n.to_string())
+                        .timeout(timeout)
+                        .await
+                        .map(drop),
+                };
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        }))
+    }
+
+    /// Stops the load and makes a last write that concerns every watch. Returns its revision.
+    pub async fn stop(self, etcd: &Client) -> i64 {
+        self.0.abort();
+        let _ = self.0.await;
+        let puts = ["k/0", "k/last"].map(|key| actix_etcd::kv::put(key, "the last"));
+        let timeout = Duration::from_secs(20);
+        loop {
+            // Repeating a write with an unknown outcome is harmless here.
+            if let Ok(response) = etcd.txn().then(puts.clone()).timeout(timeout).await {
+                return response.header.revision;
+            }
+        }
+    }
+}
