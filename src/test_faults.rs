@@ -1,7 +1,8 @@
 //! For this crate's own tests of what a crash costs. Not part of the API.
 
+#[cfg(feature = "test-faults")]
+use crate::balancer::messages::CrashConnection;
 use crate::{
-    balancer::CrashConnection,
     client::Client,
     error::Result,
     lease::engine::{CrashLease, CrashWhenDue},
@@ -17,6 +18,7 @@ pub fn live_actors() -> usize {
 }
 
 /// Makes the balancer panic.
+#[cfg(feature = "test-faults")]
 pub fn crash_balancer(client: &Client) {
     client.caller().balancer.do_send(supervisor::Crash);
 }
@@ -32,6 +34,7 @@ pub fn crash_auth(client: &Client) {
 }
 
 /// Makes the connection actor of an endpoint panic.
+#[cfg(feature = "test-faults")]
 pub fn crash_connection(client: &Client, endpoint: &str) -> Result<()> {
     let endpoint = Endpoint::parse(endpoint)?;
     client.caller().balancer.do_send(CrashConnection(endpoint));
@@ -39,6 +42,7 @@ pub fn crash_connection(client: &Client, endpoint: &str) -> Result<()> {
 }
 
 /// The same; whether it did.
+#[cfg(feature = "test-faults")]
 pub async fn crash_connection_now(client: &Client, endpoint: &str) -> Result<bool> {
     let endpoint = Endpoint::parse(endpoint)?;
     let crashed = client.caller().balancer.send(CrashConnection(endpoint));

@@ -10,7 +10,9 @@ use tokio::{
 
 use super::{Answer, Rpc, SUSPICION};
 use crate::{
-    connection::{Connection, Health, Standing, Suspicion, Verdict, verdict::leader_changed},
+    connection::{
+        Connection, MemberHealth, StreamRegistration, SuspicionGuard, Verdict, leader_changed,
+    },
     error::{Error, ErrorKind, Outcome},
     retry::RpcClass,
     transport::{
@@ -101,7 +103,7 @@ impl AttemptUnderWay<'_> {
         let mut health = self.connection.watch_health();
         // Who waits for somebody else to let go is slow by nature: the member is looked at now and then.
         let _watched = if self.rpc.waits {
-            Watched::Standing(self.connection.stand())
+            Watched::Registered(self.connection.register_stream())
         } else {
             Watched::Suspected(self.connection.suspect())
         };
@@ -112,7 +114,7 @@ impl AttemptUnderWay<'_> {
             if let Some(failure) = self.condemned(&seen, sent) {
                 return Err(failure);
             }
-            let look = seen.sighting.filter(|look| look.at >= began);
+            let look = seen.status.filter(|look| look.at >= began);
             let changed = look.is_some_and(|look| {
                 let first = *first_look.get_or_insert(look);
                 leader_changed(term, Some(&first), &look)
@@ -173,7 +175,7 @@ impl AttemptUnderWay<'_> {
         again.then(|| began + READ_PATIENCE)
     }
 
-    fn condemned(&self, health: &Health, sent: &Sent) -> Option<Failure> {
+    fn condemned(&self, health: &MemberHealth, sent: &Sent) -> Option<Failure> {
         let kind = match health.verdict {
             Verdict::NoLeader | Verdict::CutOff if !self.rpc.leaderless => ErrorKind::NoLeader,
             Verdict::NotServing if self.rpc.class == RpcClass::Read => ErrorKind::NotServing,
@@ -229,6 +231,6 @@ struct Slow<'a> {
 
 /// How the member is watched while a request waits; only held.
 enum Watched {
-    Standing(#[expect(dead_code, reason = "a guard")] Standing),
-    Suspected(#[expect(dead_code, reason = "a guard")] Suspicion),
+    Registered(#[expect(dead_code, reason = "a guard")] StreamRegistration),
+    Suspected(#[expect(dead_code, reason = "a guard")] SuspicionGuard),
 }

@@ -7,7 +7,7 @@ use tokio::{
 
 use super::Caller;
 use crate::{
-    balancer::{ConnectivityChange, ReadySet, Subscribe},
+    balancer::{ConnectivityChange, ReadySet, messages::SubscribeToChanges},
     error::{Error, ErrorKind, Outcome},
 };
 
@@ -15,7 +15,7 @@ impl Caller {
     /// Waits until a member can take a request. Where TLS stands in the way at every endpoint, waiting does not help:
     /// that is told at once.
     pub(crate) async fn first_ready(&self, deadline: Instant) -> Result<(), Error> {
-        let changes = self.balancer.send(Subscribe).await;
+        let changes = self.balancer.send(SubscribeToChanges).await;
         let changes = changes.map_err(|_| Error::shut_down())?;
         tokio::select! {
             biased;
@@ -43,5 +43,11 @@ fn refused_everywhere(set: &ReadySet) -> Option<Error> {
         error.is_some_and(|error| error.kind() == ErrorKind::TlsFailed)
     };
     let all = !set.members.is_empty() && set.members.iter().all(|member| refused(&member.error));
-    all.then(|| Error::new(ErrorKind::TlsFailed, Outcome::NotSent, set.complaints()))
+    all.then(|| {
+        Error::new(
+            ErrorKind::TlsFailed,
+            Outcome::NotSent,
+            set.endpoint_failures(),
+        )
+    })
 }

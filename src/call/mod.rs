@@ -21,8 +21,8 @@ use tokio::{
 
 use crate::{
     auth::engine::{Token, Tokens},
-    balancer::{AwaitReady, BalancePolicy, ReadyEndpoints, ReadySetCell, actor::BalancerActor},
-    connection::{Connection, shared::Shared},
+    balancer::{BalancePolicy, BalancerActor, ReadyEndpoints, ReadySetCell, messages::AwaitReady},
+    connection::{Connection, ConnectionContext, foreign_cluster},
     error::{Error, ErrorKind, Outcome},
     proto::ResponseHeader,
     retry::{
@@ -67,7 +67,7 @@ pub(crate) trait Answer: Message + Default {
 #[derive(Clone)]
 pub(crate) struct Caller {
     pub(crate) ready: Arc<ReadySetCell>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<ConnectionContext>,
     pub(crate) policy: Arc<dyn BalancePolicy>,
     pub(crate) retry_policy: Arc<dyn RetryPolicy>,
     pub(crate) budget: Arc<RetryBudget>,
@@ -134,7 +134,7 @@ impl Caller {
                 return Err(in_all(trouble.as_ref(), ended));
             }
             if failure.error.kind() == ErrorKind::NoLeader {
-                connection.doubt();
+                connection.request_probe();
             }
             let members = self.member_count();
             let trouble = trouble.get_or_insert_with(|| Trouble::new(rpc, started, members));
@@ -264,8 +264,7 @@ impl Caller {
     }
 
     fn nobody_ready(&self) -> Error {
-        let text = self.ready.load().complaints();
-        Error::new(ErrorKind::Unavailable, Outcome::NotSent, text)
+        self.ready.load().none_ready()
     }
 
     /// Waits for the next attempt: as long as the backoff says, or until a member becomes ready.
@@ -319,13 +318,12 @@ impl Caller {
     fn accept<A: Answer>(&self, answer: A, connection: &Connection) -> Result<A, Error> {
         if let Some(header) = answer.header() {
             if !self.shared.cluster.accepts(header.cluster_id) {
-                connection.disown(header.cluster_id);
-                return Err(crate::connection::shared::other_cluster(
-                    self.shared.cluster.get(),
-                    header.cluster_id,
-                )
-                .with_outcome(Outcome::Unknown)
-                .with_endpoint(connection.endpoint.name()));
+                connection.report_foreign_cluster(header.cluster_id);
+                return Err(
+                    foreign_cluster(self.shared.cluster.get(), header.cluster_id)
+                        .with_outcome(Outcome::Unknown)
+                        .with_endpoint(connection.endpoint.name()),
+                );
             }
             connection.observe_term(header.raft_term);
         }

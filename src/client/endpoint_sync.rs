@@ -10,7 +10,11 @@ use tokio::time::{Instant, sleep};
 
 use super::{Client, Inner};
 use crate::{
-    balancer::{By, ConnectionMode, MemberView, NeedMember, UpdateEndpoints},
+    balancer::{
+        ConnectionMode, MemberView,
+        messages::{ConnectEndpoint, EndpointSource, UpdateEndpoints},
+        split_tls_downgrades,
+    },
     call::{Rpc, deadline_in},
     connection::ConnectivityState,
     error::{Error, ErrorKind},
@@ -33,7 +37,7 @@ impl Client {
     /// left, the endpoints stay as they are. When no member can be reached, the endpoints the client was given are tried
     /// as well. A [`set_endpoints`](Self::set_endpoints) meanwhile prevails.
     pub async fn sync(&self) -> Result<Vec<String>, Error> {
-        let choice = self.caller().ready.load().choice;
+        let choice = self.caller().ready.load().seeds_version;
         let listed = match self.listed().await {
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 let set = self.caller().ready.load_full();
@@ -60,7 +64,7 @@ impl Client {
         if self.caller().shared.dial.tls.allows_plain() {
             return more;
         }
-        let (kept, plain) = without_downgrades(more, known);
+        let (kept, plain) = split_tls_downgrades(more, known);
         for endpoint in plain {
             tracing::warn!(%endpoint, "a member advertises an endpoint that is not encrypted; it is left out");
         }
@@ -86,7 +90,9 @@ impl Client {
     async fn update(&self, endpoints: Vec<Endpoint>, choice: u64) -> Result<(), Error> {
         let update = UpdateEndpoints {
             endpoints,
-            by: By::Sync(choice),
+            source: EndpointSource::MemberList {
+                seeds_version: choice,
+            },
         };
         let told = self.caller().balancer.send(update).await;
         told.map_err(|_| Error::shut_down())
@@ -95,10 +101,10 @@ impl Client {
     /// Waits until each of these has answered or failed, and tells how each stands.
     async fn answering(&self, endpoints: &[Endpoint]) -> Vec<Standing> {
         let caller = self.caller();
-        if caller.policy.connects() == ConnectionMode::Single {
+        if caller.policy.connection_mode() == ConnectionMode::Single {
             // A policy that keeps one connection would leave the others idle, and nobody would know of them.
             for endpoint in endpoints {
-                caller.balancer.do_send(NeedMember(endpoint.clone()));
+                caller.balancer.do_send(ConnectEndpoint(endpoint.clone()));
             }
         }
         let patience = deadline_in(caller.shared.dial.connect_timeout) + LOOK;
@@ -195,17 +201,6 @@ fn advertised(members: &[Member]) -> Vec<Endpoint> {
     endpoints
 }
 
-/// The endpoints that may be used beside those that are known, and the plain ones that may not: where one is encrypted,
-/// a plain one would get passwords and tokens in the clear.
-pub(crate) fn without_downgrades(
-    more: Vec<Endpoint>,
-    known: &[Endpoint],
-) -> (Vec<Endpoint>, Vec<Endpoint>) {
-    let encrypted = more.iter().chain(known).any(Endpoint::is_tls);
-    more.into_iter()
-        .partition(|endpoint| endpoint.is_tls() || !encrypted)
-}
-
 fn extend(endpoints: &mut Vec<Endpoint>, more: &[Endpoint]) {
     for endpoint in more {
         if !endpoints.contains(endpoint) {
@@ -257,32 +252,5 @@ mod tests {
             .map(|e| e.as_str().to_owned())
             .collect();
         assert_eq!(names, ["http://a:1", "http://b:1"]);
-    }
-
-    #[test]
-    fn no_plain_endpoint_comes_beside_an_encrypted_one() {
-        for (known, more, kept) in [
-            (
-                vec!["https://a:1"],
-                vec!["https://b:1", "http://c:1"],
-                vec!["https://b:1"],
-            ),
-            (vec!["https://a:1"], vec!["http://a:1", "unix:///s"], vec![]),
-            (vec!["unixs:///s"], vec!["http://a:1"], vec![]),
-            (
-                vec!["http://a:1"],
-                vec!["https://b:1", "http://c:1"],
-                vec!["https://b:1"],
-            ),
-            (
-                vec!["http://a:1"],
-                vec!["http://b:1", "unix:///s"],
-                vec!["http://b:1", "unix:///s"],
-            ),
-        ] {
-            let (found, plain) = without_downgrades(endpoints(&more), &endpoints(&known));
-            assert_eq!(found, endpoints(&kept), "{known:?} {more:?}");
-            assert_eq!(plain.len(), more.len() - kept.len());
-        }
     }
 }

@@ -24,14 +24,13 @@ use crate::{
         engine::{TokenCell, Tokens, actor::AuthActor, header_value},
     },
     balancer::{
-        By, ConnectivityChange, EndpointStatus, ReadySetCell, Shutdown, Subscribe,
-        SubscribeRecipient, UpdateEndpoints, actor::BalancerActor,
+        BalancerActor, ConnectivityChange, EndpointStatus, ReadySetCell,
+        messages::{
+            BalancerShutdown, EndpointSource, SendChangesTo, SubscribeToChanges, UpdateEndpoints,
+        },
     },
     call::{Caller, deadline_in},
-    connection::{
-        Connection,
-        shared::{ClusterId, Shared},
-    },
+    connection::{ClusterId, Connection, ConnectionContext},
     error::Error,
     lease::engine::{self as lease, keeper::KeeperActor},
     retry::{actor::RetryActor, budget::RetryBudget},
@@ -108,11 +107,11 @@ impl Client {
             }
             Login::Provided(provider) => Some(provider),
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ConnectionContext {
             dial: options.dial,
             token: token.clone(),
-            ready: ready.clone(),
             cluster: ClusterId::new(options.follow_cluster),
+            members: ready.clone(),
             follow_leader: options.policy.follows_leader(),
         });
         let budget = RetryBudget::new(options.budget, std::time::Instant::now());
@@ -124,6 +123,7 @@ impl Client {
                 let retries = RetryActor::start();
                 let balancer = BalancerActor::start(
                     shared.clone(),
+                    ready.clone(),
                     policy.clone(),
                     retries.clone().recipient(),
                 );
@@ -158,7 +158,7 @@ impl Client {
         // Once this is handled, the client knows its endpoints, whatever it is asked first.
         let update = UpdateEndpoints {
             endpoints,
-            by: By::User,
+            source: EndpointSource::User,
         };
         let told = caller.balancer.send(update).await;
         told.map_err(|_| Error::shut_down())?;
@@ -237,7 +237,7 @@ impl Client {
     pub async fn connectivity_changes(
         &self,
     ) -> Result<impl Stream<Item = ConnectivityChange> + Send + Unpin + use<>, Error> {
-        let changes = self.caller().balancer.send(Subscribe).await;
+        let changes = self.caller().balancer.send(SubscribeToChanges).await;
         let changes = changes.map_err(|_| Error::shut_down())?;
         Ok(BroadcastStream::new(changes).filter_map(Result::ok))
     }
@@ -245,9 +245,7 @@ impl Client {
     /// Sends every change of an endpoint's state to an actor, the next one when the last was handled, until that actor
     /// ends. One that falls far behind misses the oldest ones.
     pub fn send_connectivity_to(&self, recipient: Recipient<ConnectivityChange>) {
-        self.caller()
-            .balancer
-            .do_send(SubscribeRecipient(recipient));
+        self.caller().balancer.do_send(SendChangesTo(recipient));
     }
 
     /// Waits until a member can take requests; if none can in time, fails with
@@ -287,7 +285,7 @@ impl Client {
         let endpoints = parse_endpoints(&texts, &self.caller().shared.dial.tls)?;
         let update = UpdateEndpoints {
             endpoints,
-            by: By::User,
+            source: EndpointSource::User,
         };
         let told = self.caller().balancer.send(update).await;
         told.map_err(|_| Error::shut_down())
@@ -321,8 +319,8 @@ impl Inner {
         self.runtime.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn shutdown_message(&self) -> Shutdown {
-        Shutdown {
+    fn shutdown_message(&self) -> BalancerShutdown {
+        BalancerShutdown {
             grace: self.shutdown_grace,
         }
     }

@@ -17,7 +17,7 @@ use crate::{
     auth::engine::{Token, Tokens},
     call::Caller,
     client::Client,
-    connection::{Connection, Standing},
+    connection::{Connection, StreamRegistration},
     error::{Error, Result},
     transport::{
         Endpoint,
@@ -80,7 +80,7 @@ pub(crate) struct Opened<A> {
     answers: StreamReceiver<A>,
     tokens: Tokens,
     token: Token,
-    _standing: Standing,
+    _registration: StreamRegistration,
 }
 
 impl<A: Message + Default> Opened<A> {
@@ -103,7 +103,7 @@ impl<A: Message + Default> Opened<A> {
             answers,
             tokens,
             token,
-            _standing: connection.stand(),
+            _registration: connection.register_stream(),
         })
     }
 

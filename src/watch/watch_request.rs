@@ -314,7 +314,7 @@ impl WatchRequest {
     fn late(&self) -> Error {
         let set = self.client.caller().ready.load();
         if set.ready.is_empty() {
-            return Error::new(ErrorKind::Unavailable, Outcome::NotSent, set.complaints());
+            return set.none_ready();
         }
         Error::new(
             ErrorKind::DeadlineExceeded,

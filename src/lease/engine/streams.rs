@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     auth::engine::Token,
-    connection::{Connection, EndpointId, Health, Standing},
+    connection::{Connection, EndpointId, MemberHealth, StreamRegistration},
     error::Error,
     proto::{LeaseKeepAliveRequest, LeaseKeepAliveResponse},
     transport::channel::{Metadata, StreamReceiver, StreamSender},
@@ -44,7 +44,7 @@ pub(crate) struct KeepaliveStream {
     last_answer: Instant,
     last_use: Instant,
     _reader: AbortOnDrop,
-    _standing: Standing,
+    _registration: StreamRegistration,
 }
 
 /// A keepalive without an answer.
@@ -90,7 +90,7 @@ impl KeepaliveStream {
             last_answer: now,
             last_use: now,
             _reader: AbortOnDrop(reader),
-            _standing: connection.stand(),
+            _registration: connection.register_stream(),
         })
     }
 
@@ -173,7 +173,7 @@ impl KeepaliveStream {
 async fn read(
     stream: u64,
     mut receiver: StreamReceiver<LeaseKeepAliveResponse>,
-    mut health: watch::Receiver<Health>,
+    mut health: watch::Receiver<MemberHealth>,
     keeper: WeakAddr<KeeperActor>,
 ) {
     let error = loop {
@@ -210,7 +210,7 @@ async fn read(
     tell(&keeper, StreamEnded { stream, error });
 }
 
-async fn not_fine(health: &mut watch::Receiver<Health>) {
+async fn not_fine(health: &mut watch::Receiver<MemberHealth>) {
     // The connection itself has the other end for as long as the stream has the connection.
     let _ = health.wait_for(|health| !health.verdict.is_fine()).await;
 }

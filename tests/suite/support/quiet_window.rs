@@ -1,9 +1,10 @@
 //! Windows in which nothing happened but what the test did: only there an exact count says something. On a busy machine a
 //! member may lose its leader, or be taken for slow.
 
+use std::time::Instant;
+
 use actix_etcd::{Client, balancer::ConnectivityState};
 use testbed::Cluster;
-use tokio::time::Instant;
 
 use crate::support::wait::until;
 

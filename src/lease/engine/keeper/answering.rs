@@ -30,7 +30,7 @@ impl KeeperActor {
         if let Some(error) = error {
             tracing::debug!(endpoint = %connection.endpoint, %error, "a keepalive stream ended");
             if error.kind() == ErrorKind::NoLeader {
-                connection.doubt();
+                connection.request_probe();
             } else if passing(error.kind()) == Passing::WithToken {
                 self.penalties.remove(&endpoint);
                 self.renew_token(stream.token.clone(), error.kind());

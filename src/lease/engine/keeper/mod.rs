@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     call::Caller,
-    connection::{EndpointId, Suspicion},
+    connection::{EndpointId, SuspicionGuard},
     error::Error,
     lease::{LeaseLost, ONCE_PATIENCE, events::LeaseEvent},
     runtime::supervisor::{Crash, crashes, supervise},
@@ -39,7 +39,7 @@ pub(crate) struct KeeperActor {
     parked: Vec<Renewal>,
     awaiting: bool,
     penalties: HashMap<EndpointId, Instant>,
-    suspicions: Vec<(Instant, Suspicion)>,
+    suspicions: Vec<(Instant, SuspicionGuard)>,
     revokes: Vec<JoinHandle<()>>,
     timer: Option<SpawnHandle>,
     closed: bool,

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::KeeperActor;
 use crate::{
     auth::engine::Token,
-    balancer::AwaitReady,
+    balancer::messages::AwaitReady,
     connection::Connection,
     lease::engine::{
         KeepAliveDue,
@@ -152,17 +152,17 @@ impl KeeperActor {
     }
 
     fn candidates(&self, connections: &[Arc<Connection>]) -> Vec<Candidate> {
-        let sightings: Vec<_> = connections
+        let statuses: Vec<_> = connections
             .iter()
-            .map(|connection| connection.health().sighting)
+            .map(|connection| connection.health().status)
             .collect();
-        let leader = route::leader(sightings.iter().copied().flatten());
+        let leader = route::leader(statuses.iter().copied().flatten());
         connections
             .iter()
-            .zip(&sightings)
-            .map(|(connection, sighting)| Candidate {
+            .zip(&statuses)
+            .map(|(connection, status)| Candidate {
                 id: connection.id,
-                leads: leader.is_some() && sighting.map(|seen| seen.member) == leader,
+                leads: leader.is_some() && status.map(|status| status.member) == leader,
                 penalty: self.penalties.get(&connection.id).copied(),
             })
             .collect()
