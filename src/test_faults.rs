@@ -1,14 +1,12 @@
 //! For this crate's own tests of what a crash costs. Not part of the API.
 
 #[cfg(feature = "test-faults")]
-use crate::balancer::messages::CrashConnection;
+use crate::{balancer::messages::CrashConnection, error::Result, transport::Endpoint};
 use crate::{
     client::Client,
-    error::Result,
     lease::engine::{CrashLease, CrashWhenDue},
     recipes::session::Session,
     runtime::supervisor,
-    transport::Endpoint,
     watch::{Watch, engine::hub::CrashStreams},
 };
 

@@ -144,16 +144,16 @@ mod tests {
         }
     }
 
-    fn refused() -> Option<Error> {
+    fn refused() -> Error {
         let kind = ErrorKind::Unavailable;
-        Some(Error::new(kind, Outcome::NotSent, "connection refused"))
+        Error::new(kind, Outcome::NotSent, "connection refused")
     }
 
     #[test]
     fn unavailable_error_lists_every_endpoint() {
         let set = ReadySet {
             members: vec![
-                member("a:1", ConnectivityState::TransientFailure, refused()),
+                member("a:1", ConnectivityState::TransientFailure, Some(refused())),
                 member("b:1", ConnectivityState::Connecting, None),
             ],
             ..ReadySet::default()
@@ -173,7 +173,7 @@ mod tests {
         let leaderless = Error::new(kind, Outcome::NotSent, reason);
         let set = ReadySet {
             members: vec![
-                member("a:1", ConnectivityState::TransientFailure, refused()),
+                member("a:1", ConnectivityState::TransientFailure, Some(refused())),
                 member("b:1", ConnectivityState::NoLeader, Some(leaderless)),
             ],
             ..ReadySet::default()

@@ -81,7 +81,7 @@ impl Client {
         ClientBuilder::new(endpoints)
     }
 
-    /// ConnectionMode with the default options.
+    /// Connects with the default options.
     pub async fn connect<E: Into<String>>(
         endpoints: impl IntoIterator<Item = E>,
     ) -> Result<Self, Error> {

@@ -124,9 +124,9 @@ impl ConnectionActor {
             _ => self.error.clone(),
         };
         match &error {
-            None => tracing::debug!(endpoint = %self.endpoint, %state, "connectivity"),
+            None => tracing::debug!(endpoint = %self.endpoint, %state, "connectivity changed"),
             Some(error) => {
-                tracing::debug!(endpoint = %self.endpoint, %state, %error, "connectivity");
+                tracing::debug!(endpoint = %self.endpoint, %state, %error, "connectivity changed");
             }
         }
         if let Some(owner) = self.observer.connectivity.upgrade() {

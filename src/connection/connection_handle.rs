@@ -9,7 +9,7 @@ use std::{
 };
 
 use actix::{Handler, Message, WeakAddr};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use super::{
     ConnectionActor, EndpointId, MemberHealth,
@@ -51,7 +51,7 @@ impl Connection {
             health: watch::Sender::new(health),
             suspicions: AtomicUsize::new(0),
             streams: AtomicUsize::new(0),
-            term: ObservedTerm::new(),
+            term: ObservedTerm::new(Instant::now()),
         }
     }
 
@@ -94,7 +94,7 @@ impl Connection {
 
     /// Records the raft term of a response header.
     pub(crate) fn observe_term(&self, term: u64) {
-        self.term.observe(term);
+        self.term.observe(term, Instant::now());
     }
 
     /// Returns whether a response with a later term than this one has been received.

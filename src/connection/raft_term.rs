@@ -40,16 +40,17 @@ pub(super) struct ObservedTerm {
 }
 
 impl ObservedTerm {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(now: Instant) -> Self {
         Self {
-            origin: Instant::now(),
+            origin: now,
             term: AtomicU64::new(0),
             at_millis: AtomicU64::new(0),
         }
     }
 
-    pub(super) fn observe(&self, term: u64) {
-        let at = u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX);
+    pub(super) fn observe(&self, term: u64, now: Instant) {
+        let elapsed = now.saturating_duration_since(self.origin).as_millis();
+        let at = u64::try_from(elapsed).unwrap_or(u64::MAX);
         self.term.store(term, Ordering::Relaxed);
         self.at_millis.store(at, Ordering::Relaxed);
     }
@@ -121,11 +122,13 @@ mod tests {
 
     #[test]
     fn term_mark_is_known_only_while_recent() {
-        let observed = Instant::now();
-        let mark = TermMark { term: 7, observed };
-        assert_eq!(mark.at(observed + Duration::from_secs(1)), Some(7));
-        assert_eq!(mark.at(observed + Duration::from_secs(2)), None);
-        let unknown = TermMark { term: 0, observed };
-        assert_eq!(unknown.at(observed), None);
+        let start = Instant::now();
+        let observed = ObservedTerm::new(start);
+        assert_eq!(observed.mark().at(start), None, "no response yet");
+        observed.observe(7, start + Duration::from_secs(10));
+        assert_eq!(observed.newest(), 7);
+        let mark = observed.mark();
+        assert_eq!(mark.at(start + Duration::from_secs(11)), Some(7));
+        assert_eq!(mark.at(start + Duration::from_secs(12)), None);
     }
 }

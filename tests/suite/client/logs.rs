@@ -106,7 +106,7 @@ fn every_change_of_state_is_traced_with_its_endpoint_and_the_reason() {
             told.push(changes.next().await.unwrap().state);
         }
     });
-    let traces = traces.of("connectivity");
+    let traces = traces.of("connectivity changed");
     assert!(traces.iter().all(|fields| fields["endpoint"] == endpoint));
     let states: Vec<_> = traces
         .iter()
