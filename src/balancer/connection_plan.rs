@@ -29,8 +29,8 @@ pub(super) struct EndpointSummary {
 
 /// Returns which endpoints to connect and disconnect.
 ///
-/// With [`ConnectionMode::Single`], all endpoints are connected until one is ready. That one is kept until it fails, and
-/// the others are disconnected unless requests name them.
+/// With [`ConnectionMode::Single`], all endpoints are connected until one is ready. That one is kept until it fails,
+/// and the others are disconnected unless requests name them.
 pub(super) fn plan_connections(
     mode: ConnectionMode,
     kept: Option<EndpointId>,

@@ -2,19 +2,21 @@
 //!
 //! A [`BalancePolicy`] chooses among the ready members, on the caller's task. [`ConnectivityState`],
 //! [`EndpointStatus`] and [`ConnectivityChange`] describe the connections.
-// The `BalancerActor` owns one `ConnectionActor` per endpoint. After each change it publishes an immutable `ReadySet`,
-// which every caller reads without a lock. It has two states: open, and closed after `BalancerShutdown`.
 //
-// | receives | from |
-// |---|---|
-// | `ConnectivityChanged`, `MemberSuspected`, `ActorFailed` | connection actors |
-// | `UpdateEndpoints`, `SubscribeToChanges`, `SendChangesTo`, `BalancerShutdown` | the client |
-// | `AwaitReady`, `ConnectEndpoint` | calls |
-// | `RemindConnections`, `NamedEndpointsExpired` | its own timers |
+// The `BalancerActor` owns one `ConnectionActor` per endpoint. After each change it publishes an immutable `ReadySet`,
+// which every caller reads without a lock. It is open until it receives `BalancerShutdown`, then closed.
+//
+// It receives
+// - from connection actors: `ConnectivityChanged`, `MemberSuspected` and `ActorFailed`;
+// - from the client: `UpdateEndpoints`, `SubscribeToChanges`, `SendChangesTo` and `BalancerShutdown`;
+// - from calls: `AwaitReady` and `ConnectEndpoint`;
+// - from its own timers: `RemindConnections` and `NamedEndpointsExpired`.
 //
 // It sends `Connect`, `Disconnect`, `ReconnectSooner`, `Probe` and `Drain` to connection actors, `MemberReady` to the
-// retry actor, and `ConnectivityChange` to subscribers. Which endpoints to keep connected is decided by
-// `connection_plan`, which is pure.
+// retry actor, and `ConnectivityChange` to subscribers.
+//
+// The decisions are pure code: `connection_plan` (which endpoints to connect) and `tls_downgrade` (which endpoints may
+// be used beside encrypted ones).
 
 mod actor;
 mod connection_plan;

@@ -44,10 +44,8 @@ fn refused_everywhere(set: &ReadySet) -> Option<Error> {
     };
     let all = !set.members.is_empty() && set.members.iter().all(|member| refused(&member.error));
     all.then(|| {
-        Error::new(
-            ErrorKind::TlsFailed,
-            Outcome::NotSent,
-            set.endpoint_failures(),
-        )
+        let failures = set.endpoint_failures();
+        let reason = format!("no endpoint accepted a TLS connection ({failures})");
+        Error::new(ErrorKind::TlsFailed, Outcome::NotSent, reason)
     })
 }

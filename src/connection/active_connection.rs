@@ -24,7 +24,7 @@ pub(super) struct ActiveConnection {
     pub(super) schedule: ProbeSchedule,
     /// Timer of the next probe.
     pub(super) next_probe: Option<SpawnHandle>,
-    /// Time at which the other members were last asked to be probed because of this one.
+    /// Time at which this actor last requested probes of the other members.
     pub(super) others_probed_at: Option<Instant>,
     pub(super) _health_service: AbortOnDrop,
 }

@@ -55,8 +55,8 @@ pub(crate) fn foreign_cluster(known: u64, cluster: u64) -> Error {
         ErrorKind::ClusterChanged,
         Outcome::NotSent,
         format!(
-            "the member belongs to cluster {cluster:x}, but this client belongs to cluster {known:x}; create a new client \
-             if the change is intended"
+            "the member belongs to cluster {cluster:x}, but this client belongs to cluster {known:x}; \
+             create a new client if the change is intended"
         ),
     )
 }

@@ -16,7 +16,7 @@ use super::{
     state_machine::ConnectionAction,
 };
 
-/// Shortest time between two requests to probe the other members because of this one.
+/// Shortest time between two requests for probes of the other members.
 const OTHERS_SPACING: Duration = Duration::from_millis(100);
 
 impl Handler<Connect> for ConnectionActor {

@@ -157,8 +157,8 @@ impl ConnectionActor {
         self.apply(action, ctx);
     }
 
-    /// Closes a connection that leads to another cluster. The next attempt follows after a delay, because it may lead to
-    /// the same cluster: members that hide their status report the cluster id only with the first request.
+    /// Closes a connection that leads to another cluster. The next attempt follows after a delay, because it may lead
+    /// there again: a member that refuses `Status` requests reveals its cluster id only with a later response.
     pub(super) fn leave_cluster(&mut self, generation: u64, cluster: u64, ctx: &mut Context<Self>) {
         if self.context.cluster.accepts(cluster) || self.active_generation(generation).is_none() {
             return;

@@ -3,11 +3,13 @@
 //! A [`ConnectionActor`] dials its endpoint, drives the connection, probes the member behind it and reconnects after a
 //! failure. Its [`ConnectivityState`] is `Idle`, `Connecting`, `Ready`, `NoLeader`, `TransientFailure` or `Shutdown`.
 //!
-//! | receives | from |
-//! |---|---|
-//! | [`Connect`](messages::Connect), [`ReconnectSooner`](messages::ReconnectSooner), [`Disconnect`](messages::Disconnect), [`Probe`](messages::Probe), [`Drain`](messages::Drain) | its owner, the balancer |
-//! | [`Suspect`](messages::Suspect), [`ForeignClusterDetected`](messages::ForeignClusterDetected) | callers, through [`Connection`] |
-//! | `DialFinished`, `ProbeFinished`, `ProbeDue`, `ReconnectDue`, `RequestsRefused`, `ConnectionLost`, `ServingChanged` | its own tasks and timers |
+//! It receives
+//! - from its owner, the balancer: [`Connect`](messages::Connect), [`ReconnectSooner`](messages::ReconnectSooner),
+//!   [`Disconnect`](messages::Disconnect), [`Probe`](messages::Probe) and [`Drain`](messages::Drain);
+//! - from callers, through [`Connection`]: [`Suspect`](messages::Suspect) and
+//!   [`ForeignClusterDetected`](messages::ForeignClusterDetected);
+//! - from its own tasks and timers: `DialFinished`, `ReconnectDue`, `ProbeDue`, `ProbeFinished`, `ServingChanged`,
+//!   `RequestsRefused` and `ConnectionLost`.
 //!
 //! It sends [`ConnectivityChanged`](messages::ConnectivityChanged) and [`MemberSuspected`](messages::MemberSuspected)
 //! to its owner, through a [`ConnectionObserver`].

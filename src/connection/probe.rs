@@ -1,7 +1,7 @@
 //! Probes a member with a `Maintenance.Status` request.
 //!
-//! etcd answers HTTP/2 pings while it is cut off from its peers, and closes connections that ping often. A `Status` request
-//! with `hasleader` distinguishes dead, frozen and leaderless members.
+//! etcd answers HTTP/2 pings while it is cut off from its peers, and closes connections that ping often. A `Status`
+//! request with `hasleader` distinguishes dead, frozen and leaderless members.
 
 use tokio::time::{Instant, sleep_until};
 
@@ -40,8 +40,8 @@ impl ProbeResult {
     }
 }
 
-/// Probes a member on an established connection. `others_responded_since` tells whether another member has sent data
-/// since the given time; see [`ProbeTimeout`].
+/// Probes a member on an established connection. `others_responded_since` returns whether another member has sent
+/// data since the given time; see [`ProbeTimeout`].
 pub(super) async fn probe(
     channel: &Channel,
     metadata: &Metadata,

@@ -1,6 +1,6 @@
 //! When a member that has not answered a probe counts as unresponsive.
 //!
-//! A slow answer alone proves nothing: the member may be busy with a large response on the same connection, the whole
+//! A slow response alone proves nothing: the member may be busy with a large response on the same connection, the whole
 //! machine may be slow, or this process may have been suspended.
 
 use std::time::Duration;
@@ -42,8 +42,8 @@ impl ProbeTimeout {
 
     /// Returns whether to give up after the limit has passed; otherwise sets a new limit.
     ///
-    /// `last_received` is the time of the last data on the connection; `others_responded` tells whether another member
-    /// has sent data since the probe was sent.
+    /// `last_received` is the time of the last data on the connection; `others_responded` returns whether another
+    /// member has sent data since the probe was sent.
     pub(super) fn is_unresponsive(
         &mut self,
         now: Instant,

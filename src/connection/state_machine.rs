@@ -217,7 +217,7 @@ impl ConnectionStateMachine {
         ConnectionAction::Close
     }
 
-    /// The actor was restarted after a crash: its timers are gone, and an attempt in flight may never report its result.
+    /// The actor was restarted after a crash: its timers are gone, and the result of an attempt may have been lost.
     pub(super) fn actor_restarted(&mut self) -> ConnectionAction {
         match self.state {
             State::Connecting | State::Backoff => self.dial(),

@@ -16,9 +16,9 @@ pub struct Pinned {
 }
 
 impl Pinned {
-    /// Keeps a single TCP connection, for large fleets of clients. The client connects to all endpoints, keeps the first
-    /// that is ready and closes the others gracefully. A request that names another member (`.at(endpoint)`) connects
-    /// that member as well, until no request has named it for 30 s.
+    /// Keeps a single TCP connection, for large fleets of clients. The client connects to all endpoints, keeps the
+    /// first that is ready and closes the others gracefully. A request that names another member (`.at(endpoint)`)
+    /// connects that member as well, until no request has named it for 30 s.
     pub fn cold() -> Self {
         Self::with(ConnectionMode::Single)
     }

@@ -1,6 +1,6 @@
 //! What a probe result means for the use of a member. Pure: every status carries the time at which it was received.
 //!
-//! A member that was cut off from the others, or frozen, keeps responding and believes in its old leader for a while.
+//! A member that was cut off from the others, or frozen, keeps responding and still trusts its old leader for a while.
 //! So the raft position (term and commit index) of a member is compared with the positions of the other members.
 
 use std::time::Duration;
@@ -183,7 +183,7 @@ impl ProgressTracker {
     }
 }
 
-/// Returns the members whose position says something about this one: same cluster, and in contact with a leader.
+/// Returns the members with which this one can be compared: those of the same cluster that have a leader.
 fn comparable(status: &RaftStatus, others: Vec<RaftStatus>) -> Vec<RaftStatus> {
     others
         .into_iter()
@@ -192,8 +192,8 @@ fn comparable(status: &RaftStatus, others: Vec<RaftStatus>) -> Vec<RaftStatus> {
         .collect()
 }
 
-/// A member that was unreachable. After a freeze it has what had still reached its machine and believes in its leader for a
-/// while, so it has to reach a position that another member had after the outage.
+/// A member that was unreachable. After a freeze it processes what its machine had received and still trusts its old
+/// leader, so it has to reach a position that another member had after the outage.
 #[derive(Debug)]
 struct CatchUp {
     since: Instant,
