@@ -3,7 +3,7 @@
 use actix::Addr;
 
 use crate::{
-    balancer::CrashConnection,
+    balancer::messages::CrashConnection,
     client::Client,
     error::Result,
     lease::engine::keeper::{CrashLease, CrashWhenDue, KeeperActor},

@@ -10,7 +10,9 @@ use tokio::{
 
 use super::{Response, SUSPICION};
 use crate::{
-    connection::{Connection, Health, Standing, Suspicion, Verdict, verdict::leader_changed},
+    connection::{
+        Connection, MemberHealth, StreamRegistration, SuspicionGuard, Verdict, leader_changed,
+    },
     error::{Error, ErrorKind, Outcome},
     proto::rpc::{Rpc, RpcClass},
     transport::{
@@ -105,7 +107,7 @@ impl Attempt<'_> {
         let mut health = self.connection.watch_health();
         // A blocking RPC is slow by nature: its member is probed only now and then.
         let _guard = if self.rpc.blocking {
-            ProbeGuard::Standing(self.connection.stand())
+            ProbeGuard::Registered(self.connection.register_stream())
         } else {
             ProbeGuard::Suspected(self.connection.suspect())
         };
@@ -116,7 +118,7 @@ impl Attempt<'_> {
             if let Some(failure) = self.unusable_member(&seen, sent) {
                 return Err(failure);
             }
-            let sighting = seen.sighting.filter(|sighting| sighting.at >= began);
+            let sighting = seen.status.filter(|sighting| sighting.at >= began);
             let changed = sighting.is_some_and(|sighting| {
                 let first = *first_sighting.get_or_insert(sighting);
                 leader_changed(term, Some(&first), &sighting)
@@ -178,7 +180,7 @@ impl Attempt<'_> {
         again.then(|| began + READ_TIMEOUT)
     }
 
-    fn unusable_member(&self, health: &Health, sent: &Sent) -> Option<Failure> {
+    fn unusable_member(&self, health: &MemberHealth, sent: &Sent) -> Option<Failure> {
         let kind = match health.verdict {
             Verdict::NoLeader | Verdict::CutOff if !self.rpc.leaderless => ErrorKind::NoLeader,
             Verdict::NotServing if self.rpc.class == RpcClass::Read => ErrorKind::NotServing,
@@ -234,6 +236,6 @@ struct SlowRequest<'a> {
 
 /// Keeps the member probed while a request waits.
 enum ProbeGuard {
-    Standing(#[expect(dead_code, reason = "a guard")] Standing),
-    Suspected(#[expect(dead_code, reason = "a guard")] Suspicion),
+    Registered(#[expect(dead_code, reason = "a guard")] StreamRegistration),
+    Suspected(#[expect(dead_code, reason = "a guard")] SuspicionGuard),
 }

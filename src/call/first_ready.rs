@@ -7,14 +7,14 @@ use tokio::{
 
 use super::Caller;
 use crate::{
-    balancer::{ConnectivityChange, ReadySet, Subscribe},
+    balancer::{ConnectivityChange, ReadySet, messages::SubscribeToChanges},
     error::{Error, ErrorKind, Outcome},
 };
 
 impl Caller {
     /// Waits until a member is ready. Fails at once if TLS fails at every endpoint.
     pub(crate) async fn first_ready(&self, deadline: Instant) -> Result<(), Error> {
-        let changes = self.balancer.send(Subscribe).await;
+        let changes = self.balancer.send(SubscribeToChanges).await;
         let changes = changes.map_err(|_| Error::shut_down())?;
         tokio::select! {
             biased;
@@ -42,5 +42,9 @@ fn tls_error(set: &ReadySet) -> Option<Error> {
         error.is_some_and(|error| error.kind() == ErrorKind::TlsFailed)
     };
     let all = !set.members.is_empty() && set.members.iter().all(|member| is_tls(&member.error));
-    all.then(|| Error::new(ErrorKind::TlsFailed, Outcome::NotSent, set.complaints()))
+    all.then(|| {
+        let failures = set.endpoint_failures();
+        let reason = format!("no endpoint accepted a TLS connection ({failures})");
+        Error::new(ErrorKind::TlsFailed, Outcome::NotSent, reason)
+    })
 }

@@ -20,8 +20,8 @@ use tokio::{
 };
 
 use crate::{
-    balancer::{AwaitReady, BalancePolicy, ReadyEndpoints, ReadySetCell, actor::BalancerActor},
-    connection::{Connection, shared::Shared, token::Token},
+    balancer::{BalancePolicy, BalancerActor, ReadyEndpoints, ReadySetCell, messages::AwaitReady},
+    connection::{Connection, ConnectionContext, foreign_cluster, token::Token},
     error::{Error, ErrorKind, Outcome},
     proto::{ResponseHeader, rpc::Rpc},
     retry::{
@@ -57,7 +57,7 @@ pub(crate) trait Response: Message + Default {
 #[derive(Clone)]
 pub struct Caller {
     pub(crate) ready: Arc<ReadySetCell>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<ConnectionContext>,
     pub(crate) policy: Arc<dyn BalancePolicy>,
     pub(crate) retry_policy: Arc<dyn RetryPolicy>,
     pub(crate) budget: Arc<RetryBudget>,
@@ -123,7 +123,7 @@ impl Caller {
                 return Err(completed(rpc, failures.as_ref(), ended));
             }
             if failure.error.kind() == ErrorKind::NoLeader {
-                connection.doubt();
+                connection.request_probe();
             }
             let members = self.member_count();
             let log = failures.get_or_insert_with(|| FailureLog::new(rpc, members));
@@ -264,8 +264,7 @@ impl Caller {
     }
 
     fn none_ready(&self) -> Error {
-        let reason = self.ready.load().complaints();
-        Error::new(ErrorKind::Unavailable, Outcome::NotSent, reason)
+        self.ready.load().none_ready()
     }
 
     /// Waits for the next attempt: for the delay, or until a member becomes ready, and for the retry budget.
@@ -330,14 +329,13 @@ impl Caller {
     ) -> Result<R, Error> {
         if let Some(header) = response.header() {
             if !self.shared.cluster.accepts(header.cluster_id) {
-                connection.disown(header.cluster_id);
-                return Err(crate::connection::shared::other_cluster(
-                    self.shared.cluster.get(),
-                    header.cluster_id,
-                )
-                .with_rpc(rpc)
-                .with_outcome(Outcome::Unknown)
-                .with_endpoint(connection.endpoint.name()));
+                connection.report_foreign_cluster(header.cluster_id);
+                return Err(
+                    foreign_cluster(self.shared.cluster.get(), header.cluster_id)
+                        .with_rpc(rpc)
+                        .with_outcome(Outcome::Unknown)
+                        .with_endpoint(connection.endpoint.name()),
+                );
             }
             connection.observe_term(header.raft_term);
         }

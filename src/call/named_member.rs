@@ -6,7 +6,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Caller;
 use crate::{
-    balancer::{ConnectionMode, MemberView, NeedMember, Subscribe},
+    balancer::{
+        ConnectionMode, MemberView,
+        messages::{ConnectEndpoint, SubscribeToChanges},
+    },
     connection::{Connection, ConnectivityState},
     error::{Error, ErrorKind, Outcome},
     transport::Endpoint,
@@ -20,8 +23,8 @@ impl Caller {
                 "{endpoint} is not an endpoint of this client"
             )));
         }
-        if self.policy.connects() == ConnectionMode::Single {
-            self.balancer.do_send(NeedMember(endpoint.clone()));
+        if self.policy.connection_mode() == ConnectionMode::Single {
+            self.balancer.do_send(ConnectEndpoint(endpoint.clone()));
         }
         Ok(Self {
             only: Some(endpoint),
@@ -94,7 +97,7 @@ impl Caller {
         endpoint: &Endpoint,
         deadline: Instant,
     ) -> Result<(), Error> {
-        let changes = timeout_at(deadline, self.balancer.send(Subscribe)).await;
+        let changes = timeout_at(deadline, self.balancer.send(SubscribeToChanges)).await;
         // If even the balancer does not respond in time, the current set tells why.
         let mut changes = match changes {
             Ok(changes) => Some(changes.map_err(|_| Error::shut_down())?),

@@ -15,7 +15,10 @@ use tokio_stream::{
 
 use super::Client;
 use crate::{
-    balancer::{ConnectivityChange, EndpointStatus, Subscribe, SubscribeRecipient},
+    balancer::{
+        ConnectivityChange, EndpointStatus,
+        messages::{SendChangesTo, SubscribeToChanges},
+    },
     error::{Error, Result},
     request::{EtcdRequest, ResponseFuture},
 };
@@ -44,7 +47,7 @@ impl ConnectivityChanges {
     /// actor that falls far behind misses the oldest changes.
     pub fn deliver_to(self, recipient: Recipient<ConnectivityChange>) {
         let balancer = &self.0.caller().balancer;
-        balancer.do_send(SubscribeRecipient(recipient));
+        balancer.do_send(SendChangesTo(recipient));
     }
 }
 
@@ -55,7 +58,7 @@ impl IntoFuture for ConnectivityChanges {
     /// Fails with [`ErrorKind::Shutdown`](crate::ErrorKind::Shutdown) if the client has been shut down.
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let changes = self.0.caller().balancer.send(Subscribe).await;
+            let changes = self.0.caller().balancer.send(SubscribeToChanges).await;
             let changes = changes.map_err(|_| Error::shut_down())?;
             Ok(ConnectivityStream(BroadcastStream::new(changes)))
         })

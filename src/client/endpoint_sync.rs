@@ -10,7 +10,11 @@ use tokio::time::{Instant, sleep};
 
 use super::{Client, Inner};
 use crate::{
-    balancer::{By, ConnectionMode, MemberView, NeedMember, UpdateEndpoints},
+    balancer::{
+        ConnectionMode, MemberView,
+        messages::{ConnectEndpoint, EndpointSource, UpdateEndpoints},
+        split_tls_downgrades,
+    },
     call::deadline_in,
     connection::ConnectivityState,
     error::{Error, ErrorKind},
@@ -32,12 +36,12 @@ impl Client {
     /// left, the endpoints stay as they are. When no member can be reached, the endpoints the client was given are tried
     /// as well. A [`set_endpoints`](Self::set_endpoints) meanwhile prevails.
     pub async fn sync(&self) -> Result<Vec<String>, Error> {
-        let choice = self.caller().ready.load().choice;
+        let choice = self.caller().ready.load().seeds_version;
         let listed = match self.listed().await {
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 let set = self.caller().ready.load_full();
                 let mut with_seeds = set.endpoints();
-                let seeds = self.without_downgrades(set.seeds.to_vec(), &with_seeds);
+                let seeds = self.without_plain(set.seeds.to_vec(), &with_seeds);
                 extend(&mut with_seeds, &seeds);
                 self.update(with_seeds, choice).await?;
                 self.listed().await?
@@ -45,7 +49,7 @@ impl Client {
             listed => listed?,
         };
         let before = self.caller().ready.load().endpoints();
-        let advertised = self.without_downgrades(advertised(&listed), &before);
+        let advertised = self.without_plain(advertised(&listed), &before);
         let mut union = before.clone();
         extend(&mut union, &advertised);
         self.update(union, choice).await?;
@@ -55,11 +59,11 @@ impl Client {
         Ok(self.endpoints())
     }
 
-    fn without_downgrades(&self, more: Vec<Endpoint>, known: &[Endpoint]) -> Vec<Endpoint> {
+    fn without_plain(&self, more: Vec<Endpoint>, known: &[Endpoint]) -> Vec<Endpoint> {
         if self.caller().shared.dial.tls.allows_plain() {
             return more;
         }
-        let (kept, plain) = without_downgrades(more, known);
+        let (kept, plain) = split_tls_downgrades(more, known);
         for endpoint in plain {
             tracing::warn!(%endpoint, "a member advertises an endpoint that is not encrypted; it is left out");
         }
@@ -79,19 +83,21 @@ impl Client {
     async fn update(&self, endpoints: Vec<Endpoint>, choice: u64) -> Result<(), Error> {
         let update = UpdateEndpoints {
             endpoints,
-            by: By::Sync(choice),
+            source: EndpointSource::MemberList {
+                seeds_version: choice,
+            },
         };
         let told = self.caller().balancer.send(update).await;
         told.map_err(|_| Error::shut_down())
     }
 
     /// Waits until each of these has answered or failed, and tells how each stands.
-    async fn answering(&self, endpoints: &[Endpoint]) -> Vec<Standing> {
+    async fn answering(&self, endpoints: &[Endpoint]) -> Vec<StreamRegistration> {
         let caller = self.caller();
-        if caller.policy.connects() == ConnectionMode::Single {
+        if caller.policy.connection_mode() == ConnectionMode::Single {
             // A policy that keeps one connection would leave the others idle, and nobody would know of them.
             for endpoint in endpoints {
-                caller.balancer.do_send(NeedMember(endpoint.clone()));
+                caller.balancer.do_send(ConnectEndpoint(endpoint.clone()));
             }
         }
         let patience = deadline_in(caller.shared.dial.connect_timeout) + LOOK;
@@ -99,10 +105,10 @@ impl Client {
             let set = caller.ready.load_full();
             let standing = |endpoint: &Endpoint| {
                 let member = set.members.iter().find(|view| view.endpoint == *endpoint);
-                member.map_or(Standing::Foreign, standing_of)
+                member.map_or(StreamRegistration::Foreign, standing_of)
             };
-            let standings: Vec<Standing> = endpoints.iter().map(standing).collect();
-            if !standings.contains(&Standing::Undecided) || Instant::now() >= patience {
+            let standings: Vec<StreamRegistration> = endpoints.iter().map(standing).collect();
+            if !standings.contains(&StreamRegistration::Undecided) || Instant::now() >= patience {
                 return standings;
             }
             sleep(LOOK).await;
@@ -112,7 +118,7 @@ impl Client {
 
 /// How an advertised address stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum StreamRegistration {
     /// It has neither answered nor failed yet.
     Undecided,
     /// It answered, and for this cluster.
@@ -123,18 +129,18 @@ enum Standing {
     Foreign,
 }
 
-fn standing_of(member: &MemberView) -> Standing {
+fn standing_of(member: &MemberView) -> StreamRegistration {
     match member.state {
         ConnectivityState::Idle | ConnectivityState::Connecting if member.error.is_none() => {
-            Standing::Undecided
+            StreamRegistration::Undecided
         }
-        ConnectivityState::Ready | ConnectivityState::NoLeader => Standing::Answers,
-        ConnectivityState::Shutdown => Standing::Foreign,
+        ConnectivityState::Ready | ConnectivityState::NoLeader => StreamRegistration::Answers,
+        ConnectivityState::Shutdown => StreamRegistration::Foreign,
         ConnectivityState::Idle
         | ConnectivityState::Connecting
         | ConnectivityState::TransientFailure => match &member.error {
-            Some(error) if error.kind() == ErrorKind::ClusterChanged => Standing::Foreign,
-            Some(_) | None => Standing::Fails,
+            Some(error) if error.kind() == ErrorKind::ClusterChanged => StreamRegistration::Foreign,
+            Some(_) | None => StreamRegistration::Fails,
         },
     }
 }
@@ -144,15 +150,15 @@ fn standing_of(member: &MemberView) -> Standing {
 fn adopted(
     before: Vec<Endpoint>,
     advertised: &[Endpoint],
-    standings: &[Standing],
+    standings: &[StreamRegistration],
 ) -> Vec<Endpoint> {
-    if !standings.contains(&Standing::Answers) {
+    if !standings.contains(&StreamRegistration::Answers) {
         return before;
     }
-    let wanted = |(endpoint, standing): &(&Endpoint, &Standing)| match standing {
-        Standing::Answers => true,
-        Standing::Fails | Standing::Undecided => before.contains(endpoint),
-        Standing::Foreign => false,
+    let wanted = |(endpoint, standing): &(&Endpoint, &StreamRegistration)| match standing {
+        StreamRegistration::Answers => true,
+        StreamRegistration::Fails | StreamRegistration::Undecided => before.contains(endpoint),
+        StreamRegistration::Foreign => false,
     };
     let wanted = advertised.iter().zip(standings).filter(wanted);
     wanted.map(|(endpoint, _)| endpoint.clone()).collect()
@@ -188,17 +194,6 @@ fn advertised(members: &[Member]) -> Vec<Endpoint> {
     endpoints
 }
 
-/// The endpoints that may be used beside those that are known, and the plain ones that may not: where one is encrypted,
-/// a plain one would get passwords and tokens in the clear.
-pub(crate) fn without_downgrades(
-    more: Vec<Endpoint>,
-    known: &[Endpoint],
-) -> (Vec<Endpoint>, Vec<Endpoint>) {
-    let encrypted = more.iter().chain(known).any(Endpoint::is_tls);
-    more.into_iter()
-        .partition(|endpoint| endpoint.is_tls() || !encrypted)
-}
-
 fn extend(endpoints: &mut Vec<Endpoint>, more: &[Endpoint]) {
     for endpoint in more {
         if !endpoints.contains(endpoint) {
@@ -227,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_member_in_use_stays_while_it_is_down_and_a_new_one_has_to_answer() {
-        use Standing::{Answers, Fails, Foreign, Undecided};
+        use StreamRegistration::{Answers, Fails, Foreign, Undecided};
         let advertised = endpoints(&["a:1", "b:1", "c:1", "d:1", "e:1"]);
         let before = endpoints(&["seed:1", "b:1", "d:1"]);
         let standings = [Answers, Fails, Fails, Foreign, Undecided];
@@ -250,32 +245,5 @@ mod tests {
             .map(|e| e.as_str().to_owned())
             .collect();
         assert_eq!(names, ["http://a:1", "http://b:1"]);
-    }
-
-    #[test]
-    fn no_plain_endpoint_comes_beside_an_encrypted_one() {
-        for (known, more, kept) in [
-            (
-                vec!["https://a:1"],
-                vec!["https://b:1", "http://c:1"],
-                vec!["https://b:1"],
-            ),
-            (vec!["https://a:1"], vec!["http://a:1", "unix:///s"], vec![]),
-            (vec!["unixs:///s"], vec!["http://a:1"], vec![]),
-            (
-                vec!["http://a:1"],
-                vec!["https://b:1", "http://c:1"],
-                vec!["https://b:1"],
-            ),
-            (
-                vec!["http://a:1"],
-                vec!["http://b:1", "unix:///s"],
-                vec!["http://b:1", "unix:///s"],
-            ),
-        ] {
-            let (found, plain) = without_downgrades(endpoints(&more), &endpoints(&known));
-            assert_eq!(found, endpoints(&kept), "{known:?} {more:?}");
-            assert_eq!(plain.len(), more.len() - kept.len());
-        }
     }
 }

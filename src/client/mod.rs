@@ -25,11 +25,13 @@ use crate::{
         Login,
         engine::{self as auth, actor::AuthActor},
     },
-    balancer::{By, ReadySetCell, Shutdown, UpdateEndpoints, actor::BalancerActor},
+    balancer::{
+        BalancerActor, ReadySetCell,
+        messages::{BalancerShutdown, EndpointSource, UpdateEndpoints},
+    },
     call::{Caller, deadline_in, tokens::Tokens},
     connection::{
-        Connection,
-        shared::{ClusterId, Shared},
+        ClusterId, Connection, ConnectionContext,
         token::{TokenCell, header_value},
     },
     error::Error,
@@ -92,7 +94,7 @@ impl Client {
         ClientBuilder::new(endpoints)
     }
 
-    /// ConnectionMode with the default options.
+    /// Connects with the default options.
     pub async fn connect<E: Into<String>>(
         endpoints: impl IntoIterator<Item = E>,
     ) -> Result<Self, Error> {
@@ -118,11 +120,11 @@ impl Client {
             }
             Login::Provided(provider) => Some(provider),
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ConnectionContext {
             dial: options.dial,
             token: token.clone(),
-            ready: ready.clone(),
             cluster: ClusterId::new(options.follow_cluster),
+            members: ready.clone(),
             follow_leader: options.policy.follows_leader(),
         });
         let budget = RetryBudget::new(options.budget, std::time::Instant::now());
@@ -134,6 +136,7 @@ impl Client {
                 let retries = RetryActor::start();
                 let balancer = BalancerActor::start(
                     shared.clone(),
+                    ready.clone(),
                     policy.clone(),
                     retries.clone().recipient(),
                 );
@@ -169,7 +172,7 @@ impl Client {
         // Once this is handled, the client knows its endpoints, whatever it is asked first.
         let update = UpdateEndpoints {
             endpoints,
-            by: By::User,
+            source: EndpointSource::User,
         };
         let told = caller.balancer.send(update).await;
         told.map_err(|_| Error::shut_down())?;
@@ -272,7 +275,7 @@ impl Client {
         let endpoints = parse_endpoints(&texts, &self.caller().shared.dial.tls)?;
         let update = UpdateEndpoints {
             endpoints,
-            by: By::User,
+            source: EndpointSource::User,
         };
         let told = self.caller().balancer.send(update).await;
         told.map_err(|_| Error::shut_down())
@@ -316,8 +319,8 @@ impl Inner {
         self.runtime.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn shutdown_message(&self) -> Shutdown {
-        Shutdown {
+    fn shutdown_message(&self) -> BalancerShutdown {
+        BalancerShutdown {
             grace: self.shutdown_grace,
         }
     }

@@ -16,7 +16,7 @@ use tokio_stream::Stream;
 use super::ClientHandle;
 use crate::{
     call::{Caller, tokens::Tokens},
-    connection::{Connection, Standing, token::Token},
+    connection::{Connection, StreamRegistration, token::Token},
     error::{Error, Result},
     proto::rpc::Rpc,
     transport::{
@@ -80,7 +80,7 @@ pub(crate) struct OpenStream<R> {
     responses: StreamReceiver<R>,
     tokens: Tokens,
     token: Token,
-    _standing: Standing,
+    _registration: StreamRegistration,
 }
 
 impl<R: Message + Default> OpenStream<R> {
@@ -103,7 +103,7 @@ impl<R: Message + Default> OpenStream<R> {
             responses,
             tokens,
             token,
-            _standing: connection.stand(),
+            _registration: connection.register_stream(),
         })
     }
 

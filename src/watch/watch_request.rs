@@ -313,7 +313,7 @@ impl<C: WatchClient> WatchRequest<C> {
     fn late(&self) -> Error {
         let set = self.client.caller().ready.load();
         if set.ready.is_empty() {
-            return Error::new(ErrorKind::Unavailable, Outcome::NotSent, set.complaints());
+            return set.none_ready();
         }
         Error::new(
             ErrorKind::DeadlineExceeded,

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::connection::{EndpointId, Sighting};
+use crate::connection::{EndpointId, RaftStatus};
 
 /// How long a member is avoided after a failure.
 pub(crate) const PENALTY: Duration = Duration::from_secs(2);
@@ -40,12 +40,12 @@ pub(crate) fn choose(
 }
 
 /// Returns the leader's member id, by the newest observation of the members.
-pub(crate) fn leader(sightings: impl IntoIterator<Item = Sighting>) -> Option<u64> {
-    sightings
+pub(crate) fn leader(statuses: impl IntoIterator<Item = RaftStatus>) -> Option<u64> {
+    statuses
         .into_iter()
-        .filter(|sighting| sighting.leader != 0)
-        .max_by_key(|sighting| (sighting.term, sighting.at))
-        .map(|sighting| sighting.leader)
+        .filter(|status| status.leader != 0)
+        .max_by_key(|status| (status.term, status.at))
+        .map(|status| status.leader)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use super::{
     lease_slab::LeaseSlot,
 };
 use crate::{
-    connection::{Connection, EndpointId, Health, Standing, token::Token},
+    connection::{Connection, EndpointId, MemberHealth, StreamRegistration, token::Token},
     error::Error,
     proto::{LeaseKeepAliveRequest, LeaseKeepAliveResponse, rpc},
     runtime::abort_on_drop::AbortOnDrop,
@@ -43,7 +43,7 @@ pub(crate) struct KeepAliveStream {
     last_response: Instant,
     last_use: Instant,
     _reader: AbortOnDrop,
-    _standing: Standing,
+    _registration: StreamRegistration,
 }
 
 /// A keepalive without a response.
@@ -82,7 +82,7 @@ impl KeepAliveStream {
             last_response: now,
             last_use: now,
             _reader: AbortOnDrop::spawn(read(number, receiver, health, keeper)),
-            _standing: connection.stand(),
+            _registration: connection.register_stream(),
         })
     }
 
@@ -170,7 +170,7 @@ impl KeepAliveStream {
 async fn read(
     stream: u64,
     mut receiver: StreamReceiver<LeaseKeepAliveResponse>,
-    mut health: watch::Receiver<Health>,
+    mut health: watch::Receiver<MemberHealth>,
     keeper: WeakAddr<KeeperActor>,
 ) {
     let error = loop {
@@ -208,7 +208,7 @@ async fn read(
     notify(&keeper, KeepAliveStreamEnded { stream, error });
 }
 
-async fn unhealthy(health: &mut watch::Receiver<Health>) {
+async fn unhealthy(health: &mut watch::Receiver<MemberHealth>) {
     // The stream owns its connection, which owns the sender: the channel does not close before.
     let _ = health.wait_for(|health| !health.verdict.is_fine()).await;
 }

@@ -106,7 +106,7 @@ fn connectivity_changes_are_traced() {
             reported.push(changes.next().await.unwrap().state);
         }
     });
-    let events = events.with_message("connectivity");
+    let events = events.with_message("connectivity changed");
     assert!(events.iter().all(|fields| fields["endpoint"] == endpoint));
     let states: Vec<_> = events
         .iter()

@@ -1,9 +1,10 @@
 //! Runs measurements in windows without elections or connectivity changes, so that tests can assert exact counts.
 //! On a busy machine a member may lose its leader or be considered slow at any time.
 
+use std::time::Instant;
+
 use actix_etcd::{Client, balancer::ConnectivityState};
 use testbed::Cluster;
-use tokio::time::Instant;
 
 use crate::support::wait::until;
 

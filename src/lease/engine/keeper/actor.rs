@@ -10,7 +10,7 @@ use super::messages::KeeperTimerFired;
 use crate::runtime::supervisor::crashes;
 use crate::{
     call::Caller,
-    connection::{EndpointId, Suspicion},
+    connection::{EndpointId, SuspicionGuard},
     error::Error,
     lease::{
         LeaseLost,
@@ -43,7 +43,7 @@ pub(crate) struct KeeperActor {
     /// Time until which each member is avoided.
     pub(super) penalties: HashMap<EndpointId, Instant>,
     /// Reports of silent members, with the time at which they are withdrawn.
-    pub(super) suspicions: Vec<(Instant, Suspicion)>,
+    pub(super) suspicions: Vec<(Instant, SuspicionGuard)>,
     pub(super) revokes: Vec<JoinHandle<()>>,
     pub(super) timer: Option<SpawnHandle>,
     pub(super) closed: bool,

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::{KeeperActor, messages::ReadyWaitEnded};
 use crate::{
-    balancer::AwaitReady,
+    balancer::messages::AwaitReady,
     connection::Connection,
     lease::engine::{
         keepalive_route::{self, RouteCandidate},
@@ -97,17 +97,17 @@ impl KeeperActor {
     }
 
     fn candidates(&self, connections: &[Arc<Connection>]) -> Vec<RouteCandidate> {
-        let sightings: Vec<_> = connections
+        let statuses: Vec<_> = connections
             .iter()
-            .map(|connection| connection.health().sighting)
+            .map(|connection| connection.health().status)
             .collect();
-        let leader = keepalive_route::leader(sightings.iter().copied().flatten());
+        let leader = keepalive_route::leader(statuses.iter().copied().flatten());
         connections
             .iter()
-            .zip(&sightings)
-            .map(|(connection, sighting)| RouteCandidate {
+            .zip(&statuses)
+            .map(|(connection, status)| RouteCandidate {
                 id: connection.id,
-                leads: leader.is_some() && sighting.map(|seen| seen.member) == leader,
+                leads: leader.is_some() && status.map(|status| status.member) == leader,
                 penalty: self.penalties.get(&connection.id).copied(),
             })
             .collect()

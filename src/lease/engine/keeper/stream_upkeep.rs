@@ -142,7 +142,7 @@ impl KeeperActor {
         if let Some(error) = error {
             tracing::debug!(endpoint = %connection.endpoint, %error, "keepalive stream ended");
             if error.kind() == ErrorKind::NoLeader {
-                connection.doubt();
+                connection.request_probe();
             } else if remedy(error.kind()) == RetryDecision::RenewToken {
                 self.penalties.remove(&endpoint);
                 self.renew_token(stream.token.clone(), error.kind());

@@ -30,7 +30,7 @@ use super::{
     stream::{Close, Leave, Load, Open, StreamActor},
 };
 use crate::{
-    balancer::{AwaitReady, ReadyEndpoints},
+    balancer::{ReadyEndpoints, messages::AwaitReady},
     call::Caller,
     connection::{Connection, EndpointId},
     runtime::supervisor::{crashes, supervise},

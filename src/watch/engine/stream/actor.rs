@@ -10,7 +10,7 @@ use super::{
     reader::Reader,
 };
 use crate::{
-    connection::{Connection, Standing, Suspicion, Verdict},
+    connection::{Connection, StreamRegistration, SuspicionGuard, Verdict},
     error::{Error, ErrorKind, Outcome},
     proto::{WatchCancelRequest, WatchRequest, WatchResponse, watch_request::RequestUnion},
     runtime::supervisor::{crashes, supervise},
@@ -68,7 +68,7 @@ pub(crate) struct StreamActor {
     pub(super) creating: Creating,
     /// While creates are under way and looked after.
     pub(super) overdue: Option<Overdue>,
-    suspicion: Option<Suspicion>,
+    suspicion: Option<SuspicionGuard>,
     /// Of the answers being handled: how many events, and the queues they may have crowded.
     pub(super) events: usize,
     pub(super) crowded: Vec<Arc<Queue>>,
@@ -80,7 +80,7 @@ pub(crate) struct StreamActor {
 pub(super) struct Wire {
     sender: StreamSender<WatchRequest>,
     _reader: Reader,
-    _standing: Standing,
+    _registration: StreamRegistration,
 }
 
 impl StreamActor {
@@ -104,7 +104,7 @@ impl StreamActor {
                 let wire = Wire {
                     sender,
                     _reader: Reader::start(receiver, actor, reading, leader_wanted),
-                    _standing: connection.stand(),
+                    _registration: connection.register_stream(),
                 };
                 Self {
                     number,
@@ -185,7 +185,7 @@ impl StreamActor {
         }
         tracing::debug!(endpoint = %self.connection.endpoint, %error, "watch stream broke");
         if error.kind() == ErrorKind::NoLeader {
-            self.connection.doubt();
+            self.connection.request_probe();
         }
         let verdict = self.connection.health().verdict;
         let lost = error.kind() == ErrorKind::ConnectionLost && error.code().is_none();

@@ -1,4 +1,4 @@
-//! Policies: which of the ready members takes a request. A file each.
+//! Policies that choose the member for each request. One file per policy.
 
 use std::{fmt, sync::Arc};
 
@@ -14,11 +14,11 @@ pub use pinned::Pinned;
 pub use power_of_two::PowerOfTwo;
 pub use round_robin::RoundRobin;
 
-/// Chooses among the members that are ready. Called on the caller's task for every request: it should be quick
-/// and must not block.
+/// Chooses among the ready members. Called on the caller's task for every request, so it must be fast and must not
+/// block.
 ///
 /// ```
-/// use actix_etcd::{balancer::BalancePolicy, ReadyEndpoints};
+/// use actix_etcd::balancer::{BalancePolicy, ReadyEndpoints};
 ///
 /// #[derive(Debug)]
 /// struct FirstReady;
@@ -30,15 +30,17 @@ pub use round_robin::RoundRobin;
 /// }
 /// ```
 pub trait BalancePolicy: Send + Sync + fmt::Debug + 'static {
-    /// The index of the candidate to take. There is at least one; an index out of range means the first.
+    /// Returns the index of the chosen candidate. There is always at least one candidate; an index that is out of range
+    /// selects the first.
     fn pick(&self, candidates: &ReadyEndpoints<'_>) -> usize;
 
-    /// Which endpoints to keep connected. Default: all of them.
-    fn connects(&self) -> ConnectionMode {
+    /// Returns which endpoints to keep connected. Default: [`ConnectionMode::All`].
+    fn connection_mode(&self) -> ConnectionMode {
         ConnectionMode::All
     }
 
-    /// Whether members should be asked now and then who leads. Default: no.
+    /// Returns whether all members are probed regularly, so that [`ReadyEndpoint::is_leader`] stays up to date.
+    /// Default: `false`.
     fn follows_leader(&self) -> bool {
         false
     }
@@ -48,13 +50,14 @@ pub trait BalancePolicy: Send + Sync + fmt::Debug + 'static {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectionMode {
-    /// Every endpoint.
+    /// All endpoints.
     All,
-    /// One: all are dialled, the first one up is kept until it fails.
+    /// One endpoint: the client connects to all, keeps the first that is ready until it fails, and disconnects the
+    /// others.
     Single,
 }
 
-/// The members that can take a request now.
+/// The endpoints that are ready for a request: the candidates of a [`BalancePolicy`].
 #[derive(Debug, Clone, Copy)]
 pub struct ReadyEndpoints<'a>(&'a [Arc<Connection>]);
 
@@ -63,44 +66,44 @@ impl<'a> ReadyEndpoints<'a> {
         Self(connections)
     }
 
-    /// How many there are; at least one.
-    #[expect(clippy::len_without_is_empty, reason = "it never is")]
+    /// Returns the number of endpoints, which is at least one.
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// One of them.
+    /// Returns the endpoint at this index, or `None` if the index is out of range.
     pub fn get(&self, index: usize) -> Option<ReadyEndpoint<'a>> {
         self.0
             .get(index)
             .map(|connection| ReadyEndpoint(connection))
     }
 
-    /// Each of them, in the order of the endpoints.
+    /// Iterates over the endpoints, in the order in which the client lists them.
     pub fn iter(&self) -> impl Iterator<Item = ReadyEndpoint<'a>> + 'a {
         self.0.iter().map(|connection| ReadyEndpoint(connection))
     }
 }
 
-/// A member that can take a request now.
+/// An endpoint that is ready for a request.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadyEndpoint<'a>(&'a Connection);
 
 impl ReadyEndpoint<'_> {
-    /// The endpoint in its normal form.
+    /// Returns the endpoint in its normal form, for example `http://10.0.0.1:2379`.
     pub fn endpoint(&self) -> &str {
         self.0.endpoint.as_str()
     }
 
-    /// Requests and streams that are open on its connection.
+    /// Returns the number of requests and streams that are open on the connection.
     pub fn in_flight(&self) -> usize {
         self.0.channel.open_streams().count()
     }
 
-    /// Whether it led the cluster when it was last looked at.
+    /// Returns whether the member was the leader when it was last probed. See [`BalancePolicy::follows_leader`].
     pub fn is_leader(&self) -> bool {
-        let seen = self.0.health().sighting;
-        seen.is_some_and(|seen| seen.leader != 0 && seen.leader == seen.member)
+        let status = self.0.health().status;
+        status.is_some_and(|status| status.is_leader())
     }
 
     fn id(self) -> EndpointId {

@@ -1,34 +1,36 @@
-//! One member until it fails.
+//! Sends requests to one member until it fails.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{BalancePolicy, ConnectionMode, ReadyEndpoints};
 
+/// Stands for no endpoint.
 const NONE: u64 = u64::MAX;
 
-/// Sends everything to one member until it fails, then to another.
+/// Sends all requests to one member until it fails, then to another.
 #[derive(Debug)]
 pub struct Pinned {
-    connects: ConnectionMode,
+    mode: ConnectionMode,
+    /// Id of the pinned endpoint.
     endpoint: AtomicU64,
 }
 
 impl Pinned {
-    /// One TCP connection only, for big fleets: all endpoints are dialled at first, the first one up is kept, the
-    /// others are closed gracefully. A request that names another member (`.at(endpoint)`) connects that one, too, until
-    /// none has named it for half a minute.
+    /// Keeps a single TCP connection, for large fleets of clients. The client connects to all endpoints, keeps the
+    /// first that is ready and closes the others gracefully. A request that names another member (`.at(endpoint)`)
+    /// connects that member as well, until no request has named it for 30 s.
     pub fn cold() -> Self {
         Self::with(ConnectionMode::Single)
     }
 
-    /// The other members stay connected, for a faster switch.
+    /// Keeps the other members connected, for a faster switch when the pinned one fails.
     pub fn warm() -> Self {
         Self::with(ConnectionMode::All)
     }
 
-    fn with(connects: ConnectionMode) -> Self {
+    fn with(mode: ConnectionMode) -> Self {
         Self {
-            connects,
+            mode,
             endpoint: AtomicU64::new(NONE),
         }
     }
@@ -43,7 +45,7 @@ impl BalancePolicy for Pinned {
         {
             return index;
         }
-        // Chosen at random, so that the clients of a fleet do not all move to the same member.
+        // Random, so that the clients of a fleet do not all move to the same member.
         let index = fastrand::usize(..candidates.len());
         if let Some(chosen) = candidates.get(index) {
             self.endpoint.store(chosen.id().0, Ordering::Relaxed);
@@ -51,7 +53,7 @@ impl BalancePolicy for Pinned {
         index
     }
 
-    fn connects(&self) -> ConnectionMode {
-        self.connects
+    fn connection_mode(&self) -> ConnectionMode {
+        self.mode
     }
 }

@@ -1,19 +1,19 @@
-//! The leader while it is ready.
+//! Sends requests to the leader.
 
 use super::{BalancePolicy, ReadyEndpoints, RoundRobin};
 
-/// Sends everything to the leader, which saves a hop for writes and linearizable reads; round robin while no
-/// leader is known or ready.
+/// Sends all requests to the leader, which saves a network hop for writes and linearizable reads. Falls back to round
+/// robin while no leader is known or ready.
 #[derive(Debug, Default)]
 pub struct LeaderFirst {
-    otherwise: RoundRobin,
+    fallback: RoundRobin,
 }
 
 impl LeaderFirst {
-    /// The policy.
+    /// Creates the policy.
     pub fn new() -> Self {
         Self {
-            otherwise: RoundRobin::new(),
+            fallback: RoundRobin::new(),
         }
     }
 }
@@ -23,7 +23,7 @@ impl BalancePolicy for LeaderFirst {
         candidates
             .iter()
             .position(|candidate| candidate.is_leader())
-            .unwrap_or_else(|| self.otherwise.pick(candidates))
+            .unwrap_or_else(|| self.fallback.pick(candidates))
     }
 
     fn follows_leader(&self) -> bool {

@@ -1,17 +1,17 @@
-//! Every ready member in turn.
+//! Sends requests to all ready members in turn.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{BalancePolicy, ReadyEndpoints};
 
-/// Takes every ready member in turn: n requests over k members differ by at most one a member. The default.
+/// Sends requests to all ready members in turn: their numbers of requests differ by at most one. The default policy.
 #[derive(Debug, Default)]
 pub struct RoundRobin {
     next: AtomicUsize,
 }
 
 impl RoundRobin {
-    /// Starts with a member chosen at random, so that many clients do not all begin with the same one.
+    /// Creates the policy. It starts with a random member, so that many clients do not all start with the same one.
     pub fn new() -> Self {
         Self {
             next: AtomicUsize::new(fastrand::usize(..1 << 16)),

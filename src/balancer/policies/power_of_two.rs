@@ -1,15 +1,15 @@
-//! The less busy of two.
+//! Sends each request to the less busy of two members.
 
 use super::{BalancePolicy, ReadyEndpoints};
 
-/// Looks at two members chosen at random and takes the one with fewer requests in flight: slow members get less
-/// without anybody measuring them.
+/// Chooses two members at random and sends the request to the one with fewer requests in flight. Slow members
+/// receive fewer requests, without any measurement of latency.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct PowerOfTwo;
 
 impl PowerOfTwo {
-    /// The policy.
+    /// Creates the policy.
     pub fn new() -> Self {
         Self
     }
@@ -22,7 +22,7 @@ impl BalancePolicy for PowerOfTwo {
             return 0;
         }
         let first = fastrand::usize(..count);
-        // Drawn from the others, so that the two differ.
+        // Never the same as the first.
         let second = (first + fastrand::usize(1..count)) % count;
         let load = |index| {
             candidates

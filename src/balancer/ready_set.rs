@@ -1,0 +1,197 @@
+//! The balancer's published snapshot of all endpoints.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tokio::time::Instant;
+
+use super::ConnectivityState;
+use crate::{
+    connection::{ClusterView, Connection, EndpointId, OtherMembers},
+    error::{Error, ErrorKind, Outcome},
+    transport::Endpoint,
+};
+
+/// Immutable snapshot of all endpoints, replaced as a whole after each change.
+#[derive(Debug, Default)]
+pub(crate) struct ReadySet {
+    /// Connections that accept all requests, in the order of the endpoints.
+    pub(crate) ready: Vec<Arc<Connection>>,
+    /// Connections that accept serializable reads only, because the member has no leader.
+    pub(crate) leaderless: Vec<Arc<Connection>>,
+    /// Every endpoint.
+    pub(crate) members: Vec<MemberView>,
+    /// Endpoints set by the user. Tried again if no member of the cluster's member list responds.
+    pub(crate) seeds: Arc<[Endpoint]>,
+    /// Number of times the user has set the endpoints.
+    pub(crate) seeds_version: u64,
+    /// Whether the client was shut down.
+    pub(crate) closed: bool,
+}
+
+/// Last known state of one endpoint.
+#[derive(Debug, Clone)]
+pub(crate) struct MemberView {
+    pub(crate) id: EndpointId,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) state: ConnectivityState,
+    /// Time of the last change of `state`.
+    pub(crate) since: Instant,
+    /// Last failure; `None` once the endpoint is ready.
+    pub(crate) error: Option<Error>,
+    /// The connection to use, in the states `Ready` and `NoLeader`.
+    pub(crate) connection: Option<Arc<Connection>>,
+}
+
+impl MemberView {
+    fn responds_without_leader(&self) -> bool {
+        let error = self.error.as_ref();
+        self.state == ConnectivityState::NoLeader
+            && error.is_some_and(|error| error.kind() == ErrorKind::NoLeader)
+    }
+}
+
+impl ReadySet {
+    pub(crate) fn endpoints(&self) -> Vec<Endpoint> {
+        let members = self.members.iter();
+        members.map(|member| member.endpoint.clone()).collect()
+    }
+
+    /// Returns the error of a call for which no member became ready in time.
+    pub(crate) fn none_ready(&self) -> Error {
+        let leaderless = self.members.iter().any(MemberView::responds_without_leader);
+        let summary = if leaderless {
+            "the reachable members have no leader; an election may be running, or the quorum may be lost"
+        } else {
+            "no endpoint accepts requests"
+        };
+        let reason = format!("{summary} ({})", self.endpoint_failures());
+        Error::new(ErrorKind::Unavailable, Outcome::NotSent, reason)
+    }
+
+    /// Returns each endpoint with its last failure, or with its state if it has not failed.
+    pub(crate) fn endpoint_failures(&self) -> String {
+        let failures: Vec<String> = self
+            .members
+            .iter()
+            .map(|member| match &member.error {
+                Some(error) => format!("{}: {}", member.endpoint, error.brief()),
+                None => format!("{}: {}", member.endpoint, member.state),
+            })
+            .collect();
+        failures.join("; ")
+    }
+
+    fn connected_except(&self, except: EndpointId) -> impl Iterator<Item = &Arc<Connection>> {
+        self.ready
+            .iter()
+            .chain(&self.leaderless)
+            .filter(move |connection| connection.id != except)
+    }
+}
+
+/// Holds the current [`ReadySet`].
+#[derive(Debug, Default)]
+pub(crate) struct ReadySetCell(ArcSwap<ReadySet>);
+
+impl ReadySetCell {
+    pub(crate) fn load(&self) -> arc_swap::Guard<Arc<ReadySet>> {
+        self.0.load()
+    }
+
+    pub(crate) fn load_full(&self) -> Arc<ReadySet> {
+        self.0.load_full()
+    }
+
+    pub(super) fn publish(&self, set: ReadySet) {
+        self.0.store(Arc::new(set));
+    }
+}
+
+impl ClusterView for ReadySetCell {
+    fn other_members(&self, except: EndpointId) -> OtherMembers {
+        let set = self.load();
+        let mut ready = set.ready.iter();
+        OtherMembers {
+            statuses: set
+                .connected_except(except)
+                .filter_map(|connection| connection.health().status)
+                .collect(),
+            any_ready: ready.any(|connection| connection.id != except),
+        }
+    }
+
+    fn others_responded_since(&self, except: EndpointId, since: Instant) -> bool {
+        self.load()
+            .connected_except(except)
+            .any(|connection| connection.channel.wire().last_heard() > since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::Verdict;
+
+    fn member(endpoint: &str, state: ConnectivityState, error: Option<Error>) -> MemberView {
+        MemberView {
+            id: EndpointId(0),
+            endpoint: Endpoint::parse(endpoint).unwrap(),
+            state,
+            since: Instant::now(),
+            error,
+            connection: None,
+        }
+    }
+
+    fn refused() -> Error {
+        let kind = ErrorKind::Unavailable;
+        Error::new(kind, Outcome::NotSent, "connection refused")
+    }
+
+    #[test]
+    fn unavailable_error_lists_every_endpoint() {
+        let set = ReadySet {
+            members: vec![
+                member("a:1", ConnectivityState::TransientFailure, Some(refused())),
+                member("b:1", ConnectivityState::Connecting, None),
+            ],
+            ..ReadySet::default()
+        };
+        let error = set.none_ready();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert_eq!(error.outcome(), Outcome::NotSent);
+        assert_eq!(
+            error.brief(),
+            "no endpoint accepts requests (http://a:1: connection refused; http://b:1: connecting)"
+        );
+    }
+
+    #[test]
+    fn unavailable_error_names_missing_leader() {
+        let (kind, reason) = (ErrorKind::NoLeader, Verdict::NoLeader.reason());
+        let leaderless = Error::new(kind, Outcome::NotSent, reason);
+        let set = ReadySet {
+            members: vec![
+                member("a:1", ConnectivityState::TransientFailure, Some(refused())),
+                member("b:1", ConnectivityState::NoLeader, Some(leaderless)),
+            ],
+            ..ReadySet::default()
+        };
+        let error = set.none_ready();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        let reason = error.brief();
+        assert!(
+            reason.starts_with("the reachable members have no leader"),
+            "{reason}"
+        );
+        assert!(
+            reason.contains("http://a:1: connection refused"),
+            "{reason}"
+        );
+        assert!(
+            reason.contains("http://b:1: the member has no leader"),
+            "{reason}"
+        );
+    }
+}

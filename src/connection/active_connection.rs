@@ -1,0 +1,76 @@
+//! The connection in use, as its actor sees it.
+
+use std::{future::Future, sync::Arc};
+
+use actix::SpawnHandle;
+use tokio::time::Instant;
+
+use super::{
+    Connection, MemberHealth, Verdict,
+    driver_task::DriverTask,
+    member_health::{ProgressTracker, STALLED_AFTER},
+    probe_schedule::ProbeSchedule,
+};
+use crate::runtime::abort_on_drop::AbortOnDrop;
+
+/// The connection in use.
+pub(super) struct ActiveConnection {
+    pub(super) connection: Arc<Connection>,
+    pub(super) driver: DriverTask,
+    pub(super) progress: ProgressTracker,
+    /// Last report of the member's health service; `true` without one.
+    pub(super) serving: bool,
+    pub(super) probe_in_flight: bool,
+    pub(super) schedule: ProbeSchedule,
+    /// Timer of the next probe.
+    pub(super) next_probe: Option<SpawnHandle>,
+    /// Time at which this actor last requested probes of the other members.
+    pub(super) others_probed_at: Option<Instant>,
+    pub(super) _health_service: AbortOnDrop,
+}
+
+impl ActiveConnection {
+    pub(super) fn generation(&self) -> u64 {
+        self.connection.generation
+    }
+
+    /// Returns the start of an outage that begins now with this verdict.
+    pub(super) fn outage(&self, verdict: Verdict) -> Outage {
+        Outage {
+            since: Instant::now(),
+            was_behind: verdict == Verdict::Unresponsive || self.progress.is_catching_up(),
+        }
+    }
+
+    pub(super) fn set_verdict(&self, verdict: Verdict) {
+        let status = self.connection.health().status;
+        self.connection
+            .health
+            .send_replace(MemberHealth { verdict, status });
+    }
+
+    /// Lets the requests in flight finish. The returned future resolves when the connection is closed.
+    pub(super) fn close_gracefully(self) -> impl Future<Output = ()> + 'static {
+        // Long-lived streams do not finish by themselves: they stop when the verdict is `Closed`.
+        self.set_verdict(Verdict::Closed);
+        let Self {
+            connection, driver, ..
+        } = self;
+        drop(connection);
+        driver.finish()
+    }
+}
+
+/// The time since the last connection ended without a command to close it.
+pub(super) struct Outage {
+    since: Instant,
+    /// Whether the member did not respond, or had not caught up after an earlier outage.
+    was_behind: bool,
+}
+
+impl Outage {
+    /// Returns whether the member may have missed commits.
+    pub(super) fn may_have_missed_commits(&self, now: Instant) -> bool {
+        self.was_behind || self.since + STALLED_AFTER <= now
+    }
+}

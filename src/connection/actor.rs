@@ -1,0 +1,229 @@
+//! The actor of one endpoint: its state and how it carries out the decisions of the state machine.
+
+use std::sync::Arc;
+
+use actix::{
+    Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle, Supervised, WeakAddr,
+    WeakRecipient,
+};
+
+use super::{
+    ConnectionContext, ConnectivityState, EndpointId, Verdict,
+    active_connection::{ActiveConnection, Outage},
+    driver_task::DriverEvent,
+    first_contact::first_contact,
+    messages::{
+        ConnectionLost, ConnectivityChanged, DialFinished, MemberSuspected, ReconnectDue,
+        RequestsRefused,
+    },
+    state_machine::{ConnectionAction, ConnectionStateMachine},
+};
+use crate::{
+    error::Error,
+    runtime::{
+        abort_on_drop::AbortOnDrop,
+        supervisor::{ActorFailed, supervise},
+    },
+    transport::{Endpoint, channel::Metadata},
+};
+
+/// Dials, drives and probes the connection to one endpoint.
+pub(crate) struct ConnectionActor {
+    pub(super) id: EndpointId,
+    pub(super) endpoint: Endpoint,
+    pub(super) context: Arc<ConnectionContext>,
+    observer: ConnectionObserver,
+    pub(super) machine: ConnectionStateMachine,
+    /// Present in the states `Ready` and `NoLeader`.
+    pub(super) active: Option<ActiveConnection>,
+    /// Reason why the endpoint is not ready.
+    pub(super) error: Option<Error>,
+    pub(super) outage: Option<Outage>,
+    pub(super) reconnect_timer: Option<SpawnHandle>,
+    /// Task of the attempt in flight.
+    pub(super) dial_task: Option<AbortOnDrop>,
+    restarted: bool,
+}
+
+/// Recipients of a connection actor's events. They are weak because the recipient owns the connection actor.
+#[derive(Clone)]
+pub(crate) struct ConnectionObserver {
+    connectivity: WeakRecipient<ConnectivityChanged>,
+    suspicions: WeakRecipient<MemberSuspected>,
+    crashes: WeakRecipient<ActorFailed>,
+}
+
+impl ConnectionObserver {
+    /// Sends all events to one actor.
+    pub(crate) fn new<A>(owner: &WeakAddr<A>) -> Self
+    where
+        A: Actor<Context = Context<A>>
+            + Handler<ConnectivityChanged>
+            + Handler<MemberSuspected>
+            + Handler<ActorFailed>,
+    {
+        Self {
+            connectivity: owner.clone().recipient(),
+            suspicions: owner.clone().recipient(),
+            crashes: owner.clone().recipient(),
+        }
+    }
+}
+
+impl ConnectionActor {
+    pub(crate) fn start(
+        id: EndpointId,
+        endpoint: Endpoint,
+        context: Arc<ConnectionContext>,
+        observer: ConnectionObserver,
+    ) -> Addr<Self> {
+        let crashes = observer.crashes.clone();
+        let report_crash = move |failed| {
+            if let Some(owner) = crashes.upgrade() {
+                owner.do_send(failed);
+            }
+        };
+        supervise("connection", report_crash, |_| Self {
+            id,
+            endpoint,
+            context,
+            observer,
+            machine: ConnectionStateMachine::new(),
+            active: None,
+            error: None,
+            outage: None,
+            reconnect_timer: None,
+            dial_task: None,
+            restarted: false,
+        })
+    }
+
+    pub(super) fn apply(&mut self, action: ConnectionAction, ctx: &mut Context<Self>) {
+        match action {
+            ConnectionAction::None => {}
+            ConnectionAction::Dial(generation) => {
+                self.announce();
+                self.dial(generation, ctx);
+            }
+            ConnectionAction::ReconnectAfter(delay) => {
+                self.active = None;
+                self.announce();
+                if let Some(pending) = self.reconnect_timer.take() {
+                    ctx.cancel_future(pending);
+                }
+                self.reconnect_timer = Some(ctx.notify_later(ReconnectDue, delay));
+            }
+            ConnectionAction::Announce | ConnectionAction::Close => self.announce(),
+        }
+    }
+
+    fn announce(&self) {
+        let state = self.machine.connectivity();
+        let error = match state {
+            ConnectivityState::Ready => None,
+            _ => self.error.clone(),
+        };
+        match &error {
+            None => tracing::debug!(endpoint = %self.endpoint, %state, "connectivity changed"),
+            Some(error) => {
+                tracing::debug!(endpoint = %self.endpoint, %state, %error, "connectivity changed");
+            }
+        }
+        if let Some(owner) = self.observer.connectivity.upgrade() {
+            owner.do_send(ConnectivityChanged {
+                id: self.id,
+                state,
+                connection: self.active.as_ref().map(|active| active.connection.clone()),
+                error,
+            });
+        }
+    }
+
+    /// Reports that this member is suspected, so that the other members are probed.
+    pub(super) fn report_suspicion(&self) {
+        if let Some(owner) = self.observer.suspicions.upgrade() {
+            owner.do_send(MemberSuspected { id: self.id });
+        }
+    }
+
+    pub(super) fn metadata(&self) -> Metadata {
+        Metadata {
+            require_leader: true,
+            token: self.context.token.load_without_waiting().value,
+            timeout: None,
+        }
+    }
+
+    fn dial(&mut self, generation: u64, ctx: &mut Context<Self>) {
+        let actor = ctx.address().downgrade();
+        let driven_by = actor.clone();
+        let token = self.context.token.generation();
+        let (endpoint, context) = (self.endpoint.clone(), self.context.clone());
+        let metadata = self.metadata();
+        self.dial_task = Some(AbortOnDrop::spawn(async move {
+            let on_event = move |event| match event {
+                DriverEvent::RequestsRefused => send(&driven_by, RequestsRefused { generation }),
+                DriverEvent::Ended(reason) => {
+                    send(&driven_by, ConnectionLost { generation, reason });
+                }
+            };
+            let result = first_contact(&endpoint, &context.dial, &metadata, on_event).await;
+            if result.as_ref().is_ok_and(|contact| contact.token_ignored) {
+                context.token.give_up(token);
+            }
+            send(&actor, DialFinished { generation, result });
+        }));
+    }
+
+    /// Returns the connection in use if it has this generation.
+    pub(super) fn active_generation(&mut self, generation: u64) -> Option<&mut ActiveConnection> {
+        self.active
+            .as_mut()
+            .filter(|active| active.generation() == generation)
+    }
+}
+
+/// Sends a message unless the actor has stopped.
+pub(super) fn send<M>(actor: &WeakAddr<ConnectionActor>, message: M)
+where
+    M: Message + Send + 'static,
+    M::Result: Send,
+    ConnectionActor: Handler<M>,
+{
+    if let Some(actor) = actor.upgrade() {
+        actor.do_send(message);
+    }
+}
+
+impl Actor for ConnectionActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        if !std::mem::take(&mut self.restarted) {
+            return;
+        }
+        // A crash ends the actor's timers, but not its connection.
+        self.reconnect_timer = None;
+        if let Some(active) = self.active.as_mut() {
+            active.probe_in_flight = false;
+            active.next_probe = None;
+            if active.driver.has_ended() {
+                let generation = active.generation();
+                return self.give_up(generation, Verdict::Closed, ctx);
+            }
+            let verdict = active.connection.health().verdict;
+            self.schedule_probe(verdict, ctx);
+        }
+        let action = self.machine.actor_restarted();
+        self.apply(action, ctx);
+    }
+}
+
+impl Supervised for ConnectionActor {
+    fn restarting(&mut self, _: &mut Context<Self>) {
+        self.restarted = true;
+    }
+}
+
+#[cfg(feature = "test-faults")]
+crate::runtime::supervisor::crashes!(ConnectionActor);

@@ -1,0 +1,156 @@
+//! One generation of a connection, as callers use it.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use actix::{Handler, Message, WeakAddr};
+use tokio::{sync::watch, time::Instant};
+
+use super::{
+    ConnectionActor, EndpointId, MemberHealth,
+    messages::{ForeignClusterDetected, Suspect},
+    raft_term::{ObservedTerm, TermMark},
+};
+use crate::transport::{Endpoint, channel::Channel};
+
+/// One generation of a connection. Callers on any thread send requests through its channel.
+pub(crate) struct Connection {
+    pub(crate) id: EndpointId,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) generation: u64,
+    pub(crate) channel: Channel,
+    actor: WeakAddr<ConnectionActor>,
+    pub(super) health: watch::Sender<MemberHealth>,
+    /// Number of [`SuspicionGuard`]s.
+    suspicions: AtomicUsize,
+    /// Number of [`StreamRegistration`]s.
+    streams: AtomicUsize,
+    term: ObservedTerm,
+}
+
+impl Connection {
+    pub(super) fn new(
+        id: EndpointId,
+        endpoint: Endpoint,
+        generation: u64,
+        channel: Channel,
+        actor: WeakAddr<ConnectionActor>,
+        health: MemberHealth,
+    ) -> Self {
+        Self {
+            id,
+            endpoint,
+            generation,
+            channel,
+            actor,
+            health: watch::Sender::new(health),
+            suspicions: AtomicUsize::new(0),
+            streams: AtomicUsize::new(0),
+            term: ObservedTerm::new(Instant::now()),
+        }
+    }
+
+    pub(crate) fn health(&self) -> MemberHealth {
+        self.health.borrow().clone()
+    }
+
+    pub(crate) fn watch_health(&self) -> watch::Receiver<MemberHealth> {
+        self.health.subscribe()
+    }
+
+    /// Reports a slow call. The member is probed at short intervals until the guard is dropped.
+    pub(crate) fn suspect(self: &Arc<Self>) -> SuspicionGuard {
+        self.suspicions.fetch_add(1, Ordering::Relaxed);
+        self.request_probe();
+        SuspicionGuard(self.clone())
+    }
+
+    /// Requests one probe, for example after the member answered "no leader".
+    pub(crate) fn request_probe(&self) {
+        self.send(Suspect {
+            generation: self.generation,
+        });
+    }
+
+    pub(super) fn is_suspected(&self) -> bool {
+        self.suspicions.load(Ordering::Relaxed) > 0
+    }
+
+    /// Registers a long-lived stream. The member is probed regularly until the registration is dropped, because an idle
+    /// stream does not notice a frozen or cut-off member by itself.
+    pub(crate) fn register_stream(self: &Arc<Self>) -> StreamRegistration {
+        self.streams.fetch_add(1, Ordering::Relaxed);
+        StreamRegistration(self.clone())
+    }
+
+    pub(super) fn has_streams(&self) -> bool {
+        self.streams.load(Ordering::Relaxed) > 0
+    }
+
+    /// Records the raft term of a response header.
+    pub(crate) fn observe_term(&self, term: u64) {
+        self.term.observe(term, Instant::now());
+    }
+
+    /// Returns whether a response with a later term than this one has been received.
+    pub(crate) fn term_is_over(&self, term: Option<u64>) -> bool {
+        term.is_some_and(|term| self.term.newest() > term)
+    }
+
+    /// Returns the term of the last response. Taken when a request is sent, evaluated only if the request is slow.
+    pub(crate) fn term_mark(&self) -> TermMark {
+        self.term.mark()
+    }
+
+    /// Reports that the member answered a request with another cluster's id. The connection is closed.
+    pub(crate) fn report_foreign_cluster(&self, cluster: u64) {
+        self.send(ForeignClusterDetected {
+            generation: self.generation,
+            cluster,
+        });
+    }
+
+    fn send<M>(&self, message: M)
+    where
+        M: Message + Send + 'static,
+        M::Result: Send,
+        ConnectionActor: Handler<M>,
+    {
+        if let Some(actor) = self.actor.upgrade() {
+            actor.do_send(message);
+        }
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Connection({}, generation {})",
+            self.endpoint, self.generation
+        )
+    }
+}
+
+/// Keeps a member under suspicion; see [`Connection::suspect`].
+pub(crate) struct SuspicionGuard(Arc<Connection>);
+
+impl Drop for SuspicionGuard {
+    fn drop(&mut self) {
+        self.0.suspicions.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A long-lived stream on a connection; see [`Connection::register_stream`].
+pub(crate) struct StreamRegistration(Arc<Connection>);
+
+impl Drop for StreamRegistration {
+    fn drop(&mut self) {
+        self.0.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}

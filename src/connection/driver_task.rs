@@ -1,0 +1,50 @@
+//! The task that drives one HTTP/2 connection.
+
+use std::future::Future;
+
+use crate::{
+    runtime::abort_on_drop::AbortOnDrop,
+    transport::{channel::OpenStreams, dial::Driver},
+};
+
+/// An event of a driven connection.
+pub(super) enum DriverEvent {
+    /// The connection accepts no more requests; those in flight may still finish.
+    RequestsRefused,
+    /// The connection ended, with the reason.
+    Ended(String),
+}
+
+/// Drives a connection. Dropping it closes the connection at once.
+pub(super) struct DriverTask(AbortOnDrop);
+
+impl DriverTask {
+    pub(super) fn spawn(
+        driver: Driver,
+        streams: OpenStreams,
+        on_event: impl Fn(DriverEvent) + 'static,
+    ) -> Self {
+        Self(AbortOnDrop::spawn(async move {
+            let mut driver = std::pin::pin!(driver);
+            let reason = tokio::select! {
+                biased;
+                reason = &mut driver => reason,
+                () = streams.refused() => {
+                    on_event(DriverEvent::RequestsRefused);
+                    driver.await
+                }
+            };
+            on_event(DriverEvent::Ended(reason));
+        }))
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.0.is_finished()
+    }
+
+    /// Lets the requests in flight finish. The returned future resolves when the connection is closed; dropping it does
+    /// not close the connection.
+    pub(super) fn finish(self) -> impl Future<Output = ()> + 'static {
+        self.0.finish()
+    }
+}

@@ -1,0 +1,126 @@
+//! Makes a new connection and waits until the member has answered an RPC on it.
+
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::{
+    driver_task::{DriverEvent, DriverTask},
+    probe::{ProbeResult, request_status},
+    probe_timeout::SILENCE,
+};
+use crate::{
+    error::{Error, ErrorKind, Outcome},
+    transport::{
+        Endpoint,
+        channel::{Channel, Metadata},
+        dial::{DialOptions, dial},
+    },
+};
+
+/// A connection on which a member has answered.
+pub(super) struct FirstContact {
+    pub(super) channel: Channel,
+    pub(super) driver: DriverTask,
+    pub(super) response: ProbeResult,
+    /// Whether the member answered only the request without the token.
+    pub(super) token_ignored: bool,
+}
+
+/// Dials, performs the handshakes and waits for a first response, all within the connect timeout.
+pub(super) async fn first_contact(
+    endpoint: &Endpoint,
+    options: &DialOptions,
+    metadata: &Metadata,
+    on_event: impl Fn(DriverEvent) + 'static,
+) -> Result<FirstContact, Error> {
+    let attempt = async {
+        let dialled = dial(endpoint, options).await?;
+        let driver = DriverTask::spawn(dialled.driver, dialled.channel.open_streams(), on_event);
+        let (response, token_ignored) = first_response(&dialled.channel, metadata).await;
+        match response {
+            ProbeResult::Broken(error) if endpoint.is_tls() => Err(options
+                .tls
+                .explain(explain_break(error))
+                .with_endpoint(endpoint.name())),
+            ProbeResult::Broken(error) => Err(explain_break(error)),
+            response => {
+                dialled.channel.learn_limits();
+                Ok(FirstContact {
+                    channel: dialled.channel,
+                    driver,
+                    response,
+                    token_ignored,
+                })
+            }
+        }
+    };
+    timeout(options.connect_timeout, attempt)
+        .await
+        .unwrap_or_else(|_| {
+            let reason = format!("no answer within {:?}", options.connect_timeout);
+            let error = Error::new(ErrorKind::MemberUnresponsive, Outcome::NotSent, reason);
+            Err(error.with_endpoint(endpoint.name()))
+        })
+}
+
+/// Returns the first response, and whether it answers the request without the token. A member of another cluster may
+/// never answer a request whose token it does not know, so a second request without token follows after a while.
+async fn first_response(channel: &Channel, metadata: &Metadata) -> (ProbeResult, bool) {
+    let mut request = std::pin::pin!(request_status(channel, metadata));
+    if metadata.token.is_none() {
+        return (request.await, false);
+    }
+    tokio::select! {
+        biased;
+        response = &mut request => return (response, false),
+        () = sleep_until(Instant::now() + SILENCE) => {}
+    }
+    let without_token = Metadata {
+        token: None,
+        ..metadata.clone()
+    };
+    tokio::select! {
+        biased;
+        response = &mut request => (response, false),
+        response = request_status(channel, &without_token) => (response, true),
+    }
+}
+
+/// Explains a connection that broke before the first response: often the port is not etcd's client port.
+fn explain_break(error: Error) -> Error {
+    if is_http2_violation(&error) {
+        let reason =
+            "the endpoint does not speak HTTP/2: wrong port, or one that expects TLS (https://)";
+        return replace(
+            error,
+            ErrorKind::Protocol,
+            Outcome::NotSent,
+            reason.to_owned(),
+        );
+    }
+    // A port that expects TLS closes a plain connection without a message.
+    let plain = error
+        .endpoint()
+        .is_some_and(|endpoint| endpoint.starts_with("http://"));
+    if !plain || error.kind() != ErrorKind::ConnectionLost {
+        return error;
+    }
+    let reason = format!("{}; the endpoint may expect TLS (https://)", error.brief());
+    let outcome = error.outcome();
+    replace(error, ErrorKind::ConnectionLost, outcome, reason)
+}
+
+fn is_http2_violation(error: &Error) -> bool {
+    std::error::Error::source(error)
+        .and_then(|source| source.downcast_ref::<h2::Error>())
+        .is_some_and(|error| !error.is_io() && !error.is_remote())
+}
+
+/// Returns a new error with the endpoint of `cause` and `cause` as its source.
+fn replace(cause: Error, kind: ErrorKind, outcome: Outcome, reason: String) -> Error {
+    let endpoint = cause.endpoint().map(Into::into);
+    let error = Error::new(kind, outcome, reason).with_source(cause);
+    match endpoint {
+        Some(endpoint) => error.with_endpoint(endpoint),
+        None => error,
+    }
+}

@@ -1,0 +1,143 @@
+//! When the member is probed, and what follows from the result.
+
+use std::time::Duration;
+
+use actix::{AsyncContext, Context};
+use tokio::time::Instant;
+
+use super::{
+    ConnectionActor, MemberHealth, RaftStatus, Verdict,
+    actor::send,
+    messages::{ProbeDue, ProbeFinished},
+    probe::{ProbeResult, probe},
+};
+
+impl ConnectionActor {
+    /// Sends a probe unless one is in flight.
+    pub(super) fn start_probe(&mut self, ctx: &mut Context<Self>) {
+        let metadata = self.metadata();
+        let Some(active) = self
+            .active
+            .as_mut()
+            .filter(|active| !active.probe_in_flight)
+        else {
+            return;
+        };
+        active.probe_in_flight = true;
+        active.schedule.probe_sent(Instant::now());
+        let channel = active.connection.channel.clone();
+        let generation = active.generation();
+        let (id, members) = (self.id, self.context.members.clone());
+        let actor = ctx.address().downgrade();
+        actix_rt::spawn(async move {
+            let others_responded = |since| members.others_responded_since(id, since);
+            let result = probe(&channel, &metadata, others_responded).await;
+            send(&actor, ProbeFinished { generation, result });
+        });
+    }
+
+    /// Sends a probe at once, or as soon as the last one is long enough ago.
+    pub(super) fn probe_soon(&mut self, ctx: &mut Context<Self>) {
+        let Some(active) = self
+            .active
+            .as_mut()
+            .filter(|active| !active.probe_in_flight)
+        else {
+            return;
+        };
+        let spacing = active.schedule.spacing(Instant::now());
+        if spacing.is_zero() {
+            self.start_probe(ctx);
+        } else {
+            self.set_probe_timer(spacing, true, ctx);
+        }
+    }
+
+    /// Schedules the next routine probe.
+    pub(super) fn schedule_probe(&mut self, verdict: Verdict, ctx: &mut Context<Self>) {
+        let Some(active) = self.active.as_mut() else {
+            return;
+        };
+        let suspected = active.connection.is_suspected();
+        let delay = active
+            .schedule
+            .next_delay(verdict, suspected, fastrand::f64());
+        self.set_probe_timer(delay, false, ctx);
+    }
+
+    fn set_probe_timer(&mut self, delay: Duration, requested: bool, ctx: &mut Context<Self>) {
+        let Some(active) = self.active.as_mut() else {
+            return;
+        };
+        if let Some(pending) = active.next_probe.take() {
+            ctx.cancel_future(pending);
+        }
+        let due = ProbeDue {
+            generation: active.generation(),
+            requested,
+        };
+        active.next_probe = Some(ctx.notify_later(due, delay));
+    }
+
+    /// Handles the result of a probe of the connection in use.
+    pub(super) fn handle_probe_result(&mut self, result: ProbeResult, ctx: &mut Context<Self>) {
+        let Some(active) = self.active.as_mut() else {
+            return;
+        };
+        let generation = active.generation();
+        let (verdict, status) = match result {
+            ProbeResult::Status(status) if !self.context.cluster.accepts(status.cluster) => {
+                return self.leave_cluster(generation, status.cluster, ctx);
+            }
+            ProbeResult::Status(status) => {
+                let others = self.context.members.other_members(self.id);
+                (active.progress.evaluate(&status, others), Some(status))
+            }
+            ProbeResult::Alive => {
+                active.progress.status_unavailable();
+                (Verdict::Fine, None)
+            }
+            ProbeResult::NoLeader => (Verdict::NoLeader, None),
+            ProbeResult::TimedOut => return self.give_up(generation, Verdict::Unresponsive, ctx),
+            ProbeResult::Broken(_) if !active.connection.channel.takes_requests() => {
+                return self.replace(generation, ctx);
+            }
+            ProbeResult::Broken(error) => {
+                self.error = Some(error);
+                return self.give_up(generation, Verdict::Closed, ctx);
+            }
+        };
+        self.update_health(verdict, status, ctx);
+    }
+
+    /// Publishes the health of the member and schedules the next probe.
+    pub(super) fn update_health(
+        &mut self,
+        verdict: Verdict,
+        status: Option<RaftStatus>,
+        ctx: &mut Context<Self>,
+    ) {
+        let Some(active) = self.active.as_ref() else {
+            return;
+        };
+        let verdict = match verdict {
+            Verdict::Fine if !active.serving => Verdict::NotServing,
+            other => other,
+        };
+        let known = active.connection.health();
+        if verdict != known.verdict && !verdict.is_fine() {
+            tracing::info!(endpoint = %self.endpoint, reason = verdict.reason(), "member avoided");
+            self.error = Some(self.error_for(verdict));
+        }
+        let status = status.or(known.status);
+        active
+            .connection
+            .health
+            .send_replace(MemberHealth { verdict, status });
+        let action = self
+            .machine
+            .health_checked(active.generation(), verdict.is_fine());
+        self.apply(action, ctx);
+        self.schedule_probe(verdict, ctx);
+    }
+}

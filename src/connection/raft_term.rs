@@ -1,0 +1,134 @@
+//! Whether a write that waits for its response was lost because the leader changed.
+//!
+//! A leader that is replaced drops the writes it has not committed without reporting it, and the member answers them
+//! only after its own timeout. A newer raft term in other responses or in a probe reveals the loss earlier.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::RaftStatus;
+
+/// Returns whether the leader changed after a request was sent.
+///
+/// `sent_term` is the term under which the request was sent, if known; otherwise `current` is compared with
+/// `first_status`, the first status received after that.
+pub(crate) fn leader_changed(
+    sent_term: Option<u64>,
+    first_status: Option<&RaftStatus>,
+    current: &RaftStatus,
+) -> bool {
+    match (sent_term, first_status) {
+        (Some(term), _) => current.leader != 0 && current.term > term,
+        (None, Some(first)) => {
+            current.leader != 0 && (current.term > first.term || current.leader != first.leader)
+        }
+        (None, None) => false,
+    }
+}
+
+/// Newest raft term in the responses of a connection, and when it was received. Updated by every response, so it uses
+/// atomics instead of a lock.
+pub(super) struct ObservedTerm {
+    origin: Instant,
+    term: AtomicU64,
+    /// Time of the last response, in milliseconds after `origin`.
+    at_millis: AtomicU64,
+}
+
+impl ObservedTerm {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            origin: now,
+            term: AtomicU64::new(0),
+            at_millis: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn observe(&self, term: u64, now: Instant) {
+        let elapsed = now.saturating_duration_since(self.origin).as_millis();
+        let at = u64::try_from(elapsed).unwrap_or(u64::MAX);
+        self.term.store(term, Ordering::Relaxed);
+        self.at_millis.store(at, Ordering::Relaxed);
+    }
+
+    pub(super) fn newest(&self) -> u64 {
+        self.term.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn mark(&self) -> TermMark {
+        TermMark {
+            term: self.newest(),
+            observed: self.origin + Duration::from_millis(self.at_millis.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+/// A raft term and the time of the last response that carried it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TermMark {
+    term: u64,
+    observed: Instant,
+}
+
+impl TermMark {
+    /// A term that was last observed longer ago may have ended before the request was sent.
+    const RECENT: Duration = Duration::from_secs(2);
+
+    /// Returns the term under which a request was sent at this time, if it is known.
+    pub(crate) fn at(self, sent: Instant) -> Option<u64> {
+        let known = self.term != 0 && sent.saturating_duration_since(self.observed) < Self::RECENT;
+        known.then_some(self.term)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(at: Instant, term: u64, index: u64) -> RaftStatus {
+        RaftStatus {
+            at,
+            cluster: 1,
+            member: 2,
+            leader: 1,
+            term,
+            index,
+            learner: false,
+        }
+    }
+
+    #[test]
+    fn newer_term_reveals_lost_write() {
+        let now = Instant::now();
+        let current = status(now, 6, 100);
+        assert!(leader_changed(Some(5), None, &current));
+        assert!(!leader_changed(Some(6), None, &current));
+        assert!(
+            !leader_changed(None, None, &current),
+            "nothing to compare with"
+        );
+        assert!(leader_changed(None, Some(&status(now, 5, 90)), &current));
+        let mut electing = current;
+        electing.leader = 0;
+        assert!(
+            !leader_changed(Some(5), None, &electing),
+            "the old leader may win the election"
+        );
+    }
+
+    #[test]
+    fn term_mark_is_known_only_while_recent() {
+        let start = Instant::now();
+        let observed = ObservedTerm::new(start);
+        assert_eq!(observed.mark().at(start), None, "no response yet");
+        observed.observe(7, start + Duration::from_secs(10));
+        assert_eq!(observed.newest(), 7);
+        let mark = observed.mark();
+        assert_eq!(mark.at(start + Duration::from_secs(11)), Some(7));
+        assert_eq!(mark.at(start + Duration::from_secs(12)), None);
+    }
+}
