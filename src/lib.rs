@@ -81,6 +81,7 @@ pub mod request;
 pub mod retry;
 mod runtime;
 pub mod server_side;
+#[cfg(feature = "test-faults")]
 #[doc(hidden)]
 pub mod test_faults;
 mod transport;

@@ -8,7 +8,10 @@ use crate::{
     recipes::session::Session,
     runtime::supervisor,
     transport::Endpoint,
-    watch::{Watch, engine::hub::CrashStreams},
+    watch::{
+        Watch,
+        engine::{hub::CrashStreams, watch_actor::CrashOnNextUpdate},
+    },
 };
 
 /// How many actors of this crate live in this process.
@@ -48,7 +51,7 @@ pub async fn crash_connection_now(client: &Client, endpoint: &str) -> Result<boo
 /// What makes the actor of a watch panic at the next thing its stream says, whenever it is called.
 pub fn crash_watch(watch: &Watch) -> impl Fn() + Send + use<> {
     let actor = watch.actor().clone();
-    move || actor.do_send(crate::watch::engine::CrashOnNext)
+    move || actor.do_send(CrashOnNextUpdate)
 }
 
 /// Makes the actor of every watch stream panic at the next answer it gets.

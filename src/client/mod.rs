@@ -37,7 +37,7 @@ use crate::{
     retry::{actor::RetryActor, budget::RetryBudget},
     runtime::thread::Runtime,
     transport::Endpoint,
-    watch::engine::{self as watch, hub::HubActor},
+    watch::engine::hub::{HubActor, HubShutdown},
 };
 
 /// A client of one etcd cluster.
@@ -308,7 +308,7 @@ impl Inner {
         let runtime = self.runtime().take();
         let shutdown = self.shutdown_message();
         // An error means that the actor has ended already.
-        let _ = self.watches.send(watch::Shutdown).await;
+        let _ = self.watches.send(HubShutdown).await;
         let _ = self.leases.send(END_LEASES).await;
         let _ = self.caller.balancer.send(shutdown).await;
         self.caller.tokens.close();
@@ -336,7 +336,7 @@ impl Drop for Inner {
             let tokens = self.caller.tokens.clone();
             let shutdown = self.shutdown_message();
             runtime.finish(async move {
-                let _ = watches.send(watch::Shutdown).await;
+                let _ = watches.send(HubShutdown).await;
                 let _ = leases.send(END_LEASES).await;
                 let _ = balancer.send(shutdown).await;
                 tokens.close();

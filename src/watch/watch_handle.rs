@@ -17,22 +17,24 @@ use tokio::{
 use tokio_stream::Stream;
 
 use super::engine::{
-    actor::{Cancel, Drained, RequestProgress, WatchActor},
-    queue::{Ending, Queue, Queued, Taken},
+    event_buffer::{BufferItem, EndCause, EventBuffer, TakenItem},
+    watch_actor::{BufferDrained, CancelWatch, RequestProgress, WatchActor},
 };
-use super::{WatchEvent, event::Revisions};
-use crate::error::{Error, ErrorKind, Outcome};
+use super::{WatchEvent, event::RevisionSplitter};
+use crate::{
+    error::{Error, ErrorKind, Outcome},
+    runtime::backoff::Backoff,
+};
 
-/// How long a server may be silent before it is asked for progress once more.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
-const ASK_AGAIN_AT_MOST: Duration = Duration::from_secs(1);
+/// Delays between progress requests that the server does not answer.
+const PROGRESS_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(1));
 
 /// A watch: a stream of [`WatchEvent`]s that goes on over any number of reconnects. The last item is
 /// [`WatchEvent::Ended`]. Dropping it ends it on the server, too.
 #[must_use = "a watch that is dropped is cancelled"]
 pub struct Watch {
     link: Link,
-    current: Option<Revisions>,
+    current: Option<RevisionSplitter>,
     ended: bool,
 }
 
@@ -40,14 +42,14 @@ impl Watch {
     pub(crate) fn new(
         id: u64,
         actor: Addr<WatchActor>,
-        queue: Arc<Queue>,
+        buffer: Arc<EventBuffer>,
         timeout: Duration,
     ) -> Self {
         Self {
             link: Link {
                 id,
                 actor,
-                queue,
+                buffer,
                 timeout,
             },
             current: None,
@@ -62,7 +64,7 @@ impl Watch {
 
     /// Ends the watch on the server. What has arrived can still be read, then comes the last item.
     pub fn cancel(&self) {
-        self.link.actor.do_send(Cancel);
+        self.link.actor.do_send(CancelWatch);
     }
 
     /// Asks the server how far the watch has come: everything up to that revision has arrived, and is in this stream
@@ -78,7 +80,7 @@ impl Watch {
     /// Everything up to this revision was read from this stream. A watch with `start_revision` one above goes on
     /// where this one is.
     pub fn revision(&self) -> i64 {
-        self.link.queue.delivered()
+        self.link.buffer.delivered()
     }
 
     /// A number that no other watch of this client has.
@@ -93,6 +95,7 @@ impl Watch {
         }
     }
 
+    #[cfg(feature = "test-faults")]
     pub(crate) fn actor(&self) -> &Addr<WatchActor> {
         &self.link.actor
     }
@@ -102,36 +105,30 @@ impl Watch {
             return Poll::Ready(None);
         }
         loop {
-            if let Some(events) = Revisions::take(&mut self.current) {
-                self.link.queue.set_delivered(events.revision());
+            if let Some(events) = RevisionSplitter::take(&mut self.current) {
+                self.link.buffer.set_delivered(events.revision());
                 return Poll::Ready(Some(WatchEvent::Events(events)));
             }
-            let Taken { item, drained } = ready!(self.link.queue.poll_take(cx));
+            let TakenItem { item, drained } = ready!(self.link.buffer.poll_take(cx));
             if drained {
-                self.link.actor.do_send(Drained);
+                self.link.actor.do_send(BufferDrained);
             }
-            return Poll::Ready(Some(match item {
-                Queued::Batch(events) => {
-                    self.current = Some(Revisions::new(events));
+            let event = match item {
+                BufferItem::Batch(events) => {
+                    self.current = Some(RevisionSplitter::new(events));
                     continue;
                 }
-                Queued::Progress(revision) => {
-                    self.link.queue.set_delivered(revision);
-                    WatchEvent::Progress(revision)
+                BufferItem::Single(event) => event,
+            };
+            match &event {
+                WatchEvent::Progress(revision) => self.link.buffer.set_delivered(*revision),
+                WatchEvent::Resynced(resynced) => {
+                    self.link.buffer.set_delivered(resynced.revision);
                 }
-                Queued::Resynced(resynced) => {
-                    self.link.queue.set_delivered(resynced.revision);
-                    WatchEvent::Resynced(resynced)
-                }
-                Queued::Disconnected(error) => WatchEvent::Disconnected(error),
-                Queued::Resumed => WatchEvent::Resumed,
-                Queued::Paused => WatchEvent::Paused,
-                Queued::Regressed { seen, told } => WatchEvent::RevisionRegressed { seen, told },
-                Queued::Ended(why) => {
-                    self.ended = true;
-                    WatchEvent::Ended(why)
-                }
-            }));
+                WatchEvent::Ended(_) => self.ended = true,
+                _ => {}
+            }
+            return Poll::Ready(Some(event));
         }
     }
 }
@@ -171,7 +168,7 @@ pub struct WatchHandle {
 impl WatchHandle {
     /// Ends the watch on the server; the actor gets what has arrived, then the last item.
     pub fn cancel(&self) {
-        self.link.actor.do_send(Cancel);
+        self.link.actor.do_send(CancelWatch);
     }
 
     /// Lets the watch go on until its actor or the client ends.
@@ -186,7 +183,7 @@ impl WatchHandle {
 
     /// Everything up to this revision was sent to the actor.
     pub fn revision(&self) -> i64 {
-        self.link.queue.delivered()
+        self.link.buffer.delivered()
     }
 
     /// A number that no other watch of this client has.
@@ -217,37 +214,41 @@ impl fmt::Debug for WatchHandle {
 struct Link {
     id: u64,
     actor: Addr<WatchActor>,
-    queue: Arc<Queue>,
+    buffer: Arc<EventBuffer>,
     timeout: Duration,
 }
 
 impl Link {
     async fn request_progress(self) -> Result<i64, Error> {
         let deadline = Instant::now() + self.timeout;
-        let (told, mut answer) = oneshot::channel();
-        let mut told = Some(told);
-        let mut pause = ASK_AGAIN;
+        let (sender, mut progress) = oneshot::channel();
+        let mut reply = Some(sender);
+        let mut backoff = PROGRESS_BACKOFF.start();
+        let mut delay = backoff.next_delay(0.5);
         loop {
-            self.actor.do_send(RequestProgress { told: told.take() });
-            match timeout_at(deadline.min(Instant::now() + pause), &mut answer).await {
+            self.actor.do_send(RequestProgress {
+                reply: reply.take(),
+            });
+            match timeout_at(deadline.min(Instant::now() + delay), &mut progress).await {
                 Ok(Ok(revision)) => return Ok(revision),
-                Ok(Err(_)) => match self.queue.ending() {
-                    Some(Ending::Alone) => return Err(ended()),
+                Ok(Err(_)) => match self.buffer.end_cause() {
+                    Some(EndCause::Watch) => return Err(ended()),
                     None if self.actor.connected() => {
-                        // A crash of the watch's actor took the question with it.
-                        let (again, answer_to_it) = oneshot::channel();
-                        (told, answer) = (Some(again), answer_to_it);
+                        // The watch's actor panicked and lost the request.
+                        let (sender, receiver) = oneshot::channel();
+                        (reply, progress) = (Some(sender), receiver);
                     }
-                    Some(Ending::Shutdown) | None => return Err(Error::shut_down()),
+                    Some(EndCause::ClientShutdown) | None => return Err(Error::shut_down()),
                 },
                 Err(_) if Instant::now() >= deadline => {
                     return Err(Error::new(
                         ErrorKind::DeadlineExceeded,
-                        Outcome::Unknown,
-                        "the server tells no progress while watches of the same stream are behind",
+                        Outcome::NotSent,
+                        "the server sent no progress in time; it sends none while another watch \
+                         of the same stream is behind",
                     ));
                 }
-                Err(_) => pause = (pause * 2).min(ASK_AGAIN_AT_MOST),
+                Err(_) => delay = backoff.next_delay(0.5),
             }
         }
     }

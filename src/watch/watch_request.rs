@@ -10,11 +10,11 @@ use tokio::{
 };
 
 use super::engine::{
-    Spec, Start,
-    pump::Pump,
-    queue::Queue,
-    reread::{self, Range},
-    resync::Known,
+    event_buffer::EventBuffer,
+    hub::{DeliverWatch, StartWatch},
+    known_keys::KnownKeys,
+    range_reader::{RangeToRead, read_range},
+    watch_spec::WatchSpec,
 };
 use super::{Watch, WatchEvent, WatchHandle};
 use crate::{
@@ -194,11 +194,11 @@ impl WatchRequest {
         let client = self.client.clone();
         let watch = self.await?;
         let handle = watch.handle();
-        client.watches().do_send(Pump { watch, recipient });
+        client.watches().do_send(DeliverWatch { watch, recipient });
         Ok(handle)
     }
 
-    fn spec(&self) -> Result<Spec> {
+    fn spec(&self) -> Result<WatchSpec> {
         let (key, range_end) = self.span.resolve()?;
         if self.start_revision < 0 {
             return Err(Error::invalid("`start_revision` is negative"));
@@ -215,7 +215,7 @@ impl WatchRequest {
             (self.no_puts, FilterType::Noput),
             (self.no_deletes, FilterType::Nodelete),
         ];
-        Ok(Spec {
+        Ok(WatchSpec {
             key,
             range_end,
             filters: filters
@@ -237,7 +237,7 @@ impl WatchRequest {
         let spec = self.spec()?;
         let timeout = self.client.request_timeout();
         let mut start_revision = self.start_revision;
-        let known = if self.resync {
+        let known_keys = if self.resync {
             let (known, revision) = self.known_keys(&spec, timeout).await?;
             if start_revision == 0 {
                 start_revision = revision + 1;
@@ -248,13 +248,13 @@ impl WatchRequest {
         };
         // A large range takes its time to read, page by page; the watch itself is created at once.
         let deadline = Instant::now() + timeout;
-        let queue = Queue::new(self.buffer);
+        let buffer = EventBuffer::new(self.buffer);
         let (opened, told) = oneshot::channel();
-        let start = Start {
+        let start = StartWatch {
             spec: Arc::new(spec),
-            from_revision: start_revision,
-            known,
-            queue: queue.clone(),
+            start_revision,
+            known_keys,
+            buffer: buffer.clone(),
             opened,
         };
         let hub = self.client.watches();
@@ -266,7 +266,7 @@ impl WatchRequest {
                 Error::shut_down()
             }
         })?;
-        let watch = Watch::new(id, actor, queue, timeout);
+        let watch = Watch::new(id, actor, buffer, timeout);
         match timeout_at(deadline, told).await {
             Ok(Ok(Ok(()))) => Ok(watch),
             Ok(Ok(Err(error))) => Err(error),
@@ -276,11 +276,11 @@ impl WatchRequest {
     }
 
     /// The keys of the range just before the watch, and the revision they were read at.
-    async fn known_keys(&self, spec: &Spec, timeout: Duration) -> Result<(Known, i64)> {
+    async fn known_keys(&self, spec: &WatchSpec, timeout: Duration) -> Result<(KnownKeys, i64)> {
         if self.start_revision == 1 {
-            return Ok((Known::default(), 0));
+            return Ok((KnownKeys::default(), 0));
         }
-        let range = Range {
+        let range = RangeToRead {
             key: spec.key.clone(),
             end: spec.range_end.clone(),
             revision: (self.start_revision - 1).max(0),
@@ -288,8 +288,8 @@ impl WatchRequest {
         };
         let mut reads = 0;
         loop {
-            let mut known = Known::default();
-            let read = reread::read(self.client.caller(), range.clone(), timeout, |page| {
+            let mut known = KnownKeys::default();
+            let read = read_range(self.client.caller(), range.clone(), timeout, |page| {
                 for kv in page {
                     known.put(&kv.key, kv.mod_revision);
                 }
@@ -302,7 +302,7 @@ impl WatchRequest {
             match error.kind() {
                 // What was before the start can't be known any more, or not yet.
                 ErrorKind::Compacted | ErrorKind::FutureRevision if self.start_revision > 0 => {
-                    return Ok((Known::default(), 0));
+                    return Ok((KnownKeys::default(), 0));
                 }
                 // The revision of the first page was compacted before the last one was read.
                 ErrorKind::Compacted if reads < READS => {}

@@ -259,7 +259,10 @@ async fn a_member_that_is_behind_and_another_cluster_are_told() {
     let mut watch = etcd.watch("a").await.unwrap();
     assert!(matches!(
         item(&mut watch).await,
-        WatchEvent::RevisionRegressed { seen: 900, told: 1 }
+        WatchEvent::RevisionRegressed {
+            seen: 900,
+            current: 1
+        }
     ));
     assert!(matches!(
         last_item(&mut watch).await,
