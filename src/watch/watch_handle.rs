@@ -1,4 +1,4 @@
-//! What the owner of a watch holds.
+//! An open watch, and the handle of a watch that is delivered to an actor.
 
 use std::{
     fmt,
@@ -29,11 +29,11 @@ use crate::{
 /// Delays between progress requests that the server does not answer.
 const PROGRESS_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(1));
 
-/// A watch: a stream of [`WatchEvent`]s that goes on over any number of reconnects. The last item is
-/// [`WatchEvent::Ended`]. Dropping it ends it on the server, too.
-#[must_use = "a watch that is dropped is cancelled"]
+/// An open watch: a stream of [`WatchEvent`]s that continues over any number of reconnects. The last item is
+/// [`WatchEvent::Ended`]. Dropping the watch cancels it on the server.
+#[must_use = "a dropped watch is cancelled"]
 pub struct Watch {
-    link: Link,
+    link: WatchLink,
     current: Option<RevisionSplitter>,
     ended: bool,
 }
@@ -46,7 +46,7 @@ impl Watch {
         timeout: Duration,
     ) -> Self {
         Self {
-            link: Link {
+            link: WatchLink {
                 id,
                 actor,
                 buffer,
@@ -57,33 +57,34 @@ impl Watch {
         }
     }
 
-    /// The next item; `None` after the last one.
+    /// Waits for the next item. Returns `None` after [`WatchEvent::Ended`].
     pub async fn next(&mut self) -> Option<WatchEvent> {
         poll_fn(|cx| self.poll(cx)).await
     }
 
-    /// Ends the watch on the server. What has arrived can still be read, then comes the last item.
+    /// Cancels the watch on the server. Items that have arrived can still be read, then [`WatchEvent::Ended`].
     pub fn cancel(&self) {
         self.link.actor.do_send(CancelWatch);
     }
 
-    /// Asks the server how far the watch has come: everything up to that revision has arrived, and is in this stream
-    /// before an item [`WatchEvent::Progress`]. A server that is silent is asked again.
+    /// Requests the progress of the watch from the server. Returns a revision up to which every event has arrived: this
+    /// stream contains them all before an item [`WatchEvent::Progress`]. Repeats the request while the server does not
+    /// answer.
     ///
     /// Fails with [`ErrorKind::DeadlineExceeded`] after the client's `request_timeout`, with
-    /// [`ErrorKind::WatchCanceled`] if the watch ends before or has ended, and with [`ErrorKind::Shutdown`] if the
-    /// client has.
+    /// [`ErrorKind::WatchCanceled`] if the watch has ended or ends meanwhile, and with [`ErrorKind::Shutdown`] if the
+    /// client was shut down.
     pub fn request_progress(&self) -> impl Future<Output = Result<i64, Error>> + Send + use<> {
         self.link.clone().request_progress()
     }
 
-    /// Everything up to this revision was read from this stream. A watch with `start_revision` one above goes on
-    /// where this one is.
+    /// Returns the revision up to which everything was read from this stream. A new watch continues here with
+    /// `start_revision(revision + 1)`.
     pub fn revision(&self) -> i64 {
         self.link.buffer.delivered()
     }
 
-    /// A number that no other watch of this client has.
+    /// Returns the number of the watch, unique within its client.
     pub fn id(&self) -> u64 {
         self.link.id
     }
@@ -158,35 +159,35 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// Ends a watch that is delivered to an actor. Dropping it ends the watch, too, unless it was detached.
-#[must_use = "a watch whose handle is dropped is cancelled"]
+/// Handle of a watch that is delivered to an actor. Dropping it cancels the watch, unless it was detached.
+#[must_use = "dropping the handle cancels the watch"]
 pub struct WatchHandle {
-    link: Link,
+    link: WatchLink,
     detached: bool,
 }
 
 impl WatchHandle {
-    /// Ends the watch on the server; the actor gets what has arrived, then the last item.
+    /// Cancels the watch on the server. The actor receives the items that have arrived, then [`WatchEvent::Ended`].
     pub fn cancel(&self) {
         self.link.actor.do_send(CancelWatch);
     }
 
-    /// Lets the watch go on until its actor or the client ends.
+    /// Drops the handle without cancelling the watch, which then runs until its actor or the client ends.
     pub fn detach(mut self) {
         self.detached = true;
     }
 
-    /// See [`Watch::request_progress`].
+    /// Requests the progress of the watch from the server, see [`Watch::request_progress`].
     pub fn request_progress(&self) -> impl Future<Output = Result<i64, Error>> + Send + use<> {
         self.link.clone().request_progress()
     }
 
-    /// Everything up to this revision was sent to the actor.
+    /// Returns the revision up to which everything was sent to the actor.
     pub fn revision(&self) -> i64 {
         self.link.buffer.delivered()
     }
 
-    /// A number that no other watch of this client has.
+    /// Returns the number of the watch, unique within its client.
     pub fn id(&self) -> u64 {
         self.link.id
     }
@@ -209,16 +210,16 @@ impl fmt::Debug for WatchHandle {
     }
 }
 
-/// The way to the watch's actor.
+/// Connects the owner of a watch to its actor and its buffer.
 #[derive(Clone)]
-struct Link {
+struct WatchLink {
     id: u64,
     actor: Addr<WatchActor>,
     buffer: Arc<EventBuffer>,
     timeout: Duration,
 }
 
-impl Link {
+impl WatchLink {
     async fn request_progress(self) -> Result<i64, Error> {
         let deadline = Instant::now() + self.timeout;
         let (sender, mut progress) = oneshot::channel();
@@ -257,7 +258,7 @@ impl Link {
 fn ended() -> Error {
     Error::new(
         ErrorKind::WatchCanceled,
-        Outcome::Unknown,
-        "the watch ended before the server answered",
+        Outcome::NotSent,
+        "the watch ended before the server sent its progress",
     )
 }

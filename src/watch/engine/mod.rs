@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Every attempt to attach has a number, and a watch ignores updates for older attempts: a watch that moved, paused or
-//! restarted never receives events of a stream it left. When a stream fails, each of its watches asks the hub for
-//! another stream and resumes at its cursor.
+//! restarted never receives events of a stream it left. When a stream fails, each of its watches requests another
+//! stream and resumes at its cursor.
 //!
 //! An event on its way to the user: bytes of an HTTP/2 frame → `WatchResponse` (decoded, keys and values are slices of
 //! the frame) → `ResponsesReceived` (to the stream's actor) → `UpdateReceived` (to the watch's actor) → `BufferItem`

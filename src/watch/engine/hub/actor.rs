@@ -57,7 +57,7 @@ pub(super) struct PlacedWatch {
 /// Where a watch runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Placement {
-    /// The watch has not asked for a stream, or left it.
+    /// The watch has not requested a stream, or left it.
     Unplaced,
     /// The watch waits until a member is usable.
     Queued,

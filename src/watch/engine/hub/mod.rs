@@ -1,8 +1,8 @@
 //! The hub, one per client: decides on which member, and on which of its shared streams, a watch runs.
 //!
 //! **States.** Each watch has one [`Placement`](actor::Placement): unplaced, queued until a member is usable, or on a
-//! stream. A watch that asks for a stream leaves the one it had. The hub itself runs until [`HubShutdown`]. After a
-//! panic it removes streams and watches that ended, and lets the others ask again ([`HubRestarted`]).
+//! stream. A watch that requests a stream leaves its current one. The hub itself runs until [`HubShutdown`]. After a
+//! panic it removes streams and watches that ended, and lets the others request a stream again ([`HubRestarted`]).
 //!
 //! **Receives** [`StartWatch`] and [`DeliverWatch`] from the code that opens a watch, [`AttachWatch`], [`DetachWatch`]
 //! and [`RequestWatchProgress`] from watches, [`CreateAnswered`] and [`WatchStreamEnded`] from streams, and

@@ -109,7 +109,7 @@ impl WatchActor {
         hub.is_some()
     }
 
-    /// Asks the hub for a stream, on another member than `avoid` if possible.
+    /// Requests a stream from the hub, on another member than `avoid` if possible.
     pub(super) fn attach(&mut self, avoid: Option<EndpointId>, ctx: &mut Context<Self>) {
         self.cursor.stream_ended();
         self.attempt += 1;

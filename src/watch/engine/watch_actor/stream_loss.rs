@@ -55,7 +55,7 @@ impl WatchActor {
         }
     }
 
-    /// Asks for another stream: at once, or after a delay if the watch fails repeatedly.
+    /// Requests another stream: at once, or after a delay if the watch fails repeatedly.
     pub(super) fn stream_lost(
         &mut self,
         endpoint: EndpointId,

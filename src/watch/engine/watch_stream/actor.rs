@@ -177,7 +177,7 @@ impl StreamActor {
         }
     }
 
-    /// Closes the stream and notifies the hub. The hub has to receive this before any watch asks for a new stream.
+    /// Closes the stream and notifies the hub. The hub has to receive this before any watch requests a new stream.
     fn end(&mut self, reason: StreamEndReason, error: Option<Arc<Error>>) {
         self.watch_count.close();
         self.suspicion = None;

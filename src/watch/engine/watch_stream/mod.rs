@@ -9,7 +9,7 @@
 //!
 //! **Sends** [`StreamUpdate`](super::watch_actor::StreamUpdate)s to watches, and
 //! [`CreateAnswered`](super::hub::CreateAnswered) and [`WatchStreamEnded`](super::hub::WatchStreamEnded) to the hub. The
-//! hub receives `WatchStreamEnded` before any watch of the stream asks it for a new stream.
+//! hub receives `WatchStreamEnded` before any watch of the stream requests a new one.
 //!
 //! Decisions: [`create_pairing`] (which watch a response belongs to), [`create_timeout`] (when creates are overdue),
 //! [`response_batch`] and [`event_decoder`] (fast decoding of events).

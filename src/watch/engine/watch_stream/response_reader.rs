@@ -70,8 +70,8 @@ async fn read(
         let (responses, next_batch) = batch.finish();
         batch = next_batch;
         if !responses.is_empty() {
-            let received = actor.upgrade()?.send(ResponsesReceived(responses));
-            let nearly_full = received.await.ok()?;
+            let handled = actor.upgrade()?.send(ResponsesReceived(responses));
+            let nearly_full = handled.await.ok()?;
             // The consumers read at the same time, so one time limit holds for all of them.
             let since = Instant::now();
             for buffer in nearly_full {
