@@ -31,15 +31,15 @@ pub use watch_request::WatchRequest;
 use crate::{client::Client, request::IntoBytes};
 
 impl Client {
-    /// Returns a request to watch a key, or many keys with `.prefix()`, `.range(end)` or `.from_key()`. Awaiting it opens
-    /// the [`Watch`].
+    /// Returns a request to watch a key, or many keys with `.prefix()`, `.range(end)` or `.from_key()`. Awaiting it
+    /// opens the [`Watch`].
     pub fn watch(&self, key: impl IntoBytes) -> WatchRequest {
         WatchRequest::new(self.clone(), key.into_bytes())
     }
 }
 
-/// Returns a request to watch a key, or many keys with `.prefix()`, `.range(end)` or `.from_key()`, without a client: send
-/// it to the [`Etcd`](crate::Etcd) actor with `.deliver_to(recipient)`, or bind it with `.on(&client)`.
+/// Returns a request to watch a key, or many keys with `.prefix()`, `.range(end)` or `.from_key()`, without a client:
+/// send it to the [`Etcd`](crate::Etcd) actor with `.deliver_to(recipient)`, or bind it with `.on(&client)`.
 pub fn watch_keys(key: impl IntoBytes) -> WatchRequest<()> {
     WatchRequest::new((), key.into_bytes())
 }

@@ -35,8 +35,8 @@ const DEFAULT_BUFFER: usize = 8192;
 /// Most attempts to read the keys of a range whose revision is compacted between two pages.
 const MAX_KEY_READS: usize = 5;
 
-/// A request to open a watch: awaiting it returns a [`Watch`], [`deliver_to`](Self::deliver_to) delivers the watch to an
-/// actor. Without a client (`WatchRequest<()>`), `deliver_to` returns a message for the [`Etcd`](crate::Etcd) actor.
+/// A request to open a watch: awaiting it returns a [`Watch`], [`deliver_to`](Self::deliver_to) delivers the watch to
+/// an actor. Without a client (`WatchRequest<()>`), `deliver_to` returns a message for the [`Etcd`](crate::Etcd) actor.
 ///
 /// Fails if an option is invalid, if the server refuses the watch, or if no member creates it within the client's
 /// `request_timeout`. With [`resync`](Self::resync), the keys of the range are read first; each page of that read has
@@ -96,8 +96,8 @@ impl<C> WatchRequest<C> {
         self
     }
 
-    /// Delivers [`WatchEvent::Progress`] from time to time while there are no events; the server sets the interval (etcd's
-    /// default: 10 minutes). Default: no progress events.
+    /// Delivers [`WatchEvent::Progress`] from time to time while there are no events; the server sets the interval
+    /// (etcd's default: 10 minutes). Default: no progress events.
     pub fn progress_notify(mut self) -> Self {
         self.progress_notify = true;
         self
@@ -122,16 +122,16 @@ impl<C> WatchRequest<C> {
         self
     }
 
-    /// Sets whether the watch requires a member that has a leader. If `false`, the watch may run on a member that is cut
-    /// off from the cluster, and receive no events until that member is back. Default: `true`.
+    /// Sets whether the watch requires a member that has a leader. If `false`, the watch may run on a member that is
+    /// cut off from the cluster, and receive no events until that member is back. Default: `true`.
     pub fn require_leader(mut self, require: bool) -> Self {
         self.require_leader = require;
         self
     }
 
-    /// Sets how many events are buffered for the consumer; the last response of the server may exceed this number. A full
-    /// buffer pauses the watch, see [`WatchEvent::Paused`]. A consumer that reads at least 100,000 events per second is
-    /// not paused: the client reads more slowly from the server instead. Must not be 0. Default: 8192.
+    /// Sets how many events are buffered for the consumer; the last response of the server may exceed this number. A
+    /// full buffer pauses the watch, see [`WatchEvent::Paused`]. A consumer that reads at least 100,000 events per
+    /// second is not paused: the client reads more slowly from the server instead. Must not be 0. Default: 8192.
     pub fn buffer(mut self, events: usize) -> Self {
         self.buffer = events;
         self
@@ -181,7 +181,8 @@ impl WatchRequest<()> {
         }
     }
 
-    /// Returns a message for the [`Etcd`](crate::Etcd) actor, which opens the watch and sends its events to `recipient`.
+    /// Returns a message for the [`Etcd`](crate::Etcd) actor, which opens the watch and sends its events to
+    /// `recipient`.
     pub fn deliver_to(self, recipient: Recipient<WatchEvent>) -> SubscribeWatch {
         SubscribeWatch {
             watch: self,
@@ -191,8 +192,8 @@ impl WatchRequest<()> {
 }
 
 impl WatchRequest {
-    /// Opens the watch and sends its events to an actor, each one when the actor has handled the previous one. The watch
-    /// ends with the actor, with the client, or when the handle is cancelled or dropped.
+    /// Opens the watch and sends its events to an actor, each one when the actor has handled the previous one. The
+    /// watch ends with the actor, with the client, or when the handle is cancelled or dropped.
     ///
     /// Fails like the request itself, see [`WatchRequest`].
     pub async fn deliver_to(self, recipient: Recipient<WatchEvent>) -> Result<WatchHandle> {

@@ -245,7 +245,8 @@ mod tests {
                 }
             }
             let next = 2 + i64::try_from(cut).expect("short");
-            let current = range.iter().map(|(name, &(create, modified))| key(name, create, modified));
+            let current =
+                range.iter().map(|(name, &(create, modified))| key(name, create, modified));
             let (difference, after) = compare(&known, next, current.collect());
             for kv in difference.created {
                 let known = consumer.insert(kv.key.to_vec(), kv.mod_revision);

@@ -2,34 +2,34 @@ use proptest::prelude::*;
 
 use super::{Cursor, Revisioned, StreamPosition};
 
-/// Event `1` of `2` at revision `0`.
+/// An event: its revision, its index within the revision, and the number of events of the revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Event(i64, usize, usize);
+struct TestEvent(i64, usize, usize);
 
-impl Revisioned for Event {
+impl Revisioned for TestEvent {
     fn mod_revision(&self) -> i64 {
         self.0
     }
 }
 
-fn at(revision: i64) -> Event {
-    Event(revision, 0, 1)
+fn at(revision: i64) -> TestEvent {
+    TestEvent(revision, 0, 1)
 }
 
-fn attached(start: i64) -> Cursor<Event> {
+fn attached(start: i64) -> Cursor<TestEvent> {
     let mut cursor = Cursor::new(start);
     assert_eq!(cursor.created(100, 1), StreamPosition::Continues);
     cursor
 }
 
 /// Splits events into the events of each revision.
-fn by_revision(events: &[Event]) -> impl Iterator<Item = (i64, &[Event])> {
+fn by_revision(events: &[TestEvent]) -> impl Iterator<Item = (i64, &[TestEvent])> {
     events
         .chunk_by(|a, b| a.mod_revision() == b.mod_revision())
         .map(|events| (events[0].mod_revision(), events))
 }
 
-fn revisions(delivered: Option<Vec<Event>>) -> Vec<i64> {
+fn revisions(delivered: Option<Vec<TestEvent>>) -> Vec<i64> {
     delivered.map_or_else(Vec::new, |events| {
         by_revision(&events).map(|(revision, _)| revision).collect()
     })
@@ -37,7 +37,7 @@ fn revisions(delivered: Option<Vec<Event>>) -> Vec<i64> {
 
 #[test]
 fn watch_from_now_keeps_its_first_start() {
-    let mut cursor = Cursor::<Event>::new(0);
+    let mut cursor = Cursor::<TestEvent>::new(0);
     assert_eq!(cursor.next_revision(), 0);
     cursor.stream_ended();
     assert_eq!(
@@ -118,11 +118,11 @@ fn event_without_revision_is_dropped() {
 #[test]
 fn fragments_are_joined_holding_only_open_revision() {
     let mut cursor = attached(1);
-    let first = vec![at(1), at(2), Event(3, 0, 3)];
+    let first = vec![at(1), at(2), TestEvent(3, 0, 3)];
     assert_eq!(revisions(cursor.events(first, true)), [1, 2]);
     assert_eq!((cursor.held(), cursor.next_revision()), (1, 3));
     assert_eq!(
-        revisions(cursor.events(vec![Event(3, 1, 3)], true)),
+        revisions(cursor.events(vec![TestEvent(3, 1, 3)], true)),
         Vec::<i64>::new()
     );
     assert_eq!(
@@ -130,9 +130,14 @@ fn fragments_are_joined_holding_only_open_revision() {
         Vec::<i64>::new()
     );
     let delivered = cursor
-        .events(vec![Event(3, 2, 3), at(4)], false)
+        .events(vec![TestEvent(3, 2, 3), at(4)], false)
         .expect("complete");
-    let joined = [Event(3, 0, 3), Event(3, 1, 3), Event(3, 2, 3), at(4)];
+    let joined = [
+        TestEvent(3, 0, 3),
+        TestEvent(3, 1, 3),
+        TestEvent(3, 2, 3),
+        at(4),
+    ];
     assert_eq!(delivered, joined);
     assert_eq!((cursor.held(), cursor.next_revision()), (0, 5));
 }
@@ -151,21 +156,21 @@ fn empty_last_fragment_completes_held_events() {
 fn stream_lost_between_fragments_resumes_at_open_revision() {
     let mut cursor = attached(1);
     assert_eq!(
-        revisions(cursor.events(vec![at(2), Event(3, 0, 2)], true)),
+        revisions(cursor.events(vec![at(2), TestEvent(3, 0, 2)], true)),
         [2]
     );
     cursor.stream_ended();
     assert_eq!((cursor.held(), cursor.next_revision()), (0, 3));
     assert_eq!(
-        cursor.events(vec![Event(3, 1, 2)], false),
+        cursor.events(vec![TestEvent(3, 1, 2)], false),
         None,
         "a late fragment of the old stream"
     );
     cursor.created(100, 1);
     let delivered = cursor
-        .events(vec![Event(3, 0, 2), Event(3, 1, 2)], false)
+        .events(vec![TestEvent(3, 0, 2), TestEvent(3, 1, 2)], false)
         .expect("complete");
-    assert_eq!(delivered, [Event(3, 0, 2), Event(3, 1, 2)]);
+    assert_eq!(delivered, [TestEvent(3, 0, 2), TestEvent(3, 1, 2)]);
 }
 
 #[test]
@@ -192,7 +197,7 @@ fn progress_between_fragments_is_ignored() {
 
 #[test]
 fn progress_before_created_is_ignored() {
-    let mut cursor = Cursor::<Event>::new(5);
+    let mut cursor = Cursor::<TestEvent>::new(5);
     assert!(!cursor.progress(50));
     cursor.created(50, 1);
     cursor.stream_ended();
@@ -217,7 +222,7 @@ fn lagging_member_is_reported_and_used() {
 
 #[test]
 fn watch_of_future_revision_is_no_regression() {
-    let mut cursor = Cursor::<Event>::new(1000);
+    let mut cursor = Cursor::<TestEvent>::new(1000);
     assert_eq!(cursor.created(10, 1), StreamPosition::Continues);
 }
 
@@ -291,10 +296,10 @@ fn cycle(sizes: &[usize], turn: usize) -> usize {
 
 /// Plays one stream from `cursor.next_revision()` and appends the delivered events.
 fn play(
-    cursor: &mut Cursor<Event>,
-    history: &[Vec<Event>],
+    cursor: &mut Cursor<TestEvent>,
+    history: &[Vec<TestEvent>],
     script: &ScriptedStream,
-    delivered: &mut Vec<Event>,
+    delivered: &mut Vec<TestEvent>,
 ) {
     let current = i64::try_from(history.len()).expect("short");
     cursor.created(current, 1);
@@ -304,7 +309,7 @@ fn play(
     let (mut at, mut sent, mut turn) = (from.min(history.len()), 0, 0);
     while at < history.len() {
         let end = (at + cycle(&script.batches, turn)).min(history.len());
-        let mut rest: Vec<Event> = history[at..end].concat();
+        let mut rest: Vec<TestEvent> = history[at..end].concat();
         let stutter = script.stutter && turn % 2 == 0;
         while !rest.is_empty() {
             let tail = rest.split_off(cycle(&script.fragments, sent).min(rest.len()));
@@ -343,9 +348,9 @@ proptest! {
         start in 1..10_i64,
         streams in prop::collection::vec(stream(), 0..8),
     ) {
-        let history: Vec<Vec<Event>> = (1..)
+        let history: Vec<Vec<TestEvent>> = (1..)
             .zip(&sizes)
-            .map(|(revision, &of)| (0..of).map(|n| Event(revision, n, of)).collect())
+            .map(|(revision, &of)| (0..of).map(|n| TestEvent(revision, n, of)).collect())
             .collect();
         let mut cursor = Cursor::new(start);
         let mut delivered = Vec::new();
@@ -355,10 +360,15 @@ proptest! {
             prop_assert!(delivered.last().is_none_or(|last| last.1 + 1 == last.2));
         }
         let last = ScriptedStream {
-            batches: vec![3], fragments: vec![2], messages: 0, rewind: 0, progress: vec![false], stutter: false,
+            batches: vec![3],
+            fragments: vec![2],
+            messages: 0,
+            rewind: 0,
+            progress: vec![false],
+            stutter: false,
         };
         play(&mut cursor, &history, &last, &mut delivered);
-        let wanted: Vec<Event> =
+        let wanted: Vec<TestEvent> =
             history.concat().into_iter().filter(|event| event.0 >= start).collect();
         prop_assert_eq!(delivered, wanted);
     }

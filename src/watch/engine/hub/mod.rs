@@ -8,8 +8,8 @@
 //! and [`RequestWatchProgress`] from watches, [`CreateAnswered`] and [`WatchStreamEnded`] from streams, and
 //! [`HubShutdown`] from the client.
 //!
-//! **Sends** [`AddWatch`], [`RemoveWatch`], [`SendProgressRequest`] and [`CloseStream`] to streams, [`HubRestarted`] and
-//! [`WatchShutdown`] to watches, and [`AwaitReady`](crate::balancer::AwaitReady) to the balancer while no member is
+//! **Sends** [`AddWatch`], [`RemoveWatch`], [`SendProgressRequest`] and [`CloseStream`] to streams, [`HubRestarted`]
+//! and [`WatchShutdown`] to watches, and [`AwaitReady`](crate::balancer::AwaitReady) to the balancer while no member is
 //! ready.
 //!
 //! Decision: [`member_backoff`] (which connections may carry a stream now).

@@ -12,7 +12,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     messages::OutageTimedOut,
-    state::{Gap, Outage, WatchState},
+    watch_state::{Gap, WatchOutage, WatchState},
 };
 #[cfg(feature = "test-faults")]
 use crate::runtime::supervisor::crashes;
@@ -170,7 +170,7 @@ impl WatchActor {
                     }
                 })
             });
-            Outage {
+            WatchOutage {
                 since,
                 last_error: None,
                 _timer: timer,

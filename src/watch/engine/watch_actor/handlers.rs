@@ -10,7 +10,7 @@ use super::{
         AttachDue, BufferDrained, CancelWatch, HubRestarted, OutageTimedOut, RequestProgress,
         StreamUpdate, UpdateReceived, WatchShutdown,
     },
-    state::WatchState,
+    watch_state::WatchState,
 };
 use crate::watch::{WatchEnd, engine::hub::RequestWatchProgress};
 

@@ -1,6 +1,6 @@
 //! The actor of one watch: owns the cursor, stays attached to a stream, and fills the consumer's buffer.
 //!
-//! **States**: see [`WatchState`](state::WatchState).
+//! **States**: see [`WatchState`](watch_state::WatchState).
 //!
 //! **Receives** [`CancelWatch`], [`BufferDrained`] and [`RequestProgress`] from the consumer, [`UpdateReceived`] from
 //! its stream, and [`HubRestarted`] and [`WatchShutdown`] from the hub. Updates and timers carry the number of the
@@ -11,8 +11,8 @@
 //!
 //! After a panic the actor restarts with its state: it attaches again and resumes at its cursor.
 //!
-//! Decisions: [`cursor`](super::cursor) (which events are new and complete), [`cancel_reason`] (what follows a cancel by
-//! the server), [`known_keys`](super::known_keys) (what changed during a compaction), [`state`].
+//! Decisions: [`cursor`](super::cursor) (which events are new and complete), [`cancel_reason`] (what follows a cancel
+//! by the server), [`known_keys`](super::known_keys) (what changed during a compaction), [`watch_state`].
 //!
 //! [`AttachWatch`]: super::hub::AttachWatch
 //! [`DetachWatch`]: super::hub::DetachWatch
@@ -23,9 +23,9 @@ mod cancel_reason;
 mod handlers;
 mod messages;
 mod resync;
-mod state;
 mod stream_loss;
 mod token_renewal;
+mod watch_state;
 
 pub(crate) use actor::WatchActor;
 #[cfg(feature = "test-faults")]

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use actix::{AsyncContext, Context, Handler};
 
-use super::{WatchActor, messages::RangeReadEnded, state::WatchState};
+use super::{WatchActor, messages::RangeReadEnded, watch_state::WatchState};
 use crate::{
     error::{ErrorKind, Outcome},
     runtime::backoff::Backoff,

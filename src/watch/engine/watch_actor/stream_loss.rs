@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use actix::{AsyncContext, Context};
 
-use super::{WatchActor, cancel_reason::CancelReason, messages::AttachDue, state::WatchState};
+use super::{
+    WatchActor, cancel_reason::CancelReason, messages::AttachDue, watch_state::WatchState,
+};
 use crate::{
     connection::EndpointId,
     error::{Code, Error, ErrorKind, Outcome},

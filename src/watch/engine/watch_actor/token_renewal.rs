@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{
     WatchActor,
     messages::{AttachDue, TokenRenewalEnded},
-    state::WatchState,
+    watch_state::WatchState,
 };
 use crate::{
     auth::engine::Token,

@@ -62,13 +62,13 @@ pub(super) enum CreateStatus {
 
 pub(super) enum StreamState {
     /// The stream carries watches. Goes to `Ended` on any failure, or when the last watch leaves.
-    Open(OpenStream),
+    Open(StreamHalves),
     /// The stream accepts no more watches. `error` is `None` if the last watch left. Final.
     Ended { error: Option<Arc<Error>> },
 }
 
 /// Dropping it resets the stream, unless the sender was finished.
-pub(super) struct OpenStream {
+pub(super) struct StreamHalves {
     sender: StreamSender<WatchRequest>,
     _reader: AbortOnDrop,
     _standing: Standing,
@@ -116,7 +116,7 @@ impl StreamActor {
                 let actor = ctx.address().downgrade();
                 let reader =
                     response_reader::spawn(receiver, actor, connection.clone(), leader_required);
-                let stream = OpenStream {
+                let stream = StreamHalves {
                     sender,
                     _reader: reader,
                     _standing: connection.stand(),

@@ -8,8 +8,8 @@
 //! `ResponsesReceived` and `ReadFailed` from its own reader task.
 //!
 //! **Sends** [`StreamUpdate`](super::watch_actor::StreamUpdate)s to watches, and
-//! [`CreateAnswered`](super::hub::CreateAnswered) and [`WatchStreamEnded`](super::hub::WatchStreamEnded) to the hub. The
-//! hub receives `WatchStreamEnded` before any watch of the stream requests a new one.
+//! [`CreateAnswered`](super::hub::CreateAnswered) and [`WatchStreamEnded`](super::hub::WatchStreamEnded) to the hub.
+//! The hub receives `WatchStreamEnded` before any watch of the stream requests a new one.
 //!
 //! Decisions: [`create_pairing`] (which watch a response belongs to), [`create_timeout`] (when creates are overdue),
 //! [`response_batch`] and [`event_decoder`] (fast decoding of events).

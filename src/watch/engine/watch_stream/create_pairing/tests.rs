@@ -320,19 +320,19 @@ fn progress_beyond_the_create_covers_the_watch() {
 
 /// A step of a server that handles requests in order.
 #[derive(Debug, Clone)]
-enum Step {
+enum ServerStep {
     Create { refuse: bool },
     Cancel { nth: usize },
     Compact { nth: usize },
     Receive,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = ServerStep> {
     prop_oneof![
-        3 => any::<bool>().prop_map(|refuse| Step::Create { refuse }),
-        1 => (0..20_usize).prop_map(|nth| Step::Cancel { nth }),
-        1 => (0..20_usize).prop_map(|nth| Step::Compact { nth }),
-        2 => Just(Step::Receive),
+        3 => any::<bool>().prop_map(|refuse| ServerStep::Create { refuse }),
+        1 => (0..20_usize).prop_map(|nth| ServerStep::Cancel { nth }),
+        1 => (0..20_usize).prop_map(|nth| ServerStep::Compact { nth }),
+        2 => Just(ServerStep::Receive),
     ]
 }
 
@@ -344,9 +344,9 @@ proptest! {
         let (mut wanted, mut serial) = (BTreeMap::new(), 0_u32);
         let (mut server, mut queue) = (BTreeMap::new(), std::collections::VecDeque::new());
         let mut remaining = steps.len();
-        for step in steps.into_iter().chain(std::iter::repeat_with(|| Step::Receive)) {
+        for step in steps.into_iter().chain(std::iter::repeat_with(|| ServerStep::Receive)) {
             match step {
-                Step::Create { refuse } => {
+                ServerStep::Create { refuse } => {
                     serial += 1;
                     let id = pairing.create(serial, 1);
                     wanted.insert(id, serial);
@@ -358,26 +358,31 @@ proptest! {
                         queue.push_back(events(id));
                     }
                 }
-                Step::Cancel { nth } => if let Some(&id) = wanted.keys().nth(nth) {
+                ServerStep::Cancel { nth } => if let Some(&id) = wanted.keys().nth(nth) {
                     let watch = wanted.remove(&id);
                     prop_assert_eq!(pairing.cancel(id), watch);
                     if server.remove(&id).is_some() {
                         queue.push_back(canceled(id));
                     }
                 },
-                Step::Compact { nth } => if let Some(&id) = server.keys().nth(nth) {
+                ServerStep::Compact { nth } => if let Some(&id) = server.keys().nth(nth) {
                     queue.push_back(WatchResponse { compact_revision: 9, ..canceled(id) });
                 },
-                Step::Receive if queue.is_empty() => {
+                ServerStep::Receive if queue.is_empty() => {
                     if remaining == 0 { break }
                 }
-                Step::Receive => {
+                ServerStep::Receive => {
                     let response: WatchResponse = queue.pop_front().expect("not empty");
                     match pairing.pair(&response) {
-                        ResponseTarget::Created { id, watch } => prop_assert_eq!(wanted.get(&id), Some(&*watch)),
-                        ResponseTarget::Watch { watch } => prop_assert_eq!(wanted.get(&response.watch_id), Some(&*watch)),
+                        ResponseTarget::Created { id, watch } => {
+                            prop_assert_eq!(wanted.get(&id), Some(&*watch));
+                        }
+                        ResponseTarget::Watch { watch } => {
+                            prop_assert_eq!(wanted.get(&response.watch_id), Some(&*watch));
+                        }
                         ResponseTarget::Refused { watch } => {
-                            let id = wanted.iter().find(|(_, name)| **name == watch).map(|(id, _)| *id);
+                            let id = wanted.iter().find(|(_, name)| **name == watch);
+                            let id = id.map(|(id, _)| *id);
                             prop_assert!(id.is_some_and(|id| !server.contains_key(&id)));
                             wanted.remove(&id.expect("checked"));
                         }

@@ -42,12 +42,12 @@ pub(super) enum Gap {
     /// The watch was never created. The sender receives the result.
     Opening(oneshot::Sender<Result<(), Error>>),
     /// The watch was interrupted.
-    Outage(Outage),
+    Outage(WatchOutage),
 }
 
 /// Time without a stream.
 #[derive(Debug)]
-pub(super) struct Outage {
+pub(super) struct WatchOutage {
     pub(super) since: Instant,
     /// Error of the last attempt to continue.
     pub(super) last_error: Option<Arc<Error>>,
@@ -60,7 +60,7 @@ impl WatchState {
     /// Moves to the state `next` that waits for a stream. Calls `start_outage` if the watch was attached or paused.
     pub(super) fn interrupt(
         &mut self,
-        start_outage: impl FnOnce() -> Outage,
+        start_outage: impl FnOnce() -> WatchOutage,
         next: impl FnOnce(Gap) -> Self,
     ) {
         *self = match std::mem::replace(self, Self::Ended) {
@@ -129,7 +129,7 @@ impl WatchState {
         matches!(self.gap(), Some(Gap::Opening(_)))
     }
 
-    pub(super) fn outage(&self) -> Option<&Outage> {
+    pub(super) fn outage(&self) -> Option<&WatchOutage> {
         match self.gap() {
             Some(Gap::Outage(outage)) => Some(outage),
             Some(Gap::Opening(_)) | None => None,
@@ -188,15 +188,15 @@ mod tests {
         }
     }
 
-    fn outage() -> Outage {
-        Outage {
+    fn outage() -> WatchOutage {
+        WatchOutage {
             since: Instant::now(),
             last_error: None,
             _timer: None,
         }
     }
 
-    fn no_new_outage() -> Outage {
+    fn no_new_outage() -> WatchOutage {
         panic!("the gap is open already")
     }
 
