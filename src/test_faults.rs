@@ -12,7 +12,10 @@ use crate::{
     transport::Endpoint,
     watch::{
         Watch,
-        engine::hub::{CrashStreams, HubActor},
+        engine::{
+            hub::{CrashStreams, HubActor},
+            watch_actor::CrashOnNextUpdate,
+        },
     },
 };
 
@@ -55,7 +58,7 @@ pub async fn crash_connection_now(client: &Client, endpoint: &str) -> Result<boo
 /// Returns a function that makes the actor of a watch panic at its next message from the stream.
 pub fn crash_watch(watch: &Watch) -> impl Fn() + Send + use<> {
     let actor = watch.actor().clone();
-    move || actor.do_send(crate::watch::engine::CrashOnNext)
+    move || actor.do_send(CrashOnNextUpdate)
 }
 
 /// Makes the actor of every watch stream panic at its next response.

@@ -44,8 +44,7 @@ use crate::{
     runtime::thread::Runtime,
     transport::Endpoint,
     watch::engine::{
-        self as watch,
-        hub::HubActor,
+        hub::{HubActor, HubShutdown},
         service::{WatchClient, WatchService},
     },
 };
@@ -304,7 +303,7 @@ impl Inner {
         let runtime = self.runtime().take();
         let shutdown = self.shutdown_message();
         // An error means that the actor has ended already.
-        let _ = self.watches.send(watch::Shutdown).await;
+        let _ = self.watches.send(HubShutdown).await;
         let _ = self.leases.send(END_LEASES).await;
         let _ = self.caller.balancer.send(shutdown).await;
         if let Some(auth) = &self.auth {
@@ -334,7 +333,7 @@ impl Drop for Inner {
             let auth = self.auth.clone();
             let shutdown = self.shutdown_message();
             runtime.finish(async move {
-                let _ = watches.send(watch::Shutdown).await;
+                let _ = watches.send(HubShutdown).await;
                 let _ = leases.send(END_LEASES).await;
                 let _ = balancer.send(shutdown).await;
                 if let Some(auth) = auth {

@@ -1,43 +1,44 @@
-//! What a watch tells.
+//! The events of a watch, and how it ends.
 
 use std::{fmt, ops::Deref, sync::Arc};
 
 use actix::Message;
 use bytes::Bytes;
 
-use super::engine::resync::Difference;
+use super::engine::known_keys::RangeDifference;
 use crate::{
     error::{Error, ErrorKind, Outcome},
     proto::{Event, KeyValue, event::EventType},
 };
 
-/// One thing a watch tells. The last one is [`Ended`](Self::Ended), always and once.
+/// An item of a [`Watch`](super::Watch). The last item is always [`Ended`](Self::Ended), exactly once.
 #[derive(Debug, Clone, Message)]
 #[rtype(result = "()")]
 #[non_exhaustive]
 pub enum WatchEvent {
-    /// Everything that happened at one revision.
+    /// All changes of one revision.
     Events(RevisionEvents),
-    /// Everything up to this revision has been delivered. On request: `progress_notify` or `request_progress`.
+    /// Everything up to this revision was delivered. Sent only with `progress_notify`, or after `request_progress`.
     Progress(i64),
-    /// The member or the stream was lost; the watch looks for another. On request: `notices`.
+    /// The watch lost its member or its stream, for this reason, and looks for another. Sent only with
+    /// `status_events`.
     Disconnected(Arc<Error>),
-    /// The watch goes on where it was. On request: `notices`.
+    /// The watch continues where it was interrupted. Sent only with `status_events`.
     Resumed,
-    /// The reader is slow and the buffer full: the watch rests on the server and goes on, where it was, once half of
-    /// the buffer is read. On request: `notices`.
+    /// The buffer is full as the consumer is slow. The watch continues, without a gap, once half of the buffer is
+    /// read. Sent only with `status_events`.
     Paused,
-    /// The member is behind what this watch has seen: it lags for a moment, or was restored from an old backup.
-    /// RevisionEvents go on once it has caught up.
+    /// The member is behind a revision that this watch has seen: it lags for a moment, or was restored from an old
+    /// backup. Events continue once it has caught up.
     RevisionRegressed {
-        /// The highest revision this watch was shown.
+        /// Highest revision this watch has seen.
         seen: i64,
-        /// The revision of this member.
-        told: i64,
+        /// Current revision of the member.
+        current: i64,
     },
-    /// History was compacted away; this is what it came to. On request: `resync`.
+    /// The next revisions were compacted; this is the sum of their changes. Sent only with `resync`.
     Resynced(Box<Resynced>),
-    /// Nothing follows, and this is why.
+    /// The watch ended, for this reason. No item follows.
     Ended(WatchEnd),
 }
 
@@ -45,45 +46,48 @@ pub enum WatchEvent {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum WatchEnd {
-    /// Its owner wanted so.
+    /// It was cancelled, or its handle was dropped.
     Cancelled,
-    /// What should have come next is gone from the history.
+    /// The next revision was compacted. With `resync` a watch continues instead.
     Compacted {
-        /// The oldest revision that can still be watched.
+        /// Oldest revision that can still be watched.
         revision: i64,
     },
     /// The user may not read this range.
     PermissionDenied(Error),
-    /// It could not go on for longer than its `max_outage`.
+    /// It was interrupted for longer than its `max_outage`.
     OutageTooLong {
-        /// What stopped it last, where that is known.
+        /// Error of the last attempt to continue, if there was one.
         last: Option<Error>,
     },
-    /// The members belong to another cluster now: its revisions have nothing to do with those seen so far.
+    /// The members belong to another cluster now, whose revisions are unrelated.
     ClusterChanged {
-        /// The cluster's id so far.
+        /// Id of the cluster so far.
         was: u64,
-        /// The id now.
+        /// Id of the cluster now.
         is: u64,
     },
-    /// The server refuses the watch for good, or its events are larger than the client's `max_response_size`.
+    /// The server refuses the watch permanently, or a response is larger than the client's `max_response_size`.
     Refused(Error),
     /// The client was shut down.
     Shutdown,
 }
 
 impl WatchEnd {
-    /// The same as an error, for a watch that never began.
+    /// Returns the reason as an error, for a watch that was never created.
     pub(crate) fn to_error(&self) -> Error {
-        let (kind, text) = match self {
-            Self::Cancelled => (ErrorKind::WatchCanceled, "it was cancelled"),
+        let (kind, reason) = match self {
+            Self::Cancelled => (ErrorKind::WatchCanceled, "the watch was cancelled"),
             Self::Compacted { .. } => (ErrorKind::Compacted, ""),
-            Self::OutageTooLong { .. } => (ErrorKind::Unavailable, "the outage was too long"),
+            Self::OutageTooLong { .. } => (
+                ErrorKind::Unavailable,
+                "the watch was interrupted for longer than `max_outage`",
+            ),
             Self::ClusterChanged { .. } => (ErrorKind::ClusterChanged, ""),
             Self::PermissionDenied(error) | Self::Refused(error) => return error.clone(),
             Self::Shutdown => return Error::shut_down(),
         };
-        Error::new(kind, Outcome::Rejected, text)
+        Error::new(kind, Outcome::Rejected, reason)
     }
 }
 
@@ -91,36 +95,39 @@ impl fmt::Display for WatchEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cancelled => f.write_str("the watch was cancelled"),
-            Self::Compacted { revision } => write!(
-                f,
-                "the history before revision {revision} has been compacted away"
-            ),
+            Self::Compacted { revision } => {
+                write!(f, "revisions before {revision} were compacted")
+            }
             Self::PermissionDenied(error) | Self::Refused(error) => {
-                write!(f, "the watch is refused: {error}")
+                write!(f, "the watch was refused: {}", error.brief())
             }
-            Self::OutageTooLong { last: Some(error) } => {
-                write!(f, "the outage was too long; last: {error}")
+            Self::OutageTooLong { last: Some(error) } => write!(
+                f,
+                "the watch was interrupted for longer than `max_outage`: {}",
+                error.brief()
+            ),
+            Self::OutageTooLong { last: None } => {
+                f.write_str("the watch was interrupted for longer than `max_outage`")
             }
-            Self::OutageTooLong { last: None } => f.write_str("the outage was too long"),
             Self::ClusterChanged { was, is } => {
-                write!(f, "the cluster was {was:x} and is {is:x}")
+                write!(f, "the cluster id changed from {was:x} to {is:x}")
             }
-            Self::Shutdown => f.write_str("the client has been shut down"),
+            Self::Shutdown => f.write_str("the client was shut down"),
         }
     }
 }
 
-/// Everything that happened at one revision: a slice of [`Event`]s, at least one. Clones are cheap.
+/// All changes of one revision: a slice of at least one [`Event`]. Clones are cheap.
 #[derive(Clone)]
 pub struct RevisionEvents {
-    /// The answer they came in, which may hold other revisions as well.
+    /// Events received together, which may include other revisions.
     batch: Arc<Vec<Event>>,
     from: usize,
     to: usize,
 }
 
 impl RevisionEvents {
-    /// The revision they all have.
+    /// Returns the revision of the changes.
     pub fn revision(&self) -> i64 {
         self.first().map_or(0, Event::revision)
     }
@@ -149,14 +156,14 @@ impl fmt::Debug for RevisionEvents {
     }
 }
 
-/// A batch being handed out revision by revision, without a copy.
+/// Splits a batch into revisions without copying its events.
 #[derive(Debug)]
-pub(super) struct Revisions {
+pub(super) struct RevisionSplitter {
     batch: Arc<Vec<Event>>,
     next: usize,
 }
 
-impl Revisions {
+impl RevisionSplitter {
     pub(super) fn new(batch: Vec<Event>) -> Self {
         Self {
             batch: Arc::new(batch),
@@ -164,8 +171,8 @@ impl Revisions {
         }
     }
 
-    /// The next events, if there are any. A batch goes with its last events: a reader that rests after them
-    /// must not keep what it has read.
+    /// Returns the next revision of the current batch, if there is one. Drops the batch with its last revision: a
+    /// consumer that then waits must not keep the events it has read.
     pub(super) fn take(current: &mut Option<Self>) -> Option<RevisionEvents> {
         let events = current.as_mut()?.next();
         current.take_if(|batch| batch.next == batch.batch.len());
@@ -173,7 +180,7 @@ impl Revisions {
     }
 }
 
-impl Iterator for Revisions {
+impl Iterator for RevisionSplitter {
     type Item = RevisionEvents;
 
     fn next(&mut self) -> Option<RevisionEvents> {
@@ -192,55 +199,55 @@ impl Iterator for Revisions {
 }
 
 impl Event {
-    /// The revision it happened at.
+    /// Returns the revision of the change.
     pub fn revision(&self) -> i64 {
         self.kv.as_ref().map_or(0, |kv| kv.mod_revision)
     }
 
-    /// The key it happened to.
+    /// Returns the changed key.
     pub fn key(&self) -> &[u8] {
         self.kv.as_ref().map_or(&[], |kv| &kv.key)
     }
 
-    /// The new value; empty for a delete.
+    /// Returns the new value; empty for a delete.
     pub fn value(&self) -> &[u8] {
         self.kv.as_ref().map_or(&[], |kv| &kv.value)
     }
 
-    /// Whether the key was written.
+    /// Returns whether the key was written.
     pub fn is_put(&self) -> bool {
         self.r#type() == EventType::Put
     }
 
-    /// Whether the key was deleted, or its lease ended.
+    /// Returns whether the key was deleted, by a request or with its lease.
     pub fn is_delete(&self) -> bool {
         self.r#type() == EventType::Delete
     }
 
-    /// Whether the key did not exist before.
+    /// Returns whether the key was written and did not exist before.
     pub fn is_create(&self) -> bool {
-        let new = |kv: &KeyValue| kv.create_revision == kv.mod_revision;
-        self.is_put() && self.kv.as_ref().is_some_and(new)
+        let is_new = |kv: &KeyValue| kv.create_revision == kv.mod_revision;
+        self.is_put() && self.kv.as_ref().is_some_and(is_new)
     }
 }
 
-/// What compacted history came to: the difference between what the watch has told and the range as it was at one
-/// revision. RevisionEvents go on after that revision.
+/// Sum of the changes in compacted revisions: the difference between what the watch has delivered and the range at
+/// one revision. Events continue after that revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resynced {
-    /// The revision the range was read at.
+    /// Revision at which the range was read.
     pub revision: i64,
-    /// Keys that are new.
+    /// New keys.
     pub created: Vec<KeyValue>,
-    /// Keys that have another value, or were deleted and created again.
+    /// Keys that were written, or deleted and created again.
     pub changed: Vec<KeyValue>,
-    /// Keys that are gone, in their order.
+    /// Deleted keys, sorted.
     pub deleted: Vec<Bytes>,
 }
 
 impl Resynced {
-    pub(crate) fn new(revision: i64, difference: Difference<KeyValue>) -> Self {
+    pub(crate) fn new(revision: i64, difference: RangeDifference) -> Self {
         Self {
             revision,
             created: difference.created,
@@ -248,7 +255,7 @@ impl Resynced {
             deleted: difference
                 .deleted
                 .into_iter()
-                .map(|gone| gone.key.into())
+                .map(|deleted| deleted.key.into())
                 .collect(),
         }
     }
@@ -269,14 +276,31 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_handed_out_by_revision_and_goes_with_its_last_events() {
-        let mut current = Some(Revisions::new(vec![event(4), event(5), event(5)]));
-        let first = Revisions::take(&mut current).unwrap();
+    fn batch_is_split_by_revision_and_dropped_with_last() {
+        let mut current = Some(RevisionSplitter::new(vec![event(4), event(5), event(5)]));
+        let first = RevisionSplitter::take(&mut current).unwrap();
         assert_eq!((first.revision(), first.len()), (4, 1));
         drop(first);
-        let last = Revisions::take(&mut current).unwrap();
+        let last = RevisionSplitter::take(&mut current).unwrap();
         assert_eq!((last.revision(), last.len()), (5, 2));
-        assert_eq!(Arc::strong_count(&last.batch), 1, "only the reader has it");
-        assert!(Revisions::take(&mut current).is_none());
+        assert_eq!(
+            Arc::strong_count(&last.batch),
+            1,
+            "only the consumer has it"
+        );
+        assert!(RevisionSplitter::take(&mut current).is_none());
+    }
+
+    #[test]
+    fn watch_end_prints_its_reason_only() {
+        let error = Error::new(ErrorKind::NoLeader, Outcome::Unknown, "the member is gone");
+        for end in [
+            WatchEnd::PermissionDenied(error.clone()),
+            WatchEnd::Refused(error.clone()),
+            WatchEnd::OutageTooLong { last: Some(error) },
+        ] {
+            let text = end.to_string();
+            assert!(text.ends_with(": the member is gone"), "{text}");
+        }
     }
 }

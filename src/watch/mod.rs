@@ -1,14 +1,17 @@
-//! Watching keys.
+//! Watches: changes of keys as they happen.
+//!
+//! A [`Watch`] delivers every revision of its range exactly once, in order and complete, over any number of reconnects.
+//! Its last item is the reason why it ended.
 //!
 //! ```no_run
 //! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
 //! use actix_etcd::WatchEvent;
 //!
 //! let mut watch = etcd.watch("config/").prefix().await?;
-//! while let Some(item) = watch.next().await {
-//!     match item {
+//! while let Some(event) = watch.next().await {
+//!     match event {
 //!         WatchEvent::Events(events) => println!("{}: {} changes", events.revision(), events.len()),
-//!         WatchEvent::Ended(why) => println!("{why}"),
+//!         WatchEvent::Ended(reason) => println!("{reason}"),
 //!         _ => {}
 //!     }
 //! }
@@ -29,8 +32,8 @@ pub use watch_request::WatchRequest;
 
 use crate::request::IntoBytes;
 
-/// A watch of a key, or with `.prefix()`, `.range(end)` or `.from_key()` of many, that is bound to no client yet: to be
-/// opened by a message to the actor [`Etcd`](crate::Etcd), or bound with `.on(&client)`.
+/// Returns a request to watch a key, or many keys with `.prefix()`, `.range(end)` or `.from_key()`, without a client:
+/// send it to the [`Etcd`](crate::Etcd) actor with `.deliver_to(recipient)`, or bind it with `.on(&client)`.
 pub fn watch_keys(key: impl IntoBytes) -> WatchRequest<()> {
     WatchRequest::new((), key.into_bytes())
 }

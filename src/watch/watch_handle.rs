@@ -1,4 +1,4 @@
-//! What the owner of a watch holds.
+//! An open watch, and the handle of a watch that is delivered to an actor.
 
 use std::{
     fmt,
@@ -17,22 +17,24 @@ use tokio::{
 use tokio_stream::Stream;
 
 use super::engine::{
-    actor::{Cancel, Drained, RequestProgress, WatchActor},
-    queue::{Ending, Queue, Queued, Taken},
+    event_buffer::{BufferItem, EndCause, EventBuffer, TakenItem},
+    watch_actor::{BufferDrained, CancelWatch, RequestProgress, WatchActor},
 };
-use super::{WatchEvent, event::Revisions};
-use crate::error::{Error, ErrorKind, Outcome};
+use super::{WatchEvent, event::RevisionSplitter};
+use crate::{
+    error::{Error, ErrorKind, Outcome},
+    runtime::backoff::Backoff,
+};
 
-/// How long a server may be silent before it is asked for progress once more.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
-const ASK_AGAIN_AT_MOST: Duration = Duration::from_secs(1);
+/// Delays between progress requests that the server does not answer.
+const PROGRESS_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(1));
 
-/// A watch: a stream of [`WatchEvent`]s that goes on over any number of reconnects. The last item is
-/// [`WatchEvent::Ended`]. Dropping it ends it on the server, too.
-#[must_use = "a watch that is dropped is cancelled"]
+/// An open watch: a stream of [`WatchEvent`]s that continues over any number of reconnects. The last item is
+/// [`WatchEvent::Ended`]. Dropping the watch cancels it on the server.
+#[must_use = "a dropped watch is cancelled"]
 pub struct Watch {
-    link: Link,
-    current: Option<Revisions>,
+    link: WatchLink,
+    current: Option<RevisionSplitter>,
     ended: bool,
 }
 
@@ -40,14 +42,14 @@ impl Watch {
     pub(crate) fn new(
         id: u64,
         actor: Addr<WatchActor>,
-        queue: Arc<Queue>,
+        buffer: Arc<EventBuffer>,
         timeout: Duration,
     ) -> Self {
         Self {
-            link: Link {
+            link: WatchLink {
                 id,
                 actor,
-                queue,
+                buffer,
                 timeout,
             },
             current: None,
@@ -55,33 +57,34 @@ impl Watch {
         }
     }
 
-    /// The next item; `None` after the last one.
+    /// Waits for the next item. Returns `None` after [`WatchEvent::Ended`].
     pub async fn next(&mut self) -> Option<WatchEvent> {
         poll_fn(|cx| self.poll(cx)).await
     }
 
-    /// Ends the watch on the server. What has arrived can still be read, then comes the last item.
+    /// Cancels the watch on the server. Items that have arrived can still be read, then [`WatchEvent::Ended`].
     pub fn cancel(&self) {
-        self.link.actor.do_send(Cancel);
+        self.link.actor.do_send(CancelWatch);
     }
 
-    /// Asks the server how far the watch has come: everything up to that revision has arrived, and is in this stream
-    /// before an item [`WatchEvent::Progress`]. A server that is silent is asked again.
+    /// Requests the progress of the watch from the server. Returns a revision up to which every event has arrived: this
+    /// stream contains them all before an item [`WatchEvent::Progress`]. Repeats the request while the server does not
+    /// answer.
     ///
     /// Fails with [`ErrorKind::DeadlineExceeded`] after the client's `request_timeout`, with
-    /// [`ErrorKind::WatchCanceled`] if the watch ends before or has ended, and with [`ErrorKind::Shutdown`] if the
-    /// client has.
+    /// [`ErrorKind::WatchCanceled`] if the watch has ended or ends meanwhile, and with [`ErrorKind::Shutdown`] if the
+    /// client was shut down.
     pub fn request_progress(&self) -> impl Future<Output = Result<i64, Error>> + Send + use<> {
         self.link.clone().request_progress()
     }
 
-    /// Everything up to this revision was read from this stream. A watch with `start_revision` one above goes on
-    /// where this one is.
+    /// Returns the revision up to which everything was read from this stream. A new watch continues here with
+    /// `start_revision(revision + 1)`.
     pub fn revision(&self) -> i64 {
-        self.link.queue.delivered()
+        self.link.buffer.delivered()
     }
 
-    /// A number that no other watch of this client has.
+    /// Returns the number of the watch, unique within its client.
     pub fn id(&self) -> u64 {
         self.link.id
     }
@@ -93,6 +96,7 @@ impl Watch {
         }
     }
 
+    #[cfg(feature = "test-faults")]
     pub(crate) fn actor(&self) -> &Addr<WatchActor> {
         &self.link.actor
     }
@@ -102,36 +106,30 @@ impl Watch {
             return Poll::Ready(None);
         }
         loop {
-            if let Some(events) = Revisions::take(&mut self.current) {
-                self.link.queue.set_delivered(events.revision());
+            if let Some(events) = RevisionSplitter::take(&mut self.current) {
+                self.link.buffer.set_delivered(events.revision());
                 return Poll::Ready(Some(WatchEvent::Events(events)));
             }
-            let Taken { item, drained } = ready!(self.link.queue.poll_take(cx));
+            let TakenItem { item, drained } = ready!(self.link.buffer.poll_take(cx));
             if drained {
-                self.link.actor.do_send(Drained);
+                self.link.actor.do_send(BufferDrained);
             }
-            return Poll::Ready(Some(match item {
-                Queued::Batch(events) => {
-                    self.current = Some(Revisions::new(events));
+            let event = match item {
+                BufferItem::Batch(events) => {
+                    self.current = Some(RevisionSplitter::new(events));
                     continue;
                 }
-                Queued::Progress(revision) => {
-                    self.link.queue.set_delivered(revision);
-                    WatchEvent::Progress(revision)
+                BufferItem::Single(event) => event,
+            };
+            match &event {
+                WatchEvent::Progress(revision) => self.link.buffer.set_delivered(*revision),
+                WatchEvent::Resynced(resynced) => {
+                    self.link.buffer.set_delivered(resynced.revision);
                 }
-                Queued::Resynced(resynced) => {
-                    self.link.queue.set_delivered(resynced.revision);
-                    WatchEvent::Resynced(resynced)
-                }
-                Queued::Disconnected(error) => WatchEvent::Disconnected(error),
-                Queued::Resumed => WatchEvent::Resumed,
-                Queued::Paused => WatchEvent::Paused,
-                Queued::Regressed { seen, told } => WatchEvent::RevisionRegressed { seen, told },
-                Queued::Ended(why) => {
-                    self.ended = true;
-                    WatchEvent::Ended(why)
-                }
-            }));
+                WatchEvent::Ended(_) => self.ended = true,
+                _ => {}
+            }
+            return Poll::Ready(Some(event));
         }
     }
 }
@@ -161,35 +159,35 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// Ends a watch that is delivered to an actor. Dropping it ends the watch, too, unless it was detached.
-#[must_use = "a watch whose handle is dropped is cancelled"]
+/// Handle of a watch that is delivered to an actor. Dropping it cancels the watch, unless it was detached.
+#[must_use = "dropping the handle cancels the watch"]
 pub struct WatchHandle {
-    link: Link,
+    link: WatchLink,
     detached: bool,
 }
 
 impl WatchHandle {
-    /// Ends the watch on the server; the actor gets what has arrived, then the last item.
+    /// Cancels the watch on the server. The actor receives the items that have arrived, then [`WatchEvent::Ended`].
     pub fn cancel(&self) {
-        self.link.actor.do_send(Cancel);
+        self.link.actor.do_send(CancelWatch);
     }
 
-    /// Lets the watch go on until its actor or the client ends.
+    /// Drops the handle without cancelling the watch, which then runs until its actor or the client ends.
     pub fn detach(mut self) {
         self.detached = true;
     }
 
-    /// See [`Watch::request_progress`].
+    /// Requests the progress of the watch from the server, see [`Watch::request_progress`].
     pub fn request_progress(&self) -> impl Future<Output = Result<i64, Error>> + Send + use<> {
         self.link.clone().request_progress()
     }
 
-    /// Everything up to this revision was sent to the actor.
+    /// Returns the revision up to which everything was sent to the actor.
     pub fn revision(&self) -> i64 {
-        self.link.queue.delivered()
+        self.link.buffer.delivered()
     }
 
-    /// A number that no other watch of this client has.
+    /// Returns the number of the watch, unique within its client.
     pub fn id(&self) -> u64 {
         self.link.id
     }
@@ -212,42 +210,46 @@ impl fmt::Debug for WatchHandle {
     }
 }
 
-/// The way to the watch's actor.
+/// Connects the owner of a watch to its actor and its buffer.
 #[derive(Clone)]
-struct Link {
+struct WatchLink {
     id: u64,
     actor: Addr<WatchActor>,
-    queue: Arc<Queue>,
+    buffer: Arc<EventBuffer>,
     timeout: Duration,
 }
 
-impl Link {
+impl WatchLink {
     async fn request_progress(self) -> Result<i64, Error> {
         let deadline = Instant::now() + self.timeout;
-        let (told, mut answer) = oneshot::channel();
-        let mut told = Some(told);
-        let mut pause = ASK_AGAIN;
+        let (sender, mut progress) = oneshot::channel();
+        let mut reply = Some(sender);
+        let mut backoff = PROGRESS_BACKOFF.start();
+        let mut delay = backoff.next_delay(0.5);
         loop {
-            self.actor.do_send(RequestProgress { told: told.take() });
-            match timeout_at(deadline.min(Instant::now() + pause), &mut answer).await {
+            self.actor.do_send(RequestProgress {
+                reply: reply.take(),
+            });
+            match timeout_at(deadline.min(Instant::now() + delay), &mut progress).await {
                 Ok(Ok(revision)) => return Ok(revision),
-                Ok(Err(_)) => match self.queue.ending() {
-                    Some(Ending::Alone) => return Err(ended()),
+                Ok(Err(_)) => match self.buffer.end_cause() {
+                    Some(EndCause::Watch) => return Err(ended()),
                     None if self.actor.connected() => {
-                        // A crash of the watch's actor took the question with it.
-                        let (again, answer_to_it) = oneshot::channel();
-                        (told, answer) = (Some(again), answer_to_it);
+                        // The watch's actor panicked and lost the request.
+                        let (sender, receiver) = oneshot::channel();
+                        (reply, progress) = (Some(sender), receiver);
                     }
-                    Some(Ending::Shutdown) | None => return Err(Error::shut_down()),
+                    Some(EndCause::ClientShutdown) | None => return Err(Error::shut_down()),
                 },
                 Err(_) if Instant::now() >= deadline => {
                     return Err(Error::new(
                         ErrorKind::DeadlineExceeded,
-                        Outcome::Unknown,
-                        "the server tells no progress while watches of the same stream are behind",
+                        Outcome::NotSent,
+                        "the server sent no progress in time; it sends none while another watch \
+                         of the same stream is behind",
                     ));
                 }
-                Err(_) => pause = (pause * 2).min(ASK_AGAIN_AT_MOST),
+                Err(_) => delay = backoff.next_delay(0.5),
             }
         }
     }
@@ -256,7 +258,7 @@ impl Link {
 fn ended() -> Error {
     Error::new(
         ErrorKind::WatchCanceled,
-        Outcome::Unknown,
-        "the watch ended before the server answered",
+        Outcome::NotSent,
+        "the watch ended before the server sent its progress",
     )
 }

@@ -1,4 +1,4 @@
-//! How a watch is asked for.
+//! The options of a watch, and how it is opened.
 
 use std::{future::IntoFuture, sync::Arc, time::Duration};
 
@@ -10,12 +10,12 @@ use tokio::{
 };
 
 use super::engine::{
-    Spec, Start,
-    pump::Pump,
-    queue::Queue,
-    reread::{self, Range},
-    resync::Known,
+    event_buffer::EventBuffer,
+    hub::{DeliverWatch, StartWatch},
+    known_keys::KnownKeys,
+    range_reader::{RangeToRead, read_range},
     service::WatchClient,
+    watch_spec::WatchSpec,
 };
 use super::{SubscribeWatch, Watch, WatchEvent, WatchHandle};
 use crate::{
@@ -28,19 +28,20 @@ use crate::{
     },
 };
 
-/// The events that wait for a slow reader before the watch lags.
-const BUFFER: usize = 8192;
+/// Default number of buffered events before the watch is paused.
+const DEFAULT_BUFFER: usize = 8192;
 
-/// How often the keys of a range are read at the most, if compactions come between the pages.
-const READS: usize = 5;
+/// Most attempts to read the keys of a range whose revision is compacted between two pages.
+const MAX_KEY_READS: usize = 5;
 
-/// A watch to be opened: awaiting it gives a [`Watch`], [`deliver_to`](Self::deliver_to) delivers it to an actor. Free
-/// (`WatchRequest`) it becomes a message to the actor [`Etcd`](crate::Etcd) with [`deliver_to`](WatchRequest::deliver_to).
+/// A request to open a watch: awaiting it returns a [`Watch`], [`deliver_to`](Self::deliver_to) delivers the watch to
+/// an actor. Without a client (`WatchRequest`), `deliver_to` returns a message for the [`Etcd`](crate::Etcd) actor.
 ///
-/// Fails if the server refuses the watch, or no member creates it within the client's `request_timeout`. With
-/// [`resync`](Self::resync), each page of the keys that are read before has that time as well.
+/// Fails if an option is invalid, if the server refuses the watch, or if no member creates it within the client's
+/// `request_timeout`. With [`resync`](Self::resync), the keys of the range are read first; each page of that read has
+/// the same timeout.
 #[derive(Debug, Clone)]
-#[must_use = "a watch is opened when this is awaited"]
+#[must_use = "a watch is opened when its request is awaited"]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is an option of its own"
@@ -77,88 +78,90 @@ impl<C> WatchRequest<C> {
             require_leader: true,
             status_events: false,
             resync: false,
-            buffer: BUFFER,
+            buffer: DEFAULT_BUFFER,
             max_outage: None,
         }
     }
 
-    /// The first revision wanted, in the past or in the future. Default: 0, what happens from now on.
+    /// Sets the first revision to deliver, in the past or in the future. Default: 0, which means from now on.
     pub fn start_revision(mut self, revision: i64) -> Self {
         self.start_revision = revision;
         self
     }
 
-    /// With each event, the key as it was before. Default: without.
+    /// Adds the previous key-value pair to each event. Default: not added.
     pub fn prev_kv(mut self) -> Self {
         self.prev_kv = true;
         self
     }
 
-    /// Now and then an item [`WatchEvent::Progress`] while nothing happens (etcd's default: every 10 minutes).
-    /// Default: none.
+    /// Delivers [`WatchEvent::Progress`] from time to time while there are no events; the server sets the interval
+    /// (etcd's default: 10 minutes). Default: no progress events.
     pub fn progress_notify(mut self) -> Self {
         self.progress_notify = true;
         self
     }
 
-    /// Without puts. Default: with.
+    /// Excludes puts. Default: included.
     pub fn filter_puts(mut self) -> Self {
         self.no_puts = true;
         self
     }
 
-    /// Without deletes. Default: with.
+    /// Excludes deletes. Default: included.
     pub fn filter_deletes(mut self) -> Self {
         self.no_deletes = true;
         self
     }
 
-    /// Whether the server may split answers that are too large for one message. They are put together again: a
-    /// revision is always delivered whole. Default: yes.
+    /// Sets whether the server may split responses that are too large for one message. The watch joins them again, so a
+    /// revision is always delivered complete. Default: `true`.
     pub fn fragment(mut self, fragment: bool) -> Self {
         self.fragment = fragment;
         self
     }
 
-    /// Whether only a member that has a leader will do. Without, a member cut off from the others may carry the watch
-    /// and deliver nothing for as long as it is. Default: yes.
+    /// Sets whether the watch requires a member that has a leader. If `false`, the watch may run on a member that is
+    /// cut off from the cluster, and receive no events until that member is back. Default: `true`.
     pub fn require_leader(mut self, require: bool) -> Self {
         self.require_leader = require;
         self
     }
 
-    /// How many events may wait for the reader, beyond the last answer of the server. When there are as many, the
-    /// watch lags: see [`WatchEvent::Paused`]. A server that sends faster than that is held back for a reader that
-    /// reads 100,000 events a second or more. Default: 8192.
+    /// Sets how many events are buffered for the consumer; the last response of the server may exceed this number. A
+    /// full buffer pauses the watch, see [`WatchEvent::Paused`]. A consumer that reads at least 100,000 events per
+    /// second is not paused: the client reads more slowly from the server instead. Must not be 0. Default: 8192.
     pub fn buffer(mut self, events: usize) -> Self {
         self.buffer = events;
         self
     }
 
-    /// How long the watch may be without a member before it ends with
+    /// Sets how long the watch may be interrupted before it ends with
     /// [`WatchEnd::OutageTooLong`](super::WatchEnd::OutageTooLong). Default: no limit.
-    pub fn max_outage(mut self, longest: Duration) -> Self {
-        self.max_outage = Some(longest.min(MAX_TIMEOUT));
+    pub fn max_outage(mut self, duration: Duration) -> Self {
+        self.max_outage = Some(duration.min(MAX_TIMEOUT));
         self
     }
 
-    /// Tells [`WatchEvent::Disconnected`], [`WatchEvent::Resumed`] and [`WatchEvent::Paused`], too. Default: no.
+    /// Delivers [`WatchEvent::Disconnected`], [`WatchEvent::Resumed`] and [`WatchEvent::Paused`] as well. Default: not
+    /// delivered.
     pub fn status_events(mut self) -> Self {
         self.status_events = true;
         self
     }
 
-    /// Goes on after a compaction that overtook the watch: with one item [`WatchEvent::Resynced`] that tells what has
-    /// changed in sum. For that the watch reads the keys of the range when it is opened, and remembers them. Not for
-    /// watches with filters. Default: the watch ends with [`WatchEnd::Compacted`](super::WatchEnd::Compacted).
+    /// Continues after a compaction of revisions that were not delivered yet, with one [`WatchEvent::Resynced`] that
+    /// contains the sum of their changes. To compute it, the watch reads the keys of the range when it is opened and
+    /// keeps them in memory. Cannot be combined with filters. Default: the watch ends with
+    /// [`WatchEnd::Compacted`](super::WatchEnd::Compacted).
     pub fn resync(mut self) -> Self {
         self.resync = true;
         self
     }
 }
 
-impl WatchRequest {
-    /// Binds the watch to a client: awaiting it opens it.
+impl WatchRequest<()> {
+    /// Binds the request to a client.
     pub fn on<C: WatchClient>(self, client: &C) -> WatchRequest<C> {
         WatchRequest {
             client: client.clone(),
@@ -177,7 +180,8 @@ impl WatchRequest {
         }
     }
 
-    /// A message to the actor [`Etcd`](crate::Etcd): open the watch, and send its items to this actor.
+    /// Returns a message for the [`Etcd`](crate::Etcd) actor, which opens the watch and sends its events to
+    /// `recipient`.
     pub fn deliver_to(self, recipient: Recipient<WatchEvent>) -> SubscribeWatch {
         SubscribeWatch {
             watch: self,
@@ -187,34 +191,39 @@ impl WatchRequest {
 }
 
 impl<C: WatchClient> WatchRequest<C> {
-    /// Opens the watch and sends its items to an actor, the next one when the last was handled. It ends with the actor,
-    /// with the client, or by the handle.
+    /// Opens the watch and sends its events to an actor, each one when the actor has handled the previous one. The
+    /// watch ends with the actor, with the client, or when the handle is cancelled or dropped.
+    ///
+    /// Fails like the request itself, see [`WatchRequest`].
     pub async fn deliver_to(self, recipient: Recipient<WatchEvent>) -> Result<WatchHandle> {
         let client = self.client.clone();
         let watch = self.await?;
         let handle = watch.handle();
-        client.watches().hub.do_send(Pump { watch, recipient });
+        client
+            .watches()
+            .hub
+            .do_send(DeliverWatch { watch, recipient });
         Ok(handle)
     }
 
-    fn spec(&self) -> Result<Spec> {
+    fn spec(&self) -> Result<WatchSpec> {
         let (key, range_end) = self.range.resolve()?;
         if self.start_revision < 0 {
-            return Err(Error::invalid("`start_revision` is negative"));
+            return Err(Error::invalid("`start_revision` must not be negative"));
         }
         if self.buffer == 0 {
-            return Err(Error::invalid("`buffer` is zero"));
+            return Err(Error::invalid("`buffer` must not be 0"));
         }
         if self.resync && (self.no_puts || self.no_deletes) {
             return Err(Error::invalid(
-                "`resync` needs all events: it does not go with `filter_puts` and `filter_deletes`",
+                "`resync` cannot be combined with `filter_puts` or `filter_deletes`",
             ));
         }
         let filters = [
             (self.no_puts, FilterType::Noput),
             (self.no_deletes, FilterType::Nodelete),
         ];
-        Ok(Spec {
+        Ok(WatchSpec {
             key,
             range_end,
             filters: filters
@@ -236,7 +245,7 @@ impl<C: WatchClient> WatchRequest<C> {
         let spec = self.spec()?;
         let timeout = self.client.request_timeout();
         let mut start_revision = self.start_revision;
-        let known = if self.resync {
+        let known_keys = if self.resync {
             let (known, revision) = self.known_keys(&spec, timeout).await?;
             if start_revision == 0 {
                 start_revision = revision + 1;
@@ -245,41 +254,41 @@ impl<C: WatchClient> WatchRequest<C> {
         } else {
             None
         };
-        // A large range takes its time to read, page by page; the watch itself is created at once.
+        // The deadline starts after the read: a large range takes long, and the create has its own time.
         let deadline = Instant::now() + timeout;
-        let queue = Queue::new(self.buffer);
-        let (opened, told) = oneshot::channel();
-        let start = Start {
+        let buffer = EventBuffer::new(self.buffer);
+        let (opened, result) = oneshot::channel();
+        let start = StartWatch {
             spec: Arc::new(spec),
-            from_revision: start_revision,
-            known,
-            queue: queue.clone(),
+            start_revision,
+            known_keys,
+            buffer: buffer.clone(),
             opened,
         };
         let hub = self.client.watches().hub;
         let (id, actor) = hub.send(start).await.map_err(|_| {
             if hub.connected() {
-                let text = "the actor that opens watches crashed on this one; open it again";
-                Error::new(ErrorKind::Internal, Outcome::NotSent, text)
+                let reason = "the watch hub panicked while it opened the watch";
+                Error::new(ErrorKind::Internal, Outcome::NotSent, reason)
             } else {
                 Error::shut_down()
             }
         })?;
-        let watch = Watch::new(id, actor, queue, timeout);
-        match timeout_at(deadline, told).await {
+        let watch = Watch::new(id, actor, buffer, timeout);
+        match timeout_at(deadline, result).await {
             Ok(Ok(Ok(()))) => Ok(watch),
             Ok(Ok(Err(error))) => Err(error),
             Ok(Err(_)) => Err(Error::shut_down()),
-            Err(_) => Err(self.late()),
+            Err(_) => Err(self.timeout_error()),
         }
     }
 
-    /// The keys of the range just before the watch, and the revision they were read at.
-    async fn known_keys(&self, spec: &Spec, timeout: Duration) -> Result<(Known, i64)> {
+    /// Reads the keys of the range as of the revision before the watch. Returns them and that revision.
+    async fn known_keys(&self, spec: &WatchSpec, timeout: Duration) -> Result<(KnownKeys, i64)> {
         if self.start_revision == 1 {
-            return Ok((Known::default(), 0));
+            return Ok((KnownKeys::default(), 0));
         }
-        let range = Range {
+        let range = RangeToRead {
             key: spec.key.clone(),
             end: spec.range_end.clone(),
             revision: (self.start_revision - 1).max(0),
@@ -287,8 +296,8 @@ impl<C: WatchClient> WatchRequest<C> {
         };
         let mut reads = 0;
         loop {
-            let mut known = Known::default();
-            let read = reread::read(self.client.caller(), range.clone(), timeout, |page| {
+            let mut known = KnownKeys::default();
+            let read = read_range(self.client.caller(), range.clone(), timeout, |page| {
                 for kv in page {
                     known.put(&kv.key, kv.mod_revision);
                 }
@@ -299,25 +308,25 @@ impl<C: WatchClient> WatchRequest<C> {
                 Err(error) => error,
             };
             match error.kind() {
-                // What was before the start can't be known any more, or not yet.
+                // The revision before the start was compacted, or is in the future.
                 ErrorKind::Compacted | ErrorKind::FutureRevision if self.start_revision > 0 => {
-                    return Ok((Known::default(), 0));
+                    return Ok((KnownKeys::default(), 0));
                 }
-                // The revision of the first page was compacted before the last one was read.
-                ErrorKind::Compacted if reads < READS => {}
+                // The revision of the first page was compacted before the last page was read.
+                ErrorKind::Compacted if reads < MAX_KEY_READS => {}
                 _ => return Err(error),
             }
         }
     }
 
-    fn late(&self) -> Error {
+    fn timeout_error(&self) -> Error {
         let set = self.client.caller().ready.load();
         if set.ready.is_empty() {
             return set.none_ready();
         }
         Error::new(
             ErrorKind::DeadlineExceeded,
-            Outcome::Unknown,
+            Outcome::NotSent,
             "no member created the watch in time",
         )
     }

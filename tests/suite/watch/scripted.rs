@@ -269,8 +269,11 @@ async fn revision_regression_and_cluster_change_are_reported() {
     let etcd = connect(&server).await;
     let mut watch = etcd.watch("a").await.unwrap();
     assert!(matches!(
-        next_item(&mut watch).await,
-        WatchEvent::RevisionRegressed { seen: 900, told: 1 }
+        item(&mut watch).await,
+        WatchEvent::RevisionRegressed {
+            seen: 900,
+            current: 1
+        }
     ));
     assert!(matches!(
         read_to_end(&mut watch).await,

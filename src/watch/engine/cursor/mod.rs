@@ -1,145 +1,121 @@
-//! The cursor of one logical watch: what of a stream is new and complete, and where to resume.
+//! The position of one watch: which events of a stream are new and complete, and where the next stream resumes.
 //!
-//! Three sources say how far a watch has come, and only two are believed. Delivered events are
-//! (their `mod_revision`), and progress is, if it can't have overtaken events. The header of an event
-//! batch is not: while a watcher catches up it carries the member's *current* revision, and after a
-//! congestion on the server an older one than the batch before. So batches come in without it.
+//! The position advances by delivered events (their `mod_revision`) and by progress notifications that cannot have
+//! overtaken events. It never advances by the header of an event response: while a watch catches up, that header
+//! carries the member's *current* revision, and after congestion on the server an older one than the response before.
+//! So this module does not receive the header.
 //!
-//! A revision is delivered whole or not at all. Only the last revision of a fragment can go on in the
-//! next one; it alone is held back, so a fragmented replay of any length costs the memory of one
-//! revision. A stream that ends between two fragments drops what is held: the cursor still points at
-//! that revision, and the next stream sends it from its first event.
+//! A revision is delivered complete or not at all. Only the last revision of a fragment can continue in the next
+//! fragment, so only that one is held back: a fragmented replay of any length needs memory for one revision. If the
+//! stream ends between two fragments, the held events are dropped; the cursor still points at their revision, and the
+//! next stream sends that revision from its first event.
 
 /// Something that happened at a revision.
 pub(crate) trait Revisioned {
-    /// The revision of the change; 0 or less is not a change and is dropped.
+    /// Returns the revision of the change. Events with 0 or less are dropped.
     fn mod_revision(&self) -> i64;
 }
 
-/// Events in order, every revision among them complete. Never empty.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Batch<E> {
-    events: Vec<E>,
-}
-
-impl<E: Revisioned> Batch<E> {
-    /// The events, in the order of their revisions.
-    #[cfg(test)]
-    pub(crate) fn events(&self) -> &[E] {
-        &self.events
-    }
-
-    pub(crate) fn into_events(self) -> Vec<E> {
-        self.events
-    }
-
-    /// The events of each revision, without moving them.
-    #[cfg(test)]
-    pub(crate) fn revisions(&self) -> impl Iterator<Item = (i64, &[E])> {
-        self.events
-            .chunk_by(|a, b| a.mod_revision() == b.mod_revision())
-            .map(|events| (events[0].mod_revision(), events))
-    }
-}
-
-/// What the answer to a create says of the member behind the stream.
+/// How a new stream relates to what the watch has received so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Attached {
-    /// The stream goes on where the last one ended.
-    InStep,
-    /// The member has not reached what this watch has seen. A follower that lags does so for a moment,
-    /// a member restored from a backup for good; events will flow once it has passed `seen`.
-    RevisionRegressed { seen: i64, told: i64 },
-    /// Another cluster: its revisions mean nothing here. The stream is not listened to.
+pub(crate) enum StreamPosition {
+    /// The stream continues where the last one ended.
+    Continues,
+    /// The member is behind a revision that this watch has seen: for a moment if it is a lagging follower, for good if
+    /// it was restored from a backup. Events continue once the member has passed `seen`.
+    RevisionRegressed { seen: i64, current: i64 },
+    /// The member belongs to another cluster, whose revisions are unrelated. Events of the stream are ignored.
     ClusterChanged { was: u64, is: u64 },
 }
 
-/// The position of one logical watch. It outlives streams and restarts of its actor.
+/// The position of one watch. It outlives streams and restarts of the watch's actor.
 ///
-/// [`Cursor::next_revision`] moves when a batch is returned, so what was returned has to reach the
-/// consumer, or the buffer before it, even if the stream ends.
+/// [`Cursor::next_revision`] advances when [`Cursor::events`] returns events, so the caller has to buffer them for the
+/// consumer even if the stream ends.
 #[derive(Debug)]
 pub(crate) struct Cursor<E> {
-    /// The first revision not delivered yet; 0 until a watch "from now" was first created.
-    next: i64,
-    /// The highest revision any member has shown this watch.
-    seen: i64,
-    /// 0: not known yet.
-    cluster: u64,
-    /// Created was received on the current stream.
+    /// First revision not delivered yet; 0 until a watch "from now on" was created for the first time.
+    next_revision: i64,
+    /// Highest revision any member has shown this watch.
+    highest_seen: i64,
+    /// 0 until the first response with a cluster id.
+    cluster_id: u64,
+    /// Whether the watch was created on the current stream.
     attached: bool,
-    /// More fragments of the same response follow.
-    joining: bool,
-    /// Events of the one revision that may go on in the next fragment.
+    /// Whether more fragments of the same response follow.
+    in_fragments: bool,
+    /// Events of the one revision that may continue in the next fragment.
     held: Vec<E>,
 }
 
 impl<E: Revisioned> Cursor<E> {
-    /// A cursor before `start_revision`; 0 (or less, which etcd refuses) means from now on.
+    /// Creates a cursor at `start_revision`; 0 (or less, which etcd refuses) means from now on.
     pub(crate) fn new(start_revision: i64) -> Self {
         Self {
-            next: start_revision.max(0),
-            seen: 0,
-            cluster: 0,
+            next_revision: start_revision.max(0),
+            highest_seen: 0,
+            cluster_id: 0,
             attached: false,
-            joining: false,
+            in_fragments: false,
             held: Vec::new(),
         }
     }
 
-    /// The start revision for the next create; 0 means from now on.
+    /// Returns the start revision for the next create; 0 means from now on.
     pub(crate) fn next_revision(&self) -> i64 {
-        self.next
+        self.next_revision
     }
 
-    /// Whether events of the current stream are listened to.
     #[cfg(test)]
     pub(crate) fn is_attached(&self) -> bool {
         self.attached
     }
 
-    /// Events held back because their revision may go on in the next fragment.
+    /// Returns the number of events held back for the next fragment.
     #[cfg(test)]
     pub(crate) fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// The server has created the watch on the current stream. The first answer to a watch from now on
-    /// fixes where "now" was: etcd may still send an event of that very revision, which happened
-    /// while the watch was being created, and dropping it keeps the start the same on every resume.
-    pub(crate) fn created(&mut self, revision: i64, cluster_id: u64) -> Attached {
-        if self.cluster != 0 && cluster_id != 0 && cluster_id != self.cluster {
-            self.broken();
-            return Attached::ClusterChanged {
-                was: self.cluster,
+    /// Records that the server created the watch on the current stream.
+    ///
+    /// The first call fixes the start of a watch "from now on". etcd may still send an event of that very revision,
+    /// which happened during the create; it is dropped so that the start is the same after every resume.
+    pub(crate) fn created(&mut self, revision: i64, cluster_id: u64) -> StreamPosition {
+        if self.cluster_id != 0 && cluster_id != 0 && cluster_id != self.cluster_id {
+            self.stream_ended();
+            return StreamPosition::ClusterChanged {
+                was: self.cluster_id,
                 is: cluster_id,
             };
         }
         if cluster_id != 0 {
-            self.cluster = cluster_id;
+            self.cluster_id = cluster_id;
         }
-        if self.next == 0 {
-            self.next = revision + 1;
+        if self.next_revision == 0 {
+            self.next_revision = revision + 1;
         }
         self.attached = true;
-        let seen = self.seen;
-        self.seen = seen.max(revision);
+        let seen = self.highest_seen;
+        self.highest_seen = seen.max(revision);
         if revision < seen {
-            return Attached::RevisionRegressed {
+            return StreamPosition::RevisionRegressed {
                 seen,
-                told: revision,
+                current: revision,
             };
         }
-        Attached::InStep
+        StreamPosition::Continues
     }
 
-    /// Events arrived; `fragment` says that more of the same response follow. Gives what is now
-    /// complete and was never delivered. A clean batch passes through without a copy.
-    pub(crate) fn events(&mut self, events: Vec<E>, fragment: bool) -> Option<Batch<E>> {
+    /// Accepts received events; `fragment` means that more events of the same response follow.
+    ///
+    /// Returns the events, in revision order, that are complete and were never delivered, or `None` if there are none.
+    /// In the usual case it returns `events` itself, without a copy.
+    pub(crate) fn events(&mut self, events: Vec<E>, fragment: bool) -> Option<Vec<E>> {
         if !self.attached {
             return None;
         }
-        self.joining = fragment;
+        self.in_fragments = fragment;
         let mut events = if self.held.is_empty() {
             events
         } else {
@@ -147,12 +123,12 @@ impl<E: Revisioned> Cursor<E> {
             joined.extend(events);
             joined
         };
-        // etcd sends them in order; a server that does not must still not make us lose one.
+        // etcd sends events in order; a server that does not must not cause a lost event.
         if !events.is_sorted_by_key(E::mod_revision) {
             events.sort_by_key(E::mod_revision);
         }
-        // Delivered revisions were complete, so whatever is below the cursor is a repeat.
-        let first_wanted = self.next.max(1);
+        // Delivered revisions were complete, so every event below the cursor is a repeat.
+        let first_wanted = self.next_revision.max(1);
         if events
             .first()
             .is_some_and(|event| event.mod_revision() < first_wanted)
@@ -169,35 +145,37 @@ impl<E: Revisioned> Cursor<E> {
             self.held = events.split_off(complete);
         }
         let last = events.last()?.mod_revision();
-        self.next = last.saturating_add(1);
-        self.seen = self.seen.max(last);
-        Some(Batch { events })
+        self.next_revision = last.saturating_add(1);
+        self.highest_seen = self.highest_seen.max(last);
+        Some(events)
     }
 
-    /// The server says that everything up to `revision` has been sent; gives the revision if that can
-    /// be believed. It can't while a revision is being joined, before the watch was created on this
-    /// stream, or if it is behind the cursor: a watch of the future, or a message that was overtaken on
-    /// the server, where progress and created take different queues. For a broadcast (watch id −1),
-    /// [`super::creates::Creates`] first decides whether it is about this watch at all.
-    pub(crate) fn progress(&mut self, revision: i64) -> Option<i64> {
-        if !self.attached || self.joining || revision < self.next - 1 {
-            return None;
+    /// Accepts a progress notification: the server has sent everything up to `revision`. Returns whether the cursor
+    /// trusts it.
+    ///
+    /// It does not between fragments, before the watch was created on this stream, or if `revision` is behind the
+    /// cursor: for a watch that starts in the future, or if the server sent the notification before the response to
+    /// the create. The caller drops stream-wide notifications (watch id −1) that do not concern this watch, see
+    /// `CreatePairing`.
+    pub(crate) fn progress(&mut self, revision: i64) -> bool {
+        if !self.attached || self.in_fragments || revision < self.next_revision - 1 {
+            return false;
         }
-        self.next = revision.saturating_add(1);
-        self.seen = self.seen.max(revision);
-        Some(revision)
+        self.next_revision = revision.saturating_add(1);
+        self.highest_seen = self.highest_seen.max(revision);
+        true
     }
 
-    /// The consumer was given the whole range as it was at `revision`.
+    /// Records that the consumer received the whole range as of `revision`.
     pub(crate) fn resynced(&mut self, revision: i64) {
-        self.next = self.next.max(revision.saturating_add(1));
-        self.seen = self.seen.max(revision);
+        self.next_revision = self.next_revision.max(revision.saturating_add(1));
+        self.highest_seen = self.highest_seen.max(revision);
     }
 
-    /// The stream ended, or the watch on it. A revision that was not complete will be sent again.
-    pub(crate) fn broken(&mut self) {
+    /// Records that the stream, or the watch on it, ended. The next stream sends an incomplete revision again.
+    pub(crate) fn stream_ended(&mut self) {
         self.attached = false;
-        self.joining = false;
+        self.in_fragments = false;
         self.held = Vec::new();
     }
 }

@@ -1,57 +1,68 @@
-//! What the hub does when it is told something.
+//! Message handlers of the hub.
 
 use std::{collections::HashMap, sync::Arc};
 
 use actix::{ActorContext, AsyncContext, Context, Handler, MessageResult};
 use tokio::time::Instant;
 
-use super::{CrashStreams, Entry, HubActor, LookAgain, Place};
+#[cfg(feature = "test-faults")]
+use super::messages::CrashStreams;
+use super::{
+    HubActor,
+    actor::{PlacedWatch, Placement},
+    messages::{
+        AttachWatch, CreateAnswered, DeliverWatch, DetachWatch, HubShutdown, RequestWatchProgress,
+        RetryPlacement, StartWatch, StreamEndReason, WatchStreamEnded,
+    },
+};
+#[cfg(feature = "test-faults")]
+use crate::watch::engine::watch_stream::CrashOnNextResponse;
 use crate::{
     runtime::delivery::deliver,
     watch::engine::{
-        AskProgress, Attach, CrashOnNext, Detach, Shutdown, Start,
-        actor::{ShutDown, WatchActor},
-        pump::Pump,
-        stream::{Ask, Close, StreamAnswered, StreamEnded},
+        watch_actor::{WatchActor, WatchShutdown},
+        watch_stream::{CloseStream, SendProgressRequest},
     },
 };
 
-impl Handler<Start> for HubActor {
-    type Result = MessageResult<Start>;
+impl Handler<StartWatch> for HubActor {
+    type Result = MessageResult<StartWatch>;
 
-    fn handle(&mut self, start: Start, ctx: &mut Context<Self>) -> MessageResult<Start> {
+    fn handle(&mut self, start: StartWatch, ctx: &mut Context<Self>) -> MessageResult<StartWatch> {
         self.last_watch += 1;
         let hub = ctx.address().downgrade();
         let caller = Arc::downgrade(&self.caller);
         let address = WatchActor::start(self.last_watch, start, hub, caller);
-        let entry = Entry {
+        let placed = PlacedWatch {
             address: address.clone(),
-            place: Place::Nowhere,
+            placement: Placement::Unplaced,
         };
-        self.watches.insert(self.last_watch, entry);
+        self.watches.insert(self.last_watch, placed);
         MessageResult((self.last_watch, address))
     }
 }
 
-impl Handler<Attach> for HubActor {
+impl Handler<AttachWatch> for HubActor {
     type Result = ();
 
-    fn handle(&mut self, attach: Attach, ctx: &mut Context<Self>) {
+    fn handle(&mut self, attach: AttachWatch, ctx: &mut Context<Self>) {
         self.leave_stream(attach.watch);
-        self.watches.entry(attach.watch).or_insert_with(|| Entry {
-            address: attach.address.clone(),
-            place: Place::Nowhere,
-        });
+        self.watches
+            .entry(attach.watch)
+            .or_insert_with(|| PlacedWatch {
+                address: attach.address.clone(),
+                placement: Placement::Unplaced,
+            });
         self.place(attach, ctx);
     }
 }
 
-impl Handler<Detach> for HubActor {
+impl Handler<DetachWatch> for HubActor {
     type Result = ();
 
-    fn handle(&mut self, detach: Detach, _: &mut Context<Self>) {
+    fn handle(&mut self, detach: DetachWatch, _: &mut Context<Self>) {
         self.leave_stream(detach.watch);
-        if detach.for_good {
+        if detach.ended {
             self.watches.remove(&detach.watch);
             if self.watches.is_empty() {
                 self.watches = HashMap::new();
@@ -60,91 +71,98 @@ impl Handler<Detach> for HubActor {
     }
 }
 
-impl Handler<AskProgress> for HubActor {
+impl Handler<RequestWatchProgress> for HubActor {
     type Result = ();
 
-    fn handle(&mut self, ask: AskProgress, _: &mut Context<Self>) {
-        let place = self.watches.get(&ask.watch).map(|entry| entry.place);
-        if let Some(Place::On(number)) = place
+    fn handle(&mut self, request: RequestWatchProgress, _: &mut Context<Self>) {
+        let placed = self.watches.get(&request.watch);
+        if let Some(Placement::OnStream(number)) = placed.map(|placed| placed.placement)
             && let Some(stream) = self.stream(number)
         {
-            stream.address.do_send(Ask);
+            stream.address.do_send(SendProgressRequest);
         }
     }
 }
 
-impl Handler<LookAgain> for HubActor {
+impl Handler<RetryPlacement> for HubActor {
     type Result = ();
 
-    fn handle(&mut self, look: LookAgain, ctx: &mut Context<Self>) {
-        if look.leaderless {
-            self.looking.for_any = false;
+    fn handle(&mut self, retry: RetryPlacement, ctx: &mut Context<Self>) {
+        if retry.leaderless {
+            self.pending_retries.leaderless = false;
         } else {
-            self.looking.for_leader = false;
+            self.pending_retries.with_leader = false;
         }
-        for attach in std::mem::take(&mut self.waiting) {
+        for attach in std::mem::take(&mut self.queued) {
             self.place(attach, ctx);
         }
-        if self.waiting.is_empty() {
-            self.waiting = Vec::new();
-            self.looks = 0;
+        if self.queued.is_empty() {
+            self.queued = Vec::new();
+            self.retry_backoff.reset();
         }
     }
 }
 
-impl Handler<StreamAnswered> for HubActor {
+impl Handler<CreateAnswered> for HubActor {
     type Result = ();
 
-    fn handle(&mut self, answered: StreamAnswered, _: &mut Context<Self>) {
-        self.pacing.answered(answered.endpoint);
+    fn handle(&mut self, answered: CreateAnswered, _: &mut Context<Self>) {
+        self.member_backoff.create_answered(answered.endpoint);
     }
 }
 
-impl Handler<StreamEnded> for HubActor {
+impl Handler<WatchStreamEnded> for HubActor {
     type Result = ();
 
-    fn handle(&mut self, ended: StreamEnded, _: &mut Context<Self>) {
-        if ended.connection_dead {
-            self.pacing.dead(ended.endpoint, ended.generation);
-        } else if ended.own_ids {
-            self.own_ids.insert(ended.endpoint);
-        } else if ended.fruitless {
-            self.pacing
-                .strike(ended.endpoint, Instant::now(), fastrand::f64());
+    fn handle(&mut self, ended: WatchStreamEnded, _: &mut Context<Self>) {
+        match ended.reason {
+            StreamEndReason::ConnectionDied => self
+                .member_backoff
+                .connection_died(ended.endpoint, ended.generation),
+            StreamEndReason::ServerChoosesIds => {
+                self.id_choosing_members.insert(ended.endpoint);
+            }
+            StreamEndReason::NoCreateAnswered => self.member_backoff.create_unanswered(
+                ended.endpoint,
+                Instant::now(),
+                fastrand::f64(),
+            ),
+            StreamEndReason::Unused | StreamEndReason::Failed => {}
         }
         self.close_stream(ended.stream);
     }
 }
 
-impl Handler<Pump> for HubActor {
+impl Handler<DeliverWatch> for HubActor {
     type Result = ();
 
-    fn handle(&mut self, Pump { watch, recipient }: Pump, _: &mut Context<Self>) {
+    fn handle(&mut self, DeliverWatch { watch, recipient }: DeliverWatch, _: &mut Context<Self>) {
         actix_rt::spawn(deliver(watch, recipient));
     }
 }
 
-impl Handler<Shutdown> for HubActor {
+impl Handler<HubShutdown> for HubActor {
     type Result = ();
 
-    fn handle(&mut self, _: Shutdown, ctx: &mut Context<Self>) {
-        self.waiting.clear();
-        for entry in std::mem::take(&mut self.watches).into_values() {
-            entry.address.do_send(ShutDown);
+    fn handle(&mut self, _: HubShutdown, ctx: &mut Context<Self>) {
+        self.queued.clear();
+        for placed in std::mem::take(&mut self.watches).into_values() {
+            placed.address.do_send(WatchShutdown);
         }
         for stream in std::mem::take(&mut self.streams) {
-            stream.address.do_send(Close);
+            stream.address.do_send(CloseStream);
         }
         ctx.stop();
     }
 }
 
+#[cfg(feature = "test-faults")]
 impl Handler<CrashStreams> for HubActor {
     type Result = ();
 
     fn handle(&mut self, _: CrashStreams, _: &mut Context<Self>) {
         for stream in &self.streams {
-            stream.address.do_send(CrashOnNext);
+            stream.address.do_send(CrashOnNextResponse);
         }
     }
 }

@@ -1,0 +1,344 @@
+//! The bounded buffer between a watch and its consumer.
+//!
+//! The buffer allocates memory only for the items in it, so ten thousand idle watches are cheap. Its limit counts
+//! events. A batch is accepted whole if there is room for its first event, so a response of the server is never
+//! split. A full buffer pauses the watch until the consumer has read half of it. Status events do not count; between
+//! two counted items there is at most one of each kind.
+//!
+//! A server can send faster than the consumer reads. So the stream waits for buffers that are nearly full, but only
+//! for consumers that read fast enough, as the other watches of the stream wait as well. A slower consumer's watch is
+//! paused instead. However large a buffer is, the stream never waits longer than for [`MAX_HEADROOM`] events, and it
+//! waits for many buffers at the same time.
+
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicI64, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use tokio::time::{Instant, timeout_at};
+
+use crate::{
+    error::Error,
+    proto::Event,
+    watch::{Resynced, WatchEnd, WatchEvent},
+};
+
+/// How long the stream waits for a consumer per event: the consumer has to read 100,000 events per second.
+const WAIT_PER_EVENT: Duration = Duration::from_micros(10);
+/// Shortest wait; the timer's resolution is one millisecond.
+const MIN_WAIT: Duration = Duration::from_millis(2);
+/// Most events that a buffer keeps free, and that the consumer reads while the stream waits.
+const MAX_HEADROOM: usize = 2048;
+
+/// An item of the buffer.
+#[derive(Debug)]
+pub(crate) enum BufferItem {
+    /// Events of one or more complete revisions, in order.
+    Batch(Vec<Event>),
+    /// Any other event, delivered as it is.
+    Single(WatchEvent),
+}
+
+impl BufferItem {
+    /// Returns the number of events the item counts for.
+    fn weight(&self) -> usize {
+        match self {
+            Self::Batch(events) => events.len(),
+            Self::Single(WatchEvent::Resynced(resynced)) => {
+                let changes = resynced.created.len() + resynced.changed.len();
+                (changes + resynced.deleted.len()).max(1)
+            }
+            Self::Single(_) => 0,
+        }
+    }
+}
+
+/// The buffer of one watch, as its consumer and its stream see it. The watch writes through a [`BufferWriter`].
+#[derive(Debug)]
+pub(crate) struct EventBuffer {
+    contents: Mutex<Contents>,
+    limit: usize,
+    /// Sum of the weights of all items; changed under the lock.
+    buffered: AtomicUsize,
+    /// Last revision that the consumer received.
+    delivered: AtomicI64,
+}
+
+#[derive(Debug, Default)]
+struct Contents {
+    items: VecDeque<BufferItem>,
+    consumer: Option<Waker>,
+    /// Set while the stream waits for room.
+    stream: Option<Waker>,
+    /// Whether the last wait of the stream timed out.
+    too_slow: bool,
+    /// Whether the watch is paused until the consumer has read half of the buffer.
+    drain_requested: bool,
+    ended: Option<EndCause>,
+}
+
+/// What ended the watch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EndCause {
+    ClientShutdown,
+    /// A reason that concerns only this watch.
+    Watch,
+}
+
+/// An item that the consumer took.
+pub(crate) struct TakenItem {
+    pub(crate) item: BufferItem,
+    /// Whether the watch is paused and there is room again: the consumer has to notify it.
+    pub(crate) drained: bool,
+}
+
+impl EventBuffer {
+    pub(crate) fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self {
+            contents: Mutex::default(),
+            limit: limit.max(1),
+            buffered: AtomicUsize::new(0),
+            delivered: AtomicI64::new(0),
+        })
+    }
+
+    /// Returns the last revision that the consumer received.
+    pub(crate) fn delivered(&self) -> i64 {
+        self.delivered.load(Ordering::Relaxed)
+    }
+
+    /// Has one caller at a time: the watch when it is created, then its only consumer.
+    pub(crate) fn set_delivered(&self, revision: i64) {
+        if revision > self.delivered() {
+            self.delivered.store(revision, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns what ended the watch, even if the consumer has not read its last item yet.
+    pub(crate) fn end_cause(&self) -> Option<EndCause> {
+        self.lock().ended
+    }
+
+    /// Takes the next item, or registers the consumer to be woken when there is one.
+    pub(crate) fn poll_take(&self, cx: &mut Context<'_>) -> Poll<TakenItem> {
+        let mut contents = self.lock();
+        let Some(item) = contents.items.pop_front() else {
+            if !contents
+                .consumer
+                .as_ref()
+                .is_some_and(|waker| waker.will_wake(cx.waker()))
+            {
+                contents.consumer = Some(cx.waker().clone());
+            }
+            return Poll::Pending;
+        };
+        self.buffered.fetch_sub(item.weight(), Ordering::Relaxed);
+        if contents.items.is_empty() {
+            contents.items = VecDeque::new();
+        }
+        let drained = contents.drain_requested && self.is_half_empty();
+        contents.drain_requested &= !drained;
+        if self.has_headroom() {
+            contents.too_slow = false;
+            let stream = contents.stream.take();
+            drop(contents);
+            if let Some(stream) = stream {
+                stream.wake();
+            }
+        }
+        Poll::Ready(TakenItem { item, drained })
+    }
+
+    fn buffered(&self) -> usize {
+        self.buffered.load(Ordering::Relaxed)
+    }
+
+    fn is_half_empty(&self) -> bool {
+        self.buffered() <= self.limit / 2
+    }
+
+    /// Returns whether the buffer is nearly full with `more` events: the stream then calls [`Self::wait_for_room`].
+    pub(crate) fn is_nearly_full_with(&self, more: usize) -> bool {
+        self.buffered() + more > (self.limit / 4 * 3).max(self.limit.saturating_sub(MAX_HEADROOM))
+    }
+
+    fn has_headroom(&self) -> bool {
+        self.buffered() <= (self.limit / 2).max(self.limit.saturating_sub(2 * MAX_HEADROOM))
+    }
+
+    /// If the buffer is nearly full, waits until there is room, or for a limited time after `since`. Does not wait for
+    /// a consumer whose last wait timed out and that has not caught up since.
+    pub(crate) async fn wait_for_room(&self, since: Instant) {
+        if !self.is_nearly_full_with(0) {
+            return;
+        }
+        let events = u32::try_from((self.limit / 4).min(MAX_HEADROOM)).unwrap_or(u32::MAX);
+        let longest = WAIT_PER_EVENT.saturating_mul(events).max(MIN_WAIT);
+        let room = timeout_at(since + longest, poll_fn(|cx| self.poll_room(cx))).await;
+        if room.is_err() {
+            let mut contents = self.lock();
+            contents.stream = None;
+            contents.too_slow = !self.has_headroom();
+        }
+    }
+
+    fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut contents = self.lock();
+        if contents.too_slow || contents.ended.is_some() || self.has_headroom() {
+            return Poll::Ready(());
+        }
+        contents.stream = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Contents> {
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The watch's end of its buffer. Dropping it without [`Self::end`] ends the watch with [`WatchEnd::Shutdown`].
+#[derive(Debug)]
+pub(crate) struct BufferWriter(Arc<EventBuffer>);
+
+impl BufferWriter {
+    pub(crate) fn new(buffer: Arc<EventBuffer>) -> Self {
+        Self(buffer)
+    }
+
+    pub(crate) fn buffer(&self) -> Arc<EventBuffer> {
+        self.0.clone()
+    }
+
+    /// Returns whether there is no room for another batch.
+    pub(crate) fn is_full(&self) -> bool {
+        self.0.buffered() >= self.0.limit
+    }
+
+    pub(crate) fn batch(&self, mut events: Vec<Event>) {
+        // Thousands of lists may be buffered, so none keeps much unused capacity.
+        if events.capacity() / 2 >= events.len() {
+            events.shrink_to_fit();
+        }
+        self.push_counted(BufferItem::Batch(events));
+    }
+
+    /// Replaces unread progress: only the newest is of interest.
+    pub(crate) fn progress(&self, revision: i64) {
+        self.push_status(WatchEvent::Progress(revision), |older| {
+            matches!(older, WatchEvent::Progress(_))
+        });
+    }
+
+    /// Replaces an unread [`WatchEvent::Resumed`] as well, which no longer holds.
+    pub(crate) fn disconnected(&self, error: Arc<Error>) {
+        self.push_status(WatchEvent::Disconnected(error), |older| {
+            matches!(older, WatchEvent::Disconnected(_) | WatchEvent::Resumed)
+        });
+    }
+
+    pub(crate) fn resumed(&self) {
+        self.push_status(WatchEvent::Resumed, |older| {
+            matches!(older, WatchEvent::Resumed)
+        });
+    }
+
+    pub(crate) fn paused(&self) {
+        self.push_status(WatchEvent::Paused, |older| {
+            matches!(older, WatchEvent::Paused | WatchEvent::Resumed)
+        });
+    }
+
+    pub(crate) fn revision_regressed(&self, seen: i64, current: i64) {
+        self.push_status(WatchEvent::RevisionRegressed { seen, current }, |older| {
+            matches!(older, WatchEvent::RevisionRegressed { .. })
+        });
+    }
+
+    /// Counts for as many events as it contains changes.
+    pub(crate) fn resynced(&self, resynced: Resynced) {
+        self.push_counted(BufferItem::Single(WatchEvent::Resynced(Box::new(resynced))));
+    }
+
+    fn push_counted(&self, item: BufferItem) {
+        self.change(|contents| {
+            self.0.buffered.fetch_add(item.weight(), Ordering::Relaxed);
+            contents.items.push_back(item);
+        });
+    }
+
+    /// Adds an event that does not count, and removes those after the last counted item that it makes `outdated`. So
+    /// the buffer stays small however often a watch is interrupted while the consumer does not read.
+    fn push_status(&self, event: WatchEvent, outdated: impl Fn(&WatchEvent) -> bool) {
+        self.change(|contents| {
+            let last_counted = contents.items.iter().rposition(|item| item.weight() > 0);
+            let first = last_counted.map_or(0, |index| index + 1);
+            for index in (first..contents.items.len()).rev() {
+                if let BufferItem::Single(older) = &contents.items[index]
+                    && outdated(older)
+                {
+                    contents.items.remove(index);
+                }
+            }
+            contents.items.push_back(BufferItem::Single(event));
+        });
+    }
+
+    /// Adds the last item. Later items are dropped, and the stream does not wait for this buffer any more.
+    pub(crate) fn end(&self, end: WatchEnd) {
+        let mut stream = None;
+        let cause = match end {
+            WatchEnd::Shutdown => EndCause::ClientShutdown,
+            _ => EndCause::Watch,
+        };
+        self.change(|contents| {
+            contents
+                .items
+                .push_back(BufferItem::Single(WatchEvent::Ended(end)));
+            contents.ended = Some(cause);
+            stream = contents.stream.take();
+        });
+        if let Some(stream) = stream {
+            stream.wake();
+        }
+    }
+
+    pub(crate) fn set_delivered(&self, revision: i64) {
+        self.0.set_delivered(revision);
+    }
+
+    /// Requests [`TakenItem::drained`] once half of the buffer is read. Returns `false` if it is already.
+    pub(crate) fn request_drain(&self) -> bool {
+        let mut contents = self.0.lock();
+        contents.drain_requested = !self.0.is_half_empty();
+        contents.drain_requested
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Contents)) {
+        let consumer = {
+            let mut contents = self.0.lock();
+            if contents.ended.is_some() {
+                return;
+            }
+            change(&mut contents);
+            contents.consumer.take()
+        };
+        if let Some(consumer) = consumer {
+            consumer.wake();
+        }
+    }
+}
+
+impl Drop for BufferWriter {
+    fn drop(&mut self) {
+        self.end(WatchEnd::Shutdown);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! Messages that the hub receives.
+
+use std::sync::Arc;
+
+use actix::{Addr, Message, Recipient};
+use tokio::sync::oneshot;
+
+use crate::{
+    connection::EndpointId,
+    error::Error,
+    watch::{
+        Watch, WatchEvent,
+        engine::{
+            event_buffer::EventBuffer, known_keys::KnownKeys, watch_actor::WatchActor,
+            watch_spec::WatchSpec,
+        },
+    },
+};
+
+/// Start the actor of a new watch. Returns the watch's number and the actor's address.
+#[derive(Message)]
+#[rtype(result = "(u64, Addr<WatchActor>)")]
+pub(crate) struct StartWatch {
+    pub(crate) spec: Arc<WatchSpec>,
+    pub(crate) start_revision: i64,
+    /// Keys of the range before the watch; `Some` if the watch resyncs after a compaction.
+    pub(crate) known_keys: Option<KnownKeys>,
+    pub(crate) buffer: Arc<EventBuffer>,
+    /// Receives `Ok` when the server has created the watch for the first time, or why it never will.
+    pub(crate) opened: oneshot::Sender<Result<(), Error>>,
+}
+
+/// Place a watch on a stream. The watch leaves the stream it had. Sent by the watch.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct AttachWatch {
+    pub(crate) watch: u64,
+    pub(crate) attempt: u32,
+    pub(crate) address: Addr<WatchActor>,
+    pub(crate) spec: Arc<WatchSpec>,
+    pub(crate) next_revision: i64,
+    pub(crate) buffer: Arc<EventBuffer>,
+    /// Member that just failed the watch: used only if no other member is usable.
+    pub(crate) avoid: Option<EndpointId>,
+}
+
+/// Remove a watch from its stream. Sent by the watch.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct DetachWatch {
+    pub(crate) watch: u64,
+    /// Whether the watch has ended and will not attach again.
+    pub(crate) ended: bool,
+}
+
+/// Request the progress of a watch from the server. Sent by the watch.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct RequestWatchProgress {
+    pub(crate) watch: u64,
+}
+
+/// Deliver the events of a watch to an actor on the hub's thread.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct DeliverWatch {
+    pub(crate) watch: Watch,
+    pub(crate) recipient: Recipient<WatchEvent>,
+}
+
+/// The member answered the first create of a stream. Sent by the stream.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct CreateAnswered {
+    pub(crate) endpoint: EndpointId,
+}
+
+/// A stream accepts no more watches. Sent by the stream.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct WatchStreamEnded {
+    pub(crate) stream: u64,
+    pub(crate) endpoint: EndpointId,
+    pub(crate) generation: u64,
+    pub(crate) reason: StreamEndReason,
+}
+
+/// Why a stream ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StreamEndReason {
+    /// The last watch left.
+    Unused,
+    /// The connection died.
+    ConnectionDied,
+    /// The server chooses watch ids itself, so its watches cannot share a stream.
+    ServerChoosesIds,
+    /// The stream failed before the member answered any create.
+    NoCreateAnswered,
+    /// The stream failed after the member had answered creates.
+    Failed,
+}
+
+/// End every watch and stream, and stop: the client shuts down. Sent by the client.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct HubShutdown;
+
+/// Try again to place the queued watches. Sent by the hub to itself.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct RetryPlacement {
+    /// Whether members without a leader are accepted.
+    pub(super) leaderless: bool,
+}
+
+/// Make the actor of every stream panic at the next response.
+#[cfg(feature = "test-faults")]
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct CrashStreams;

@@ -1,0 +1,149 @@
+//! Chooses a member and a stream for a watch.
+
+use std::sync::Arc;
+
+use actix::{Addr, AsyncContext, Context};
+use tokio::time::Instant;
+
+use super::{
+    HubActor,
+    actor::{Placement, SharedStream},
+    messages::AttachWatch,
+};
+use crate::{
+    balancer::ReadyEndpoints,
+    connection::Connection,
+    error::Error,
+    transport::channel::Metadata,
+    watch::engine::watch_stream::{AddWatch, StreamActor, WatchCount},
+};
+
+impl HubActor {
+    /// Adds the watch to a stream, or queues it until a member is usable.
+    pub(super) fn place(&mut self, attach: AttachWatch, ctx: &mut Context<Self>) {
+        if let Some((number, address)) = self.reserve_stream(&attach, ctx) {
+            self.set_placement(attach.watch, Placement::OnStream(number));
+            address.do_send(AddWatch {
+                watch: attach.watch,
+                attempt: attach.attempt,
+                address: attach.address,
+                spec: attach.spec,
+                next_revision: attach.next_revision,
+                buffer: attach.buffer,
+            });
+        } else {
+            self.set_placement(attach.watch, Placement::Queued);
+            let leaderless = !attach.spec.require_leader;
+            self.queued.push(attach);
+            self.retry_later(leaderless, ctx);
+        }
+    }
+
+    fn set_placement(&mut self, watch: u64, placement: Placement) {
+        if let Some(placed) = self.watches.get_mut(&watch) {
+            placed.placement = placement;
+        }
+    }
+
+    /// Returns a stream on the member that the balancing policy picks. The watch is counted on it already.
+    fn reserve_stream(
+        &mut self,
+        attach: &AttachWatch,
+        ctx: &mut Context<Self>,
+    ) -> Option<(u64, Addr<StreamActor>)> {
+        // Each round either returns a stream or excludes a dead connection.
+        while let Some(connection) = self.pick_member(attach) {
+            let token_generation = self.caller.shared.token.generation();
+            let limit = if self.id_choosing_members.contains(&connection.id) {
+                1
+            } else {
+                self.watches_per_stream
+            };
+            let shared = self.streams.iter().rev().find(|stream| {
+                (stream.endpoint, stream.generation) == (connection.id, connection.generation)
+                    && stream.require_leader == attach.spec.require_leader
+                    && stream.token_generation == token_generation
+                    && stream.watch_count.try_add(limit)
+            });
+            if let Some(stream) = shared {
+                return Some((stream.number, stream.address.clone()));
+            }
+            match self.open_stream(&connection, attach.spec.require_leader, ctx) {
+                Ok(opened) => return Some(opened),
+                Err(error) => {
+                    let endpoint = &connection.endpoint;
+                    tracing::debug!(%endpoint, %error, "could not open watch stream");
+                    self.member_backoff
+                        .connection_died(connection.id, connection.generation);
+                }
+            }
+        }
+        None
+    }
+
+    fn pick_member(&self, attach: &AttachWatch) -> Option<Arc<Connection>> {
+        let set = self.caller.ready.load();
+        let now = Instant::now();
+        let usable = |connections: &[Arc<Connection>], with_leader: bool| -> Vec<Arc<Connection>> {
+            let is_usable = |connection: &&Arc<Connection>| {
+                // The snapshot may be older than the member's health.
+                (!with_leader || connection.health().verdict.is_fine())
+                    && self
+                        .member_backoff
+                        .allows(connection.id, connection.generation, now)
+            };
+            connections.iter().filter(is_usable).cloned().collect()
+        };
+        let mut members = usable(&set.ready, true);
+        if members.is_empty() && !attach.spec.require_leader {
+            members = usable(&set.leaderless, false);
+        }
+        let is_other = |connection: &Arc<Connection>| Some(connection.id) != attach.avoid;
+        if members.iter().any(is_other) {
+            members.retain(is_other);
+        }
+        if members.is_empty() {
+            return None;
+        }
+        let index = self.caller.policy.pick(&ReadyEndpoints::new(&members));
+        let index = if index < members.len() { index } else { 0 };
+        Some(members.swap_remove(index))
+    }
+
+    fn open_stream(
+        &mut self,
+        connection: &Arc<Connection>,
+        require_leader: bool,
+        ctx: &mut Context<Self>,
+    ) -> Result<(u64, Addr<StreamActor>), Error> {
+        self.last_stream += 1;
+        let number = self.last_stream;
+        let watch_count = WatchCount::default();
+        // A stream keeps the token it was opened with, for all watches that are ever created on it.
+        let token = self.caller.shared.token.load_without_waiting();
+        let metadata = Metadata {
+            require_leader,
+            token: token.value,
+            timeout: None,
+        };
+        let hub = ctx.address().downgrade();
+        let address = StreamActor::start(
+            number,
+            connection.clone(),
+            &metadata,
+            hub,
+            watch_count.clone(),
+        )?;
+        watch_count.try_add(usize::MAX);
+        self.streams.push(SharedStream {
+            number,
+            endpoint: connection.id,
+            generation: connection.generation,
+            require_leader,
+            token_generation: token.generation,
+            watch_count,
+            address: address.clone(),
+        });
+        Ok((number, address))
+    }
+}

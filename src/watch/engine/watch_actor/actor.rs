@@ -1,0 +1,329 @@
+//! The actor's fields, and its way onto a stream and off it.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use actix::{
+    Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message, Supervised, WeakAddr,
+};
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{
+    messages::OutageTimedOut,
+    watch_state::{Gap, WatchOutage, WatchState},
+};
+#[cfg(feature = "test-faults")]
+use crate::runtime::supervisor::crashes;
+use crate::{
+    call::Caller,
+    connection::EndpointId,
+    error::{Error, ErrorKind, Outcome},
+    proto::{Event, event::EventType},
+    runtime::{abort_on_drop::AbortOnDrop, backoff::Backoff, supervisor::supervise},
+    watch::{
+        WatchEnd,
+        engine::{
+            cursor::{Cursor, Revisioned, StreamPosition},
+            event_buffer::BufferWriter,
+            hub::{AttachWatch, DetachWatch, HubActor, RequestWatchProgress, StartWatch},
+            known_keys::KnownKeys,
+            watch_spec::WatchSpec,
+        },
+    },
+};
+
+/// Delays between attempts that fail in a row, shortened by up to a half.
+const ATTACH_BACKOFF: Backoff =
+    Backoff::new(Duration::from_millis(50), Duration::from_secs(3)).jitter(0.5);
+
+pub(crate) struct WatchActor {
+    pub(super) id: u64,
+    pub(super) spec: Arc<WatchSpec>,
+    pub(super) cursor: Cursor<Event>,
+    /// Keys that the consumer has; `Some` if the watch resyncs after a compaction.
+    pub(super) known_keys: Option<Box<KnownKeys>>,
+    pub(super) buffer: BufferWriter,
+    hub: WeakAddr<HubActor>,
+    pub(super) caller: Weak<Caller>,
+    pub(super) state: WatchState,
+    /// Attach attempt number. Messages for older attempts are ignored.
+    pub(super) attempt: u32,
+    /// Failures in a row without a delivered event.
+    pub(super) failures: u32,
+    /// Receive the next progress.
+    pub(super) progress_requests: Vec<oneshot::Sender<i64>>,
+    #[cfg(feature = "test-faults")]
+    pub(super) crash_on_next: bool,
+}
+
+impl Revisioned for Event {
+    fn mod_revision(&self) -> i64 {
+        self.revision()
+    }
+}
+
+impl WatchActor {
+    /// Starts the actor on the current arbiter.
+    pub(crate) fn start(
+        id: u64,
+        start: StartWatch,
+        hub: WeakAddr<HubActor>,
+        caller: Weak<Caller>,
+    ) -> Addr<Self> {
+        supervise(
+            "watch",
+            |_| {},
+            |_| Self {
+                id,
+                cursor: Cursor::new(start.start_revision),
+                spec: start.spec,
+                known_keys: start.known_keys.map(Box::new),
+                buffer: BufferWriter::new(start.buffer),
+                hub,
+                caller,
+                state: WatchState::BackingOff {
+                    gap: Gap::Opening(start.opened),
+                },
+                attempt: 0,
+                failures: 0,
+                progress_requests: Vec::new(),
+                #[cfg(feature = "test-faults")]
+                crash_on_next: false,
+            },
+        )
+    }
+
+    /// Sends a message to the hub; returns `false` if the hub has stopped.
+    pub(super) fn send_to_hub<M>(&self, message: M) -> bool
+    where
+        M: Message + Send + 'static,
+        M::Result: Send,
+        HubActor: Handler<M>,
+    {
+        let hub = self.hub.upgrade().filter(Addr::connected);
+        if let Some(hub) = &hub {
+            hub.do_send(message);
+        }
+        hub.is_some()
+    }
+
+    /// Requests a stream from the hub, on another member than `avoid` if possible.
+    pub(super) fn attach(&mut self, avoid: Option<EndpointId>, ctx: &mut Context<Self>) {
+        self.cursor.stream_ended();
+        self.attempt += 1;
+        let Some(caller) = self.caller.upgrade() else {
+            return self.end(WatchEnd::Shutdown, ctx);
+        };
+        if caller.tokens.are_awaited() {
+            return self.renew_token(None, Duration::ZERO, ctx);
+        }
+        let token_generation = caller.shared.token.generation();
+        self.interrupt(ctx, |gap| WatchState::Attaching {
+            gap,
+            token_generation,
+        });
+        let sent = self.send_to_hub(AttachWatch {
+            watch: self.id,
+            attempt: self.attempt,
+            address: ctx.address(),
+            spec: self.spec.clone(),
+            next_revision: self.cursor.next_revision(),
+            buffer: self.buffer.buffer(),
+            avoid,
+        });
+        if !sent {
+            self.end(WatchEnd::Shutdown, ctx);
+        }
+    }
+
+    /// Leaves the stream without asking for another one. The caller sets the next state.
+    pub(super) fn detach(&mut self) {
+        self.leave_stream(false);
+    }
+
+    fn leave_stream(&mut self, ended: bool) {
+        self.cursor.stream_ended();
+        self.attempt += 1;
+        self.send_to_hub(DetachWatch {
+            watch: self.id,
+            ended,
+        });
+    }
+
+    /// Moves to a state that waits for a stream; an outage begins if the watch was attached or paused.
+    pub(super) fn interrupt(
+        &mut self,
+        ctx: &mut Context<Self>,
+        next: impl FnOnce(Gap) -> WatchState,
+    ) {
+        let max_outage = self.spec.max_outage;
+        let start_outage = || {
+            let since = Instant::now();
+            let timer = max_outage.map(|max_outage| {
+                let watch = ctx.address().downgrade();
+                AbortOnDrop::spawn(async move {
+                    tokio::time::sleep_until(since + max_outage).await;
+                    if let Some(watch) = watch.upgrade() {
+                        watch.do_send(OutageTimedOut { since });
+                    }
+                })
+            });
+            WatchOutage {
+                since,
+                last_error: None,
+                _timer: timer,
+            }
+        };
+        self.state.interrupt(start_outage, next);
+    }
+
+    pub(super) fn end(&mut self, end: WatchEnd, ctx: &mut Context<Self>) {
+        if matches!(self.state, WatchState::Ended) {
+            return;
+        }
+        let gap = self.state.end();
+        self.leave_stream(true);
+        if let Some(Gap::Opening(opened)) = gap {
+            let _ = opened.send(Err(end.to_error()));
+        }
+        // The buffer ends first: callers whose progress request is dropped look there for the reason.
+        self.buffer.end(end);
+        self.progress_requests.clear();
+        ctx.stop();
+    }
+
+    pub(super) fn created(&mut self, revision: i64, cluster_id: u64, ctx: &mut Context<Self>) {
+        match self.cursor.created(revision, cluster_id) {
+            StreamPosition::Continues => {}
+            StreamPosition::RevisionRegressed { seen, current } => {
+                tracing::warn!(
+                    watch = self.id,
+                    seen,
+                    current,
+                    "member is behind the revision seen by the watch"
+                );
+                self.buffer.revision_regressed(seen, current);
+            }
+            StreamPosition::ClusterChanged { was, is } => {
+                return self.end(WatchEnd::ClusterChanged { was, is }, ctx);
+            }
+        }
+        match self.state.attach(Instant::now()) {
+            Some(Gap::Opening(opened)) => {
+                self.buffer.set_delivered(self.cursor.next_revision() - 1);
+                if opened.send(Ok(())).is_err() {
+                    return self.end(WatchEnd::Cancelled, ctx);
+                }
+            }
+            Some(Gap::Outage(outage)) => {
+                tracing::debug!(
+                    watch = self.id,
+                    next_revision = self.cursor.next_revision(),
+                    outage_ms = outage.since.elapsed().as_millis(),
+                    "watch resumed"
+                );
+                if self.spec.status_events {
+                    self.buffer.resumed();
+                }
+            }
+            None => {}
+        }
+        if !self.progress_requests.is_empty() {
+            self.send_to_hub(RequestWatchProgress { watch: self.id });
+        }
+    }
+
+    pub(super) fn events(&mut self, events: Vec<Event>, fragment: bool, ctx: &mut Context<Self>) {
+        if self.buffer.is_full() {
+            return self.pause(ctx);
+        }
+        let Some(events) = self.cursor.events(events, fragment) else {
+            return;
+        };
+        if let Some(known_keys) = &mut self.known_keys {
+            for event in &events {
+                let Some(kv) = &event.kv else { continue };
+                match event.r#type() {
+                    EventType::Put => known_keys.put(&kv.key, kv.mod_revision),
+                    EventType::Delete => known_keys.delete(&kv.key),
+                }
+            }
+        }
+        self.buffer.batch(events);
+        self.failures = 0;
+    }
+
+    /// Leaves the server until the consumer has read half of its buffer.
+    pub(super) fn pause(&mut self, ctx: &mut Context<Self>) {
+        tracing::debug!(watch = self.id, "watch paused for a slow consumer");
+        if self.spec.status_events {
+            self.buffer.paused();
+        }
+        self.detach();
+        self.state.pause();
+        if !self.buffer.request_drain() {
+            self.attach(None, ctx);
+        }
+    }
+
+    pub(super) fn progress(&mut self, revision: i64) {
+        if !self.cursor.progress(revision) {
+            return;
+        }
+        let wanted = self.spec.progress_notify || !self.progress_requests.is_empty();
+        if wanted && !self.buffer.is_full() {
+            self.buffer.progress(revision);
+        }
+        for reply in self.progress_requests.drain(..) {
+            let _ = reply.send(revision);
+        }
+    }
+
+    /// Counts a failure and returns the delay before the next attempt: none for the first `without_delay` failures in
+    /// a row.
+    pub(super) fn next_delay(&mut self, without_delay: u32) -> Duration {
+        let earlier = self.failures;
+        self.failures += 1;
+        match earlier.checked_sub(without_delay) {
+            // Half of the random number selects from the lower half of the jitter.
+            Some(delays) => ATTACH_BACKOFF.delay(delays, fastrand::f64() / 2.0),
+            None => Duration::ZERO,
+        }
+    }
+}
+
+impl Actor for WatchActor {
+    type Context = Context<Self>;
+
+    /// Runs at the start, and after a panic. The panic lost timers and one message, perhaps events, so the watch
+    /// attaches again at its cursor.
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        match self.state {
+            WatchState::AwaitingToken { .. }
+            | WatchState::BackingOff { .. }
+            | WatchState::Attaching { .. } => self.attach(None, ctx),
+            WatchState::Attached { .. } => {
+                if self.spec.status_events {
+                    let reason = "the watch's actor panicked";
+                    let error = Error::new(ErrorKind::Internal, Outcome::NotSent, reason);
+                    self.buffer.disconnected(Arc::new(error));
+                }
+                self.attach(None, ctx);
+            }
+            WatchState::Paused { .. } => {
+                if !self.buffer.request_drain() {
+                    self.attach(None, ctx);
+                }
+            }
+            WatchState::Resyncing { .. } => self.start_resync(ctx),
+            WatchState::Ended => ctx.stop(),
+        }
+    }
+}
+
+impl Supervised for WatchActor {}
+
+#[cfg(feature = "test-faults")]
+crashes!(WatchActor);

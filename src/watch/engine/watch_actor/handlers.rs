@@ -1,0 +1,128 @@
+//! Message handlers of a watch's actor.
+
+use actix::{Context, Handler};
+
+#[cfg(feature = "test-faults")]
+use super::messages::CrashOnNextUpdate;
+use super::{
+    WatchActor,
+    messages::{
+        AttachDue, BufferDrained, CancelWatch, HubRestarted, OutageTimedOut, RequestProgress,
+        StreamUpdate, UpdateReceived, WatchShutdown,
+    },
+    watch_state::WatchState,
+};
+use crate::watch::{WatchEnd, engine::hub::RequestWatchProgress};
+
+impl Handler<UpdateReceived> for WatchActor {
+    type Result = ();
+
+    fn handle(&mut self, received: UpdateReceived, ctx: &mut Context<Self>) {
+        #[cfg(feature = "test-faults")]
+        assert!(
+            !std::mem::take(&mut self.crash_on_next),
+            "crash requested by a test"
+        );
+        if received.attempt != self.attempt {
+            return;
+        }
+        match received.update {
+            StreamUpdate::Created {
+                revision,
+                cluster_id,
+            } => self.created(revision, cluster_id, ctx),
+            StreamUpdate::Events { events, fragment } => self.events(events, fragment, ctx),
+            StreamUpdate::Progress(revision) => self.progress(revision),
+            StreamUpdate::Cancelled {
+                endpoint,
+                compact_revision,
+                reason,
+            } => self.cancelled(endpoint, compact_revision, &reason, ctx),
+            StreamUpdate::ResponseTooLarge(error) => self.end(WatchEnd::Refused(error), ctx),
+            StreamUpdate::StreamFailed { endpoint, error } => {
+                self.stream_lost(endpoint, error, ctx);
+            }
+        }
+    }
+}
+
+impl Handler<CancelWatch> for WatchActor {
+    type Result = ();
+
+    fn handle(&mut self, _: CancelWatch, ctx: &mut Context<Self>) {
+        self.end(WatchEnd::Cancelled, ctx);
+    }
+}
+
+impl Handler<WatchShutdown> for WatchActor {
+    type Result = ();
+
+    fn handle(&mut self, _: WatchShutdown, ctx: &mut Context<Self>) {
+        self.end(WatchEnd::Shutdown, ctx);
+    }
+}
+
+impl Handler<BufferDrained> for WatchActor {
+    type Result = ();
+
+    fn handle(&mut self, _: BufferDrained, ctx: &mut Context<Self>) {
+        if matches!(self.state, WatchState::Paused { .. }) {
+            self.attach(None, ctx);
+        }
+    }
+}
+
+impl Handler<HubRestarted> for WatchActor {
+    type Result = ();
+
+    fn handle(&mut self, _: HubRestarted, ctx: &mut Context<Self>) {
+        if self.state.is_attaching() {
+            self.attach(None, ctx);
+        }
+    }
+}
+
+impl Handler<RequestProgress> for WatchActor {
+    type Result = ();
+
+    fn handle(&mut self, request: RequestProgress, _: &mut Context<Self>) {
+        self.progress_requests.retain(|reply| !reply.is_closed());
+        self.progress_requests.extend(request.reply);
+        if self.state.is_attached() && !self.progress_requests.is_empty() {
+            self.send_to_hub(RequestWatchProgress { watch: self.id });
+        }
+    }
+}
+
+impl Handler<AttachDue> for WatchActor {
+    type Result = ();
+
+    fn handle(&mut self, due: AttachDue, ctx: &mut Context<Self>) {
+        let is_waiting = matches!(self.state, WatchState::BackingOff { .. });
+        if due.attempt == self.attempt && is_waiting {
+            self.attach(due.avoid, ctx);
+        }
+    }
+}
+
+impl Handler<OutageTimedOut> for WatchActor {
+    type Result = ();
+
+    fn handle(&mut self, timed_out: OutageTimedOut, ctx: &mut Context<Self>) {
+        if let Some(outage) = self.state.outage()
+            && outage.since == timed_out.since
+        {
+            let last = outage.last_error.as_deref().cloned();
+            self.end(WatchEnd::OutageTooLong { last }, ctx);
+        }
+    }
+}
+
+#[cfg(feature = "test-faults")]
+impl Handler<CrashOnNextUpdate> for WatchActor {
+    type Result = ();
+
+    fn handle(&mut self, _: CrashOnNextUpdate, _: &mut Context<Self>) {
+        self.crash_on_next = true;
+    }
+}

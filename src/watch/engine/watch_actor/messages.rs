@@ -1,0 +1,114 @@
+//! Messages that the actor of a watch receives.
+
+use std::sync::Arc;
+
+use actix::Message;
+use tokio::{sync::oneshot, time::Instant};
+
+use super::token_renewal::RejectedToken;
+use crate::{
+    connection::EndpointId,
+    error::Error,
+    proto::Event,
+    watch::{Resynced, engine::known_keys::KnownKeys},
+};
+
+/// End the watch. Sent by its consumer.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct CancelWatch;
+
+/// End the watch, as the client shuts down. Sent by the hub.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct WatchShutdown;
+
+/// The consumer has read half of its buffer. Sent by the consumer.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct BufferDrained;
+
+/// The hub panicked and may have lost a message of this watch. Sent by the hub.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct HubRestarted;
+
+/// Request the progress of the watch from the server. Sent by the consumer.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct RequestProgress {
+    /// Receives the revision. `None` repeats the request for all earlier senders.
+    pub(crate) reply: Option<oneshot::Sender<i64>>,
+}
+
+/// The stream received something for this watch. Sent by the stream.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct UpdateReceived {
+    /// Attach attempt of the watch on this stream. Updates for older attempts are ignored.
+    pub(crate) attempt: u32,
+    pub(crate) update: StreamUpdate,
+}
+
+/// What a stream received for a watch.
+pub(crate) enum StreamUpdate {
+    /// The server created the watch.
+    Created { revision: i64, cluster_id: u64 },
+    /// Events; `fragment` means that more events of the same response follow.
+    Events { events: Vec<Event>, fragment: bool },
+    /// The server has sent everything up to this revision.
+    Progress(i64),
+    /// The server refused or cancelled the watch.
+    Cancelled {
+        endpoint: EndpointId,
+        compact_revision: i64,
+        reason: String,
+    },
+    /// A response for the watch was larger than the client accepts.
+    ResponseTooLarge(Error),
+    /// The stream failed.
+    StreamFailed {
+        endpoint: EndpointId,
+        error: Arc<Error>,
+    },
+}
+
+/// The delay before the next attach attempt has passed. Sent by the actor to itself.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct AttachDue {
+    pub(super) attempt: u32,
+    pub(super) avoid: Option<EndpointId>,
+}
+
+/// The outage that began at `since` has lasted for `max_outage`. Sent by the outage's timer.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct OutageTimedOut {
+    pub(super) since: Instant,
+}
+
+/// The attempt to get a token ended. Sent by a task of the actor.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct TokenRenewalEnded {
+    pub(super) attempt: u32,
+    /// Token that the server rejected; `None` if no stream was opened yet.
+    pub(super) rejected: Option<RejectedToken>,
+    /// `Ok(false)` if a new token would be the same as the rejected one.
+    pub(super) result: Result<bool, Error>,
+}
+
+/// The read of the range for a resync ended. Sent by a task of the actor.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct RangeReadEnded {
+    pub(super) attempt: u32,
+    pub(super) result: Result<(Resynced, KnownKeys), Error>,
+}
+
+/// Panic at the next [`UpdateReceived`], which is lost.
+#[cfg(feature = "test-faults")]
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct CrashOnNextUpdate;

@@ -1,0 +1,90 @@
+//! Continues a watch whose history was compacted: reads the range again and delivers what changed.
+
+use std::{sync::Arc, time::Duration};
+
+use actix::{AsyncContext, Context, Handler};
+
+use super::{WatchActor, messages::RangeReadEnded, watch_state::WatchState};
+use crate::{
+    error::{ErrorKind, Outcome},
+    runtime::backoff::Backoff,
+    watch::{
+        Resynced, WatchEnd,
+        engine::range_reader::{RangeToRead, read_range},
+    },
+};
+
+/// Time limit for one page of the read.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Delays between reads that fail in a row, shortened by any amount.
+const READ_BACKOFF: Backoff =
+    Backoff::new(Duration::from_millis(50), Duration::from_secs(3)).jitter(1.0);
+
+impl WatchActor {
+    /// Starts to read the whole range at one revision and to compare it with the keys that the consumer has.
+    pub(super) fn start_resync(&mut self, ctx: &mut Context<Self>) {
+        self.detach();
+        self.interrupt(ctx, |gap| WatchState::Resyncing { gap });
+        let (Some(caller), Some(known_keys)) = (self.caller.upgrade(), &self.known_keys) else {
+            return self.end(WatchEnd::Shutdown, ctx);
+        };
+        let mut comparison = known_keys.compare(self.cursor.next_revision());
+        let known_keys = known_keys.clone();
+        let range = RangeToRead {
+            key: self.spec.key.clone(),
+            end: self.spec.range_end.clone(),
+            revision: 0,
+            keys_only: false,
+        };
+        let (attempt, watch) = (self.attempt, ctx.address().downgrade());
+        let delay = match self.failures {
+            0 => Duration::ZERO,
+            // Half of the random number selects from the lower half of the jitter.
+            failures => READ_BACKOFF.delay(failures, fastrand::f64() / 2.0),
+        };
+        self.failures += 1;
+        actix_rt::spawn(async move {
+            tokio::time::sleep(delay).await;
+            let read = read_range(&caller, range, PAGE_TIMEOUT, |page| {
+                comparison.add_page(&known_keys, page);
+            });
+            let result = read.await.map(|revision| {
+                let (difference, known_keys) = comparison.finish(&known_keys);
+                (Resynced::new(revision, difference), known_keys)
+            });
+            if let Some(watch) = watch.upgrade() {
+                watch.do_send(RangeReadEnded { attempt, result });
+            }
+        });
+    }
+}
+
+impl Handler<RangeReadEnded> for WatchActor {
+    type Result = ();
+
+    fn handle(&mut self, read: RangeReadEnded, ctx: &mut Context<Self>) {
+        let is_resyncing = matches!(self.state, WatchState::Resyncing { .. });
+        if read.attempt != self.attempt || !is_resyncing {
+            return;
+        }
+        match read.result {
+            Ok((resynced, known_keys)) => {
+                self.cursor.resynced(resynced.revision);
+                self.known_keys = Some(Box::new(known_keys));
+                self.buffer.resynced(resynced);
+                self.failures = 0;
+                self.attach(None, ctx);
+            }
+            Err(error) => match error.kind() {
+                ErrorKind::PermissionDenied => self.end(WatchEnd::PermissionDenied(error), ctx),
+                ErrorKind::Shutdown => self.end(WatchEnd::Shutdown, ctx),
+                // No member was reachable, or the revision was compacted between two pages: read again.
+                _ => {
+                    let error = error.with_outcome(Outcome::NotSent);
+                    self.state.record_error(Arc::new(error));
+                    self.start_resync(ctx);
+                }
+            },
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Decides which watch of a shared stream a response belongs to.
+//!
+//! Creates are pipelined, with ids chosen by the client, and the server answers them in order. The order matters for
+//! one response only: a refused create is answered with watch id −1, and is the oldest unanswered one. Ids are never
+//! reused on a stream, so a late response cannot reach a wrong watch.
+//!
+//! A progress response with watch id −1 covers every watch that existed on the server when the server handled the
+//! request. It and the response to a create pass through different queues on the server, so it can arrive *after* the
+//! response to a create that was handled later, and then does not cover that watch. Trusting it would skip all events
+//! that the watch has yet to catch up with. A watch with nothing to catch up with cannot be misled: such progress
+//! is before its start.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use crate::proto::WatchResponse;
+
+/// Watch id of refused creates and of progress for the whole stream.
+pub(super) const NO_WATCH: i64 = -1;
+
+/// Number of unknown watch ids that are cancelled before the stream is closed.
+const MAX_UNKNOWN_IDS: usize = 64;
+
+/// The watch that a response belongs to, and what to do with the response.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ResponseTarget<'a, W> {
+    /// The server created the watch under this id.
+    Created { id: i64, watch: &'a mut W },
+    /// The server refused the create: the watch left the stream.
+    Refused { watch: W },
+    /// The server cancelled the watch: it left the stream. With `send_cancel`, send a cancel for it: the server
+    /// removes a compacted watch only then, and answers no progress request on the stream before.
+    Canceled {
+        id: i64,
+        watch: W,
+        send_cancel: bool,
+    },
+    /// Events or progress of one watch.
+    Watch { watch: &'a mut W },
+    /// Progress for the stream: [`CreatePairing::covered_by_progress`] returns the watches it covers.
+    Stream,
+    /// The server has a watch that this client does not: send a cancel.
+    Unknown { id: i64 },
+    /// The response concerns a watch that was cancelled already.
+    Ignored,
+    /// The server chose the id, and more than one create may be meant: close the stream, and give each watch on this
+    /// server a stream of its own.
+    AmbiguousId,
+    /// Responses and creates cannot be paired any more: close the stream and resume all its watches.
+    OutOfStep,
+}
+
+#[derive(Debug)]
+struct UnansweredCreate<W> {
+    id: i64,
+    start_revision: i64,
+    /// `None` if the watch was cancelled before the response arrived.
+    watch: Option<W>,
+}
+
+#[derive(Debug)]
+struct LiveWatch<W> {
+    watch: W,
+    /// Header revision of the response to the create.
+    created_at: i64,
+    /// Progress requests sent before that response, whose responses may still arrive and would mislead the watch.
+    earlier_progress_requests: u32,
+}
+
+/// The watches of one stream.
+#[derive(Debug)]
+pub(super) struct CreatePairing<W> {
+    last_id: i64,
+    unanswered: VecDeque<UnansweredCreate<W>>,
+    /// Number of unanswered creates that are not cancelled. Counted, as a reconnect queues thousands of creates.
+    unanswered_wanted: usize,
+    live: HashMap<i64, LiveWatch<W>>,
+    /// Ids whose cancel was sent but not answered.
+    canceling: HashSet<i64>,
+    unknown_ids: Vec<i64>,
+    /// Progress requests without a response; the server never answers some of them.
+    progress_requests: u32,
+}
+
+impl<W> Default for CreatePairing<W> {
+    fn default() -> Self {
+        Self {
+            last_id: 0,
+            unanswered: VecDeque::new(),
+            unanswered_wanted: 0,
+            live: HashMap::new(),
+            canceling: HashSet::new(),
+            unknown_ids: Vec::new(),
+            progress_requests: 0,
+        }
+    }
+}
+
+impl<W> CreatePairing<W> {
+    /// Returns the number of watches that use this stream.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.live.len() + self.unanswered_wanted
+    }
+
+    #[cfg(test)]
+    pub(super) fn unanswered(&self) -> usize {
+        self.unanswered.len()
+    }
+
+    /// Returns the id of the oldest create without a response.
+    pub(super) fn oldest_unanswered(&self) -> Option<i64> {
+        self.unanswered.front().map(|create| create.id)
+    }
+
+    /// Adds a watch from `start_revision` (0: from now on) and returns the id for its create, which has to be sent
+    /// before any later one. The id is never 0: that would let the server choose.
+    pub(super) fn create(&mut self, watch: W, start_revision: i64) -> i64 {
+        self.last_id += 1;
+        self.unanswered_wanted += 1;
+        self.unanswered.push_back(UnansweredCreate {
+            id: self.last_id,
+            start_revision,
+            watch: Some(watch),
+        });
+        self.last_id
+    }
+
+    /// Removes a watch. Returns it if a cancel has to be sent; the cancel may directly follow the create, as the
+    /// server handles them in order.
+    pub(super) fn cancel(&mut self, id: i64) -> Option<W> {
+        if let Some(live) = self.live.remove(&id) {
+            self.canceling.insert(id);
+            return Some(live.watch);
+        }
+        let index = self.unanswered_index(id)?;
+        let watch = self.unanswered.get_mut(index)?.watch.take()?;
+        self.unanswered_wanted -= 1;
+        Some(watch)
+    }
+
+    fn unanswered_index(&self, id: i64) -> Option<usize> {
+        self.unanswered
+            .binary_search_by_key(&id, |create| create.id)
+            .ok()
+    }
+
+    /// Pairs a response with its watch.
+    pub(super) fn pair(&mut self, response: &WatchResponse) -> ResponseTarget<'_, W> {
+        match (response.created, response.canceled) {
+            (true, false) => self.created(response),
+            (true, true) => self.refused(response.watch_id),
+            (false, true) => self.canceled(response),
+            (false, false) if response.watch_id == NO_WATCH => ResponseTarget::Stream,
+            (false, false) => self.message(response.watch_id),
+        }
+    }
+
+    fn created(&mut self, response: &WatchResponse) -> ResponseTarget<'_, W> {
+        let id = response.watch_id;
+        if self.live.contains_key(&id) || self.canceling.contains(&id) {
+            return ResponseTarget::Ignored;
+        }
+        // A proxy may choose ids of its own. With a single create in flight the response can only belong to that one.
+        let oldest = self.oldest_unanswered();
+        if id == NO_WATCH || oldest.is_none() {
+            return ResponseTarget::OutOfStep;
+        }
+        if oldest != Some(id) && self.unanswered.len() > 1 {
+            return match self.unanswered_index(id) {
+                Some(_) => ResponseTarget::OutOfStep,
+                None => ResponseTarget::AmbiguousId,
+            };
+        }
+        let create = self.unanswered.pop_front();
+        let start = create.as_ref().map_or(0, |create| create.start_revision);
+        let Some(watch) = create.and_then(|create| create.watch) else {
+            self.canceling.insert(id);
+            // The cancel that followed the create named the client's id, which this server does not use.
+            return if oldest == Some(id) {
+                ResponseTarget::Ignored
+            } else {
+                ResponseTarget::Unknown { id }
+            };
+        };
+        self.unanswered_wanted -= 1;
+        if self.unanswered.is_empty() {
+            // A reconnect makes the queue long; its memory is released as the next one may be days away.
+            self.unanswered = VecDeque::new();
+        }
+        let created_at = response.header.as_ref().map_or(0, |header| header.revision);
+        // A start revision of 0 means the next revision, which is not behind.
+        let is_behind = start != 0 && start <= created_at;
+        let earlier_progress_requests = if is_behind { self.progress_requests } else { 0 };
+        let live = self.live.entry(id).or_insert(LiveWatch {
+            watch,
+            created_at,
+            earlier_progress_requests,
+        });
+        ResponseTarget::Created {
+            id,
+            watch: &mut live.watch,
+        }
+    }
+
+    fn refused(&mut self, watch_id: i64) -> ResponseTarget<'_, W> {
+        if watch_id != NO_WATCH && self.oldest_unanswered() != Some(watch_id) {
+            return ResponseTarget::OutOfStep;
+        }
+        match self.unanswered.pop_front() {
+            Some(UnansweredCreate {
+                watch: Some(watch), ..
+            }) => {
+                self.unanswered_wanted -= 1;
+                ResponseTarget::Refused { watch }
+            }
+            Some(UnansweredCreate { watch: None, .. }) => ResponseTarget::Ignored,
+            None => ResponseTarget::OutOfStep,
+        }
+    }
+
+    fn canceled(&mut self, response: &WatchResponse) -> ResponseTarget<'_, W> {
+        let id = response.watch_id;
+        self.canceling.remove(&id);
+        let Some(LiveWatch { watch, .. }) = self.live.remove(&id) else {
+            return ResponseTarget::Ignored;
+        };
+        let send_cancel = response.compact_revision != 0;
+        if send_cancel {
+            self.canceling.insert(id);
+        }
+        ResponseTarget::Canceled {
+            id,
+            watch,
+            send_cancel,
+        }
+    }
+
+    fn message(&mut self, id: i64) -> ResponseTarget<'_, W> {
+        if self.canceling.contains(&id) || self.unknown_ids.contains(&id) {
+            return ResponseTarget::Ignored;
+        }
+        match self.live.get_mut(&id) {
+            Some(live) => {
+                // It passed through the same queue as progress responses, so all earlier ones have arrived.
+                live.earlier_progress_requests = 0;
+                ResponseTarget::Watch {
+                    watch: &mut live.watch,
+                }
+            }
+            None if self.unknown_ids.len() == MAX_UNKNOWN_IDS => ResponseTarget::OutOfStep,
+            None => {
+                self.unknown_ids.push(id);
+                ResponseTarget::Unknown { id }
+            }
+        }
+    }
+
+    /// Records that a progress request was sent.
+    pub(super) fn progress_requested(&mut self) {
+        self.progress_requests = self.progress_requests.saturating_add(1);
+    }
+
+    /// Returns the watches that stream-wide progress at `revision` covers. A watch that requested progress and is not
+    /// covered has to request it again.
+    pub(super) fn covered_by_progress(&mut self, revision: i64) -> impl Iterator<Item = &mut W> {
+        self.progress_requests = self.progress_requests.saturating_sub(1);
+        self.live.values_mut().filter_map(move |live| {
+            // Progress beyond the create's own revision was certainly made after the create. Up to that revision it
+            // is trusted only once every earlier request that could mislead the watch was answered.
+            if revision <= live.created_at && live.earlier_progress_requests > 0 {
+                live.earlier_progress_requests -= 1;
+                return None;
+            }
+            Some(&mut live.watch)
+        })
+    }
+
+    /// Returns the watches that have to resume on another stream.
+    pub(super) fn into_watches(self) -> impl Iterator<Item = W> {
+        let unanswered = self.unanswered.into_iter();
+        let unanswered = unanswered.filter_map(|create| create.watch);
+        unanswered.chain(self.live.into_values().map(|live| live.watch))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,268 @@
+//! Decodes event responses directly from the wire, for busy watches.
+//!
+//! A watch that receives one write at a time receives one response for each, and decoding a response with the generated
+//! code costs more than decoding its event. So a response that contains only events is decoded here, and the events of
+//! a following response for the same watch are appended to the same list. The generated code decodes all other
+//! responses: every function here returns `None` or `false` for a response it does not handle.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use prost::Message;
+
+use crate::proto::{Event, KeyValue, ResponseHeader, WatchResponse};
+
+/// A full list grows by this many times its length, as moving events costs as much as decoding them.
+const GROWTH_FACTOR: usize = 3;
+/// Most events a full list grows by at once.
+const MAX_GROWTH: usize = 256;
+
+/// Decodes a response that contains only events, into a list with room for `capacity` events.
+pub(super) fn decode_events(message: &Bytes, capacity: usize) -> Option<WatchResponse> {
+    let mut wire = WireReader::new(message, 0..message.len());
+    let mut response = WatchResponse {
+        events: Vec::with_capacity(capacity),
+        ..WatchResponse::default()
+    };
+    while !wire.is_done() {
+        match wire.varint()? {
+            HEADER if response.header.is_none() => {
+                response.header = Some(header(&mut wire)?);
+            }
+            WATCH_ID => response.watch_id = wire.number()?,
+            EVENTS => push_event(&mut wire, &mut response.events)?,
+            _ => return None,
+        }
+    }
+    (!response.events.is_empty()).then_some(response)
+}
+
+/// Appends the events of a response that lies at `message` in `frame`, and returns `true`, if the response contains
+/// only events and they belong to this watch. Otherwise appends nothing.
+pub(super) fn append_events(
+    frame: &Bytes,
+    message: Range<usize>,
+    watch_id: i64,
+    events: &mut Vec<Event>,
+) -> bool {
+    let before = events.len();
+    let wire = WireReader::new(frame, message);
+    let appended = try_append(wire, watch_id, events).is_some() && events.len() > before;
+    if !appended {
+        events.truncate(before);
+    }
+    appended
+}
+
+/// Returns the watch id of a response of which only the first bytes are given.
+pub(super) fn decode_watch_id(beginning: &Bytes) -> Option<i64> {
+    let mut wire = WireReader::new(beginning, 0..beginning.len());
+    loop {
+        match wire.varint()? {
+            HEADER => {
+                wire.delimited()?;
+            }
+            WATCH_ID => return wire.number(),
+            _ => return None,
+        }
+    }
+}
+
+fn try_append(mut wire: WireReader<'_>, watch_id: i64, events: &mut Vec<Event>) -> Option<()> {
+    // The id precedes the events; in any other order it is unknown to which watch they belong.
+    let mut is_this_watch = false;
+    while !wire.is_done() {
+        match wire.varint()? {
+            HEADER => skip_header(wire.nested()?)?,
+            WATCH_ID => is_this_watch = wire.number()? == watch_id,
+            EVENTS if is_this_watch => push_event(&mut wire, events)?,
+            _ => return None,
+        }
+    }
+    is_this_watch.then_some(())
+}
+
+/// Checks that this is a header without decoding it: skipping four numbers is faster than decoding them.
+fn skip_header(mut header: WireReader<'_>) -> Option<()> {
+    while !header.is_done() {
+        match header.varint()? {
+            CLUSTER_ID | MEMBER_ID | REVISION | RAFT_TERM => header.skip_varint()?,
+            _ => return None,
+        }
+    }
+    Some(())
+}
+
+fn header(wire: &mut WireReader<'_>) -> Option<ResponseHeader> {
+    let (from, end) = wire.delimited()?;
+    ResponseHeader::decode(&wire.bytes[from..end]).ok()
+}
+
+fn push_event(wire: &mut WireReader<'_>, events: &mut Vec<Event>) -> Option<()> {
+    let encoded = wire.nested()?;
+    if events.len() == events.capacity() {
+        let rest_at_same_size = wire.remaining() / encoded.remaining().max(1);
+        let growth = (events.len() * GROWTH_FACTOR).max(rest_at_same_size + 1);
+        events.reserve(growth.min(MAX_GROWTH));
+    }
+    events.push(event(encoded)?);
+    Some(())
+}
+
+fn event(mut wire: WireReader<'_>) -> Option<Event> {
+    let mut kind = 0;
+    let mut kv = None;
+    let mut prev_kv = None;
+    while !wire.is_done() {
+        match wire.varint()? {
+            TYPE => kind = i32::try_from(wire.number()?).ok()?,
+            KV if kv.is_none() => kv = Some(key_value(wire.nested()?)?),
+            PREV_KV if prev_kv.is_none() => {
+                prev_kv = Some(Box::new(key_value(wire.nested()?)?));
+            }
+            _ => return None,
+        }
+    }
+    Some(Event {
+        r#type: kind,
+        kv,
+        prev_kv,
+    })
+}
+
+fn key_value(mut wire: WireReader<'_>) -> Option<KeyValue> {
+    let (mut key, mut value) = ((0, 0), (0, 0));
+    let (mut create_revision, mut mod_revision, mut version, mut lease) = (0, 0, 0, 0);
+    while !wire.is_done() {
+        match wire.varint()? {
+            KEY => key = wire.delimited()?,
+            CREATE_REVISION => create_revision = wire.number()?,
+            MOD_REVISION => mod_revision = wire.number()?,
+            VERSION => version = wire.number()?,
+            VALUE => value = wire.delimited()?,
+            LEASE => lease = wire.number()?,
+            _ => return None,
+        }
+    }
+    Some(KeyValue {
+        key: wire.frame.slice(key.0..key.1),
+        create_revision,
+        mod_revision,
+        version,
+        value: wire.frame.slice(value.0..value.1),
+        lease,
+    })
+}
+
+/// Returns the wire key of a varint field.
+const fn number(field: u64) -> u64 {
+    field << 3
+}
+
+/// Returns the wire key of a length-delimited field.
+const fn delimited(field: u64) -> u64 {
+    field << 3 | 2
+}
+
+const HEADER: u64 = delimited(1);
+const WATCH_ID: u64 = number(2);
+const EVENTS: u64 = delimited(11);
+
+const CLUSTER_ID: u64 = number(1);
+const MEMBER_ID: u64 = number(2);
+const REVISION: u64 = number(3);
+const RAFT_TERM: u64 = number(4);
+
+const TYPE: u64 = number(1);
+const KV: u64 = delimited(2);
+const PREV_KV: u64 = delimited(3);
+
+const KEY: u64 = delimited(1);
+const CREATE_REVISION: u64 = number(2);
+const MOD_REVISION: u64 = number(3);
+const VERSION: u64 = number(4);
+const VALUE: u64 = delimited(5);
+const LEASE: u64 = number(6);
+
+/// Reads a part of a frame. Every method returns `None` if the part is too short.
+struct WireReader<'a> {
+    /// The whole frame; keys and values are slices of it.
+    frame: &'a Bytes,
+    /// The frame up to the end of this part.
+    bytes: &'a [u8],
+    position: usize,
+}
+
+impl<'a> WireReader<'a> {
+    fn new(frame: &'a Bytes, part: Range<usize>) -> Self {
+        Self {
+            frame,
+            bytes: &frame[..part.end],
+            position: part.start,
+        }
+    }
+
+    fn remaining(&self) -> usize {
+        self.bytes.len() - self.position
+    }
+
+    fn is_done(&self) -> bool {
+        self.position == self.bytes.len()
+    }
+
+    fn varint(&mut self) -> Option<u64> {
+        let first = *self.bytes.get(self.position)?;
+        // Field keys and most lengths are one byte.
+        if first & 0x80 == 0 {
+            self.position += 1;
+            return Some(u64::from(first));
+        }
+        let mut value = 0;
+        for (nth, byte) in self.bytes[self.position..].iter().take(9).enumerate() {
+            value |= u64::from(byte & 0x7f) << (7 * nth);
+            if byte & 0x80 == 0 {
+                self.position += nth + 1;
+                return Some(value);
+            }
+        }
+        // Ten bytes encode a negative number, which no field here may have.
+        None
+    }
+
+    /// Skips a number of up to 64 bits, as ids use all of them.
+    fn skip_varint(&mut self) -> Option<()> {
+        let bytes = &self.bytes[self.position..];
+        let nth = bytes.iter().take(10).position(|byte| byte & 0x80 == 0)?;
+        if nth == 9 && bytes[nth] > 1 {
+            return None;
+        }
+        self.position += nth + 1;
+        Some(())
+    }
+
+    fn number(&mut self) -> Option<i64> {
+        i64::try_from(self.varint()?).ok()
+    }
+
+    fn delimited(&mut self) -> Option<(usize, usize)> {
+        let length = usize::try_from(self.varint()?).ok()?;
+        if length > self.remaining() {
+            return None;
+        }
+        let from = self.position;
+        self.position += length;
+        Some((from, self.position))
+    }
+
+    fn nested(&mut self) -> Option<WireReader<'a>> {
+        let (position, end) = self.delimited()?;
+        Some(WireReader {
+            frame: self.frame,
+            bytes: &self.bytes[..end],
+            position,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,43 @@
+//! One Watch stream on one connection, shared by many watches.
+//!
+//! **States.** `Open`: the stream carries watches. `Ended`: the connection broke, the member failed, or the last watch
+//! left; the actor returns every watch that the hub still adds, until [`CloseStream`] stops it. A stream ends once and
+//! is never reopened: the hub opens a new one. After a panic of its actor the stream ends.
+//!
+//! **Receives** [`AddWatch`], [`RemoveWatch`], [`SendProgressRequest`] and [`CloseStream`] from the hub, and
+//! `ResponsesReceived` and `ReadFailed` from its own reader task.
+//!
+//! **Sends** [`StreamUpdate`](super::watch_actor::StreamUpdate)s to watches, and
+//! [`CreateAnswered`](super::hub::CreateAnswered) and [`WatchStreamEnded`](super::hub::WatchStreamEnded) to the hub.
+//! The hub receives `WatchStreamEnded` before any watch of the stream requests a new one.
+//!
+//! Decisions: [`create_pairing`] (which watch a response belongs to), [`create_timeout`] (when creates are overdue),
+//! [`response_batch`] and [`event_decoder`] (fast decoding of events).
+
+mod actor;
+mod create_pairing;
+mod create_timeout;
+mod event_decoder;
+mod handlers;
+mod messages;
+mod response_batch;
+mod response_reader;
+mod response_routing;
+mod watch_count;
+
+pub(crate) use actor::StreamActor;
+#[cfg(feature = "test-faults")]
+pub(crate) use messages::CrashOnNextResponse;
+pub(crate) use messages::{AddWatch, CloseStream, RemoveWatch, SendProgressRequest};
+pub(crate) use watch_count::WatchCount;
+
+use crate::{
+    connection::Connection,
+    error::{Error, ErrorKind, Outcome},
+};
+
+/// Creates the error for a member that violates the Watch protocol. No write is involved, so none was sent.
+fn protocol_error(reason: &'static str, connection: &Connection) -> Error {
+    Error::new(ErrorKind::Protocol, Outcome::NotSent, reason)
+        .with_endpoint(connection.endpoint.name())
+}
