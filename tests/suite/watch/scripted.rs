@@ -269,7 +269,7 @@ async fn revision_regression_and_cluster_change_are_reported() {
     let etcd = connect(&server).await;
     let mut watch = etcd.watch("a").await.unwrap();
     assert!(matches!(
-        item(&mut watch).await,
+        next_item(&mut watch).await,
         WatchEvent::RevisionRegressed {
             seen: 900,
             current: 1
