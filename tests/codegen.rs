@@ -1,12 +1,9 @@
-//! The checked-in code under `src/proto/generated` is what the generator makes of `proto/`.
+//! The code in `src/proto/generated` equals the output of the generator for `proto/`.
 //!
-//! The test links the library: after a change to `proto/` regenerate first, then use what is new.
+//! This test links the library. After a change to `proto/`, regenerate before you use the new items, because otherwise
+//! the library does not compile.
 
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking, with a sentence"
-)]
+#![allow(clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 const REGENERATE: &str = "ACTIX_ETCD_REGENERATE";
 
-/// Messages that carry a password, its hash or a token: `src/proto/redacted.rs` writes their `Debug`.
+/// Messages with a password, a hash or a token. `src/proto/redacted.rs` implements `Debug` for them.
 const SECRETS: [&str; 5] = [
     ".authpb.User",
     ".etcdserverpb.AuthUserAddRequest",
@@ -37,13 +34,14 @@ fn generated_code_matches_the_proto_files() {
     let stale = differences(&read_folder(&checked_in), &fresh);
     assert!(
         stale.is_empty(),
-        "src/proto/generated is out of step with proto/ ({}); rewrite it with `{REGENERATE}=1 cargo test --test codegen` and commit the result",
+        "src/proto/generated differs from the output of the generator ({}); regenerate it with \
+         `{REGENERATE}=1 cargo test --test codegen` and commit the result",
         stale.join(", ")
     );
 }
 
 #[test]
-fn a_changed_a_missing_and_a_surplus_file_are_each_told() {
+fn differences_name_changed_missing_and_surplus_files() {
     let files = |entries: &[(&str, &str)]| -> BTreeMap<String, String> {
         entries
             .iter()
@@ -63,7 +61,7 @@ fn a_changed_a_missing_and_a_surplus_file_are_each_told() {
     );
 }
 
-/// CI must see the code as it was committed, whatever its environment says.
+/// Returns whether to rewrite the generated code. Never in CI, which must check the committed code.
 fn wants_rewrite() -> bool {
     std::env::var_os("CI").is_none() && std::env::var_os(REGENERATE).is_some()
 }
@@ -79,13 +77,13 @@ fn generate(proto: &Path) -> BTreeMap<String, String> {
         .build_server(false)
         .build_transport(false)
         .bytes(".")
-        // Few watches ask for it, and all would carry its room in every event.
+        // Few watches request `prev_kv`. Boxing it keeps the events of all others small.
         .boxed(".mvccpb.Event.prev_kv")
         .skip_debug(SECRETS)
         .emit_rerun_if_changed(false)
         .out_dir(&out.0)
         .compile_fds(descriptors)
-        .expect("the generator takes what protox compiled");
+        .expect("the generator accepts the compiled descriptors");
     read_folder(&out.0)
 }
 
@@ -127,7 +125,7 @@ fn differences(
 }
 
 fn rewrite(folder: &Path, fresh: &BTreeMap<String, String>) {
-    fs::create_dir_all(folder).expect("the folder of generated code can be made");
+    fs::create_dir_all(folder).expect("the folder of generated code can be created");
     for path in entries(folder) {
         fs::remove_file(&path).expect("old generated code can be removed");
     }
@@ -143,7 +141,7 @@ fn read_folder(folder: &Path) -> BTreeMap<String, String> {
             let name = path.file_name().expect("an entry has a name");
             let text = fs::read_to_string(&path)
                 .unwrap_or_else(|error| panic!("{} is not readable: {error}", path.display()));
-            // A checkout on Windows may have turned the line ends.
+            // A checkout on Windows may have changed the line endings.
             (
                 name.to_string_lossy().into_owned(),
                 text.replace("\r\n", "\n"),
@@ -164,14 +162,14 @@ struct TemporaryFolder(PathBuf);
 impl TemporaryFolder {
     fn new() -> Self {
         let path = std::env::temp_dir().join(format!("actix-etcd-codegen-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("a temporary folder can be made");
+        fs::create_dir_all(&path).expect("a temporary folder can be created");
         Self(path)
     }
 }
 
 impl Drop for TemporaryFolder {
     fn drop(&mut self) {
-        // Left behind at worst; the verdict matters more than the folder.
+        // A leftover folder must not hide the result of the test.
         drop(fs::remove_dir_all(&self.0));
     }
 }
