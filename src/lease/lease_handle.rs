@@ -23,7 +23,7 @@ use super::{
 use super::{TimeToLive, revoke, time_to_live};
 use crate::{
     error::Result,
-    runtime::delivery::{Unheard, deliver},
+    runtime::delivery::{SendOnDrop, deliver},
 };
 
 /// A lease that was granted.
@@ -115,9 +115,9 @@ impl Lease {
             .map(move |event| LeaseMessage { lease, event });
         let event = self.cell.lost().map(LeaseEvent::Lost);
         let last = event.map(|event| LeaseMessage { lease, event });
-        let unheard = Unheard::new(recipient.clone(), last);
+        let unheard = SendOnDrop::new(recipient.clone(), last);
         self.client.core.run(Box::new(move || {
-            unheard.started();
+            unheard.disarm();
             actix_rt::spawn(deliver(news, recipient));
         }));
     }

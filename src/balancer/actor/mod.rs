@@ -13,8 +13,8 @@ use tokio::{sync::broadcast, time::Instant};
 use tokio_stream::{StreamExt, wrappers::BroadcastStream};
 
 use super::{
-    AwaitReady, BalancePolicy, ConnectivityChange, CrashConnection, MemberView, ReadySet, Shutdown,
-    Subscribe, SubscribeRecipient,
+    AwaitReady, BalancePolicy, ConnectivityChange, MemberView, ReadySet, Shutdown, Subscribe,
+    SubscribeRecipient,
     demand::{Demand, Known, demands},
 };
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
     retry::MemberReady,
     runtime::{
         delivery::deliver,
-        supervisor::{ActorFailed, Crash, crashes, supervise},
+        supervisor::{ActorFailed, crashes, supervise},
     },
     transport::Endpoint,
 };
@@ -266,19 +266,20 @@ impl Handler<ActorFailed> for BalancerActor {
     }
 }
 
-impl Handler<CrashConnection> for BalancerActor {
+#[cfg(feature = "test-faults")]
+impl Handler<super::CrashConnection> for BalancerActor {
     type Result = ResponseFuture<bool>;
 
     fn handle(
         &mut self,
-        CrashConnection(endpoint): CrashConnection,
+        super::CrashConnection(endpoint): super::CrashConnection,
         _: &mut Context<Self>,
     ) -> ResponseFuture<bool> {
         let crash = self
             .members
             .iter()
             .find(|member| member.view.endpoint == endpoint)
-            .map(|member| member.actor.send(Crash));
+            .map(|member| member.actor.send(crate::runtime::supervisor::Crash));
         Box::pin(async move {
             match crash {
                 Some(crash) => crash.await.is_err(),

@@ -83,6 +83,7 @@ pub(crate) struct Shutdown {
 }
 
 /// Makes the actor of a lease panic. For tests of what its crash costs.
+#[cfg(feature = "test-faults")]
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct CrashLease(pub(crate) i64);

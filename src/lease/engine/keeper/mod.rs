@@ -10,7 +10,7 @@ use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle, S
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::{
-    Announce, CrashLease, CrashWhenDue, End, Keep, KeepAliveDue, RenewOnce,
+    Announce, CrashWhenDue, End, Keep, KeepAliveDue, RenewOnce,
     actor::now,
     cell::LeaseCell,
     lane::{Lane, Look},
@@ -22,7 +22,7 @@ use crate::{
     connection::{EndpointId, Suspicion},
     error::Error,
     lease::{LeaseLost, ONCE_PATIENCE, events::LeaseEvent},
-    runtime::supervisor::{Crash, crashes, supervise},
+    runtime::supervisor::{crashes, supervise},
 };
 
 /// Owns the lease actors, their timer and one keepalive stream a connection.
@@ -133,13 +133,14 @@ impl Supervised for KeeperActor {}
 
 crashes!(KeeperActor);
 
-impl Handler<CrashLease> for KeeperActor {
+#[cfg(feature = "test-faults")]
+impl Handler<super::CrashLease> for KeeperActor {
     type Result = ();
 
-    fn handle(&mut self, CrashLease(lease): CrashLease, _: &mut Context<Self>) {
+    fn handle(&mut self, super::CrashLease(lease): super::CrashLease, _: &mut Context<Self>) {
         let place = self.kept.get(&lease).copied();
         if let Some(actor) = place.and_then(|place| self.lane.actor(place)) {
-            actor.do_send(Crash);
+            actor.do_send(crate::runtime::supervisor::Crash);
         }
     }
 }
