@@ -88,7 +88,7 @@ impl ReadySet {
             .iter()
             .chain(&self.leaderless)
             .filter(|connection| connection.id != except)
-            .any(|connection| connection.channel.wire().last_heard() > since)
+            .any(|connection| connection.channel.wire_log().last_received() > since)
     }
 
     /// Each endpoint and its last failure, for an error that says where to look.
@@ -172,6 +172,7 @@ pub(crate) struct Shutdown {
 }
 
 /// Pass a crash on to the connection of an endpoint; tells whether it panicked. For tests.
+#[cfg(feature = "test-faults")]
 #[derive(Debug, Message)]
 #[rtype(result = "bool")]
 pub(crate) struct CrashConnection(pub(crate) Endpoint);

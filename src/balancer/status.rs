@@ -42,7 +42,7 @@ impl From<&MemberView> for EndpointStatus {
             in_flight: view
                 .connection
                 .as_ref()
-                .map_or(0, |connection| connection.channel.open_streams().count()),
+                .map_or(0, |connection| connection.channel.open_streams()),
         }
     }
 }

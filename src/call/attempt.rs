@@ -14,8 +14,8 @@ use crate::{
     error::{Error, ErrorKind, Outcome},
     proto::rpc::{Rpc, RpcClass},
     transport::{
-        channel::{Metadata, Sent},
-        grpc::Failure,
+        channel::{Metadata, RequestTracker},
+        grpc::RpcFailure,
     },
 };
 
@@ -42,14 +42,14 @@ impl AttemptUnderWay<'_> {
         &self,
         metadata: &Metadata,
         body: Bytes,
-    ) -> Result<A, Failure> {
-        let _room = match self.connection.channel.room() {
+    ) -> Result<A, RpcFailure> {
+        let _room = match self.connection.channel.stream_permits() {
             Some(room) => self.await_room(room).await?,
             None => None,
         };
         let began = Instant::now();
         let term = self.connection.term_mark();
-        let sent = Sent::default();
+        let sent = RequestTracker::default();
         let request = self
             .connection
             .channel
@@ -74,7 +74,7 @@ impl AttemptUnderWay<'_> {
     async fn await_room<'r>(
         &self,
         room: &'r Semaphore,
-    ) -> Result<Option<SemaphorePermit<'r>>, Failure> {
+    ) -> Result<Option<SemaphorePermit<'r>>, RpcFailure> {
         // Nothing was sent, so that even a write may go to another member.
         let patience = self.impatience(Instant::now()).unwrap_or(self.deadline);
         let permit = timeout_at(patience, room.acquire()).await;
@@ -85,15 +85,15 @@ impl AttemptUnderWay<'_> {
             Ok(_) | Err(_) => ErrorKind::DeadlineExceeded,
         };
         let text = "the member takes no more requests at once";
-        Err(self.given_up(kind, text, &Sent::default()))
+        Err(self.given_up(kind, text, &RequestTracker::default()))
     }
 
     async fn wait_under_suspicion<A: Response>(
         &self,
-        mut request: Pin<&mut impl Future<Output = Result<A, Failure>>>,
+        mut request: Pin<&mut impl Future<Output = Result<A, RpcFailure>>>,
         mut timer: Pin<&mut Sleep>,
         slow: Slow<'_>,
-    ) -> Result<A, Failure> {
+    ) -> Result<A, RpcFailure> {
         let Slow { began, term, sent } = slow;
         if Instant::now() >= self.deadline {
             return Err(self.given_up(ErrorKind::DeadlineExceeded, "no answer in time", sent));
@@ -159,8 +159,8 @@ impl AttemptUnderWay<'_> {
 
     /// A read asks another member when one takes too long. A write cannot: it may have been applied. Nor does a read
     /// whose answer is arriving: it is large, and would be elsewhere.
-    fn patience(&self, began: Instant, sent: &Sent) -> Option<Instant> {
-        if self.rpc.class != RpcClass::Read || self.rpc.blocking || sent.is_answering() {
+    fn patience(&self, began: Instant, sent: &RequestTracker) -> Option<Instant> {
+        if self.rpc.class != RpcClass::Read || self.rpc.blocking || sent.response_started() {
             return None;
         }
         self.impatience(began)
@@ -173,7 +173,7 @@ impl AttemptUnderWay<'_> {
         again.then(|| began + READ_PATIENCE)
     }
 
-    fn condemned(&self, health: &Health, sent: &Sent) -> Option<Failure> {
+    fn condemned(&self, health: &Health, sent: &RequestTracker) -> Option<RpcFailure> {
         let kind = match health.verdict {
             Verdict::NoLeader | Verdict::CutOff if !self.rpc.leaderless => ErrorKind::NoLeader,
             Verdict::NotServing if self.rpc.class == RpcClass::Read => ErrorKind::NotServing,
@@ -190,9 +190,9 @@ impl AttemptUnderWay<'_> {
         Some(self.given_up(kind, health.verdict.reason(), sent))
     }
 
-    fn given_up(&self, kind: ErrorKind, text: &'static str, sent: &Sent) -> Failure {
+    fn given_up(&self, kind: ErrorKind, text: &'static str, sent: &RequestTracker) -> RpcFailure {
         // What h2 has taken may be written at any time, even after it was given up here.
-        let outcome = if sent.is_taken() {
+        let outcome = if sent.may_be_sent() {
             Outcome::Unknown
         } else {
             Outcome::NotSent
@@ -203,7 +203,7 @@ impl AttemptUnderWay<'_> {
     }
 
     /// A connection that was closed because the member did not answer says so.
-    fn explained(&self, failure: Failure) -> Failure {
+    fn explained(&self, failure: RpcFailure) -> RpcFailure {
         let lost = failure.error.kind() == ErrorKind::ConnectionLost;
         if !lost || self.connection.health().verdict != Verdict::Unresponsive {
             return failure;
@@ -224,7 +224,7 @@ struct Slow<'a> {
     began: Instant,
     /// The term it was sent under, where that is known.
     term: Option<u64>,
-    sent: &'a Sent,
+    sent: &'a RequestTracker,
 }
 
 /// How the member is watched while a request waits; only held.

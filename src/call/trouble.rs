@@ -13,7 +13,7 @@ use crate::{
         attempts::{Attempts, Failure as Failed, Next},
         pushback::Pushback,
     },
-    transport::grpc::Failure,
+    transport::grpc::RpcFailure,
 };
 
 /// What went wrong with a call so far.
@@ -43,10 +43,10 @@ impl Trouble {
         &mut self,
         policy: &dyn RetryPolicy,
         connection: &Connection,
-        failure: Failure,
+        failure: RpcFailure,
         members: usize,
     ) -> Next {
-        let Failure { error, pushback } = failure;
+        let RpcFailure { error, pushback } = failure;
         let _inside = self.span.enter();
         tracing::debug!(endpoint = %connection.endpoint, %error, "attempt failed");
         let failed = Failed {

@@ -16,8 +16,9 @@ use crate::{
     },
     transport::{
         Endpoint,
-        channel::{Channel, Metadata, OpenStreams, Sent},
-        dial::{DialOptions, Driver, dial},
+        channel::{Channel, ChannelMonitor, Metadata, RequestTracker},
+        dial::{DialOptions, dial},
+        driver::Driver,
         grpc,
     },
 };
@@ -69,13 +70,13 @@ pub(crate) enum DriverNews {
 pub(crate) struct DriverTask(Option<tokio::task::JoinHandle<()>>);
 
 impl DriverTask {
-    fn spawn(driver: Driver, streams: OpenStreams, told: impl Fn(DriverNews) + 'static) -> Self {
+    fn spawn(driver: Driver, streams: ChannelMonitor, told: impl Fn(DriverNews) + 'static) -> Self {
         Self(Some(actix_rt::spawn(async move {
             let mut driver = std::pin::pin!(driver);
             let reason = tokio::select! {
                 biased;
                 reason = &mut driver => reason,
-                () = streams.refused() => {
+                () = streams.closed_to_requests() => {
                     told(DriverNews::Refused);
                     driver.await
                 }
@@ -119,16 +120,16 @@ pub(crate) async fn first_contact(
 ) -> Result<FirstContact, Error> {
     let attempt = async {
         let dialled = dial(endpoint, options).await?;
-        let driver = DriverTask::spawn(dialled.driver, dialled.channel.open_streams(), told);
+        let driver = DriverTask::spawn(dialled.driver, dialled.channel.monitor(), told);
         let (answer, token_ignored) = introduce(&dialled.channel, metadata).await;
         match answer {
             Answer::Broken(error) if endpoint.is_tls() => Err(options
                 .tls
-                .explain(not_etcd(error))
+                .explain_disconnect(not_etcd(error))
                 .with_endpoint(endpoint.name())),
             Answer::Broken(error) => Err(not_etcd(error)),
             answer => {
-                dialled.channel.learn_limits();
+                dialled.channel.store_stream_limit();
                 Ok(FirstContact {
                     channel: dialled.channel,
                     driver,
@@ -230,10 +231,10 @@ pub(crate) async fn ask(
         if now > limit + OWN_STALL {
             limit = now + SILENCE / 2;
         } else if now < asked + SLOWNESS
-            && (channel.wire().last_heard() > asked || !others_answer(asked))
+            && (channel.wire_log().last_received() > asked || !others_answer(asked))
         {
             limit = (now + SILENCE).min(asked + SLOWNESS);
-        } else if now < asked + OCCUPIED && channel.wire().last_heard() + SILENCE > now {
+        } else if now < asked + OCCUPIED && channel.wire_log().last_received() + SILENCE > now {
             limit = now + SILENCE;
         } else {
             return Answer::Silent;
@@ -248,12 +249,12 @@ async fn status(channel: &Channel, metadata: &Metadata) -> Answer {
     };
     answer_of(
         channel
-            .unary(STATUS, metadata, body, &Sent::default())
+            .unary(STATUS, metadata, body, &RequestTracker::default())
             .await,
     )
 }
 
-fn answer_of(result: Result<StatusResponse, grpc::Failure>) -> Answer {
+fn answer_of(result: Result<StatusResponse, grpc::RpcFailure>) -> Answer {
     match result {
         Ok(status) => {
             let header = status.header.unwrap_or_default();

@@ -94,7 +94,7 @@ impl ReadyEndpoint<'_> {
 
     /// Requests and streams that are open on its connection.
     pub fn in_flight(&self) -> usize {
-        self.0.channel.open_streams().count()
+        self.0.channel.open_streams()
     }
 
     /// Whether it led the cluster when it was last looked at.

@@ -73,7 +73,7 @@ impl ConnectionActor {
             }
             Answer::NoLeader => (Verdict::NoLeader, None),
             Answer::Silent => return self.give_up(generation, Verdict::Unresponsive, ctx),
-            Answer::Broken(_) if !live.connection.channel.takes_requests() => {
+            Answer::Broken(_) if !live.connection.channel.accepts_requests() => {
                 return self.retire(generation, ctx);
             }
             Answer::Broken(error) => {

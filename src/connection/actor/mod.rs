@@ -237,7 +237,7 @@ impl Handler<Dialled> for ConnectionActor {
         }
         let failure = match result {
             // Its end was told before there was anything to end, and will not be told again.
-            Ok(contact) if contact.driver.has_ended() || !contact.channel.takes_requests() => {
+            Ok(contact) if contact.driver.has_ended() || !contact.channel.accepts_requests() => {
                 Error::new(
                     ErrorKind::ConnectionLost,
                     Outcome::NotSent,

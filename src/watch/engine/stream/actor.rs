@@ -14,7 +14,7 @@ use crate::{
     error::{Error, ErrorKind, Outcome},
     proto::{WatchCancelRequest, WatchRequest, WatchResponse, watch_request::RequestUnion},
     runtime::supervisor::{crashes, supervise},
-    transport::channel::{Metadata, StreamSender, is_of_stream},
+    transport::channel::{Metadata, StreamSender, is_stream_error},
     watch::engine::{
         Heard, News, actor::WatchActor, creates::Creates, hub::HubActor, queue::Queue,
     },
@@ -189,7 +189,7 @@ impl StreamActor {
         }
         let verdict = self.connection.health().verdict;
         let lost = error.kind() == ErrorKind::ConnectionLost && error.code().is_none();
-        let dead = lost && !is_of_stream(&error)
+        let dead = lost && !is_stream_error(&error)
             || matches!(verdict, Verdict::Closed | Verdict::Unresponsive);
         self.end(dead, self.creating == Creating::Unanswered);
         let error = Arc::new(error);

@@ -18,7 +18,7 @@ use crate::{
     connection::{Connection, Verdict},
     error::{Error, ErrorKind, Outcome},
     proto::{Event, WatchResponse},
-    transport::{channel::StreamReceiver, grpc::Failure},
+    transport::{channel::StreamReceiver, grpc::RpcFailure},
     watch::engine::events,
 };
 
@@ -87,14 +87,14 @@ impl Gathered {
     /// Takes in what is there already as far as it can be joined; says whether the next answer is worth a try.
     fn join_arrived(&mut self, receiver: &mut StreamReceiver<WatchResponse>) -> bool {
         while !self.is_enough() {
-            let Some((frame, message)) = receiver.arrived() else {
+            let Some((frame, message)) = receiver.peek() else {
                 return true;
             };
             let end = message.end;
             if !self.join(frame, message) {
                 return false;
             }
-            receiver.pass(end);
+            receiver.consume(end);
         }
         true
     }
@@ -102,7 +102,7 @@ impl Gathered {
     /// Takes in what was read; gives why nothing more can be.
     fn take(
         &mut self,
-        read: Result<Option<Bytes>, Failure>,
+        read: Result<Option<Bytes>, RpcFailure>,
         receiver: &mut StreamReceiver<WatchResponse>,
         joinable: bool,
         connection: &Connection,
@@ -113,12 +113,12 @@ impl Gathered {
                 let ended = protocol("the member ended the watch stream");
                 return Some(ended.with_endpoint(connection.endpoint.name()).into());
             }
-            Err(Failure { error, .. }) => {
+            Err(RpcFailure { error, .. }) => {
                 let too_large = error.kind() == ErrorKind::ResponseTooLarge;
                 return Some(Broken {
                     error,
                     too_large_for: too_large
-                        .then(|| events::addressee(receiver.refused()))
+                        .then(|| events::addressee(receiver.oversized_start()))
                         .flatten(),
                 });
             }
