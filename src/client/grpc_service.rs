@@ -16,9 +16,9 @@ use super::Client;
 use crate::error::Error;
 pub use crate::transport::ResponseBody;
 
-/// The cluster as a service for tonic's generated clients, created by [`Client::grpc`]. It balances calls over the ready
-/// members and adds the client's token, but has no retries and no deadlines. A call with a rejected token fails; the
-/// next call uses a new token.
+/// The cluster as a service for tonic's generated clients, created by [`Client::grpc`]. It balances calls over the
+/// ready members and adds the client's token, but has no retries and no deadlines. A call with a rejected token
+/// fails; the next call uses a new token.
 ///
 /// ```no_run
 /// # async fn example(etcd: &actix_etcd::Client) -> Result<(), Box<dyn std::error::Error>> {

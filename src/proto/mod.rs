@@ -1,11 +1,11 @@
 //! etcd's gRPC messages and clients, generated from the files in `proto/`.
 //!
 //! They are public for requests and fields that the rest of the crate does not offer, and for reading complete
-//! responses. Names follow prost: `HashKVRequest` is [`HashKvRequest`], the field `TTL` is `ttl`. Keys, values and other
-//! byte fields are [`bytes::Bytes`]: a decoded response shares the buffer it was received in.
+//! responses. Names follow prost: `HashKVRequest` is [`HashKvRequest`], the field `TTL` is `ttl`. Keys, values and
+//! other byte fields are [`bytes::Bytes`]: a decoded response shares the buffer it was received in.
 //!
-//! The messages of [`etcdserverpb`] and [`mvccpb`] are re-exported here. New versions of etcd add fields to messages, so
-//! end literals with `..Default::default()`.
+//! The messages of [`etcdserverpb`] and [`mvccpb`] are re-exported here. New versions of etcd add fields to messages,
+//! so end literals with `..Default::default()`.
 //!
 //! The generated code is checked in: building the crate needs neither protoc nor a build script. `tests/codegen.rs`
 //! checks that the code matches `proto/`.

@@ -1,7 +1,7 @@
 //! Growing delays between attempts, with jitter.
 //!
-//! [`Backoff`] is the only type for delays that grow with each failure. Randomness is an argument, so that decisions are
-//! pure and tests can set it.
+//! [`Backoff`] is the only type for delays that grow with each failure. Randomness is an argument, so that decisions
+//! are pure and tests can set it.
 
 use std::time::Duration;
 

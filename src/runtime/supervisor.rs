@@ -1,8 +1,8 @@
 //! Restarts actors that panic.
 //!
-//! actix's supervisor restarts an actor that stopped, but does not survive a panic. This supervisor does the opposite: an
-//! actor that stops has ended, and an actor that panics is restarted after a backoff, with its state and mailbox. Only
-//! the message that caused the panic is lost.
+//! actix's supervisor restarts an actor that stopped, but does not survive a panic. This supervisor does the
+//! opposite: an actor that stops has ended, and an actor that panics is restarted after a backoff, with its state and
+//! mailbox. Only the message that caused the panic is lost.
 
 use std::{
     any::Any,

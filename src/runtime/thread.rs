@@ -1,7 +1,7 @@
 //! The thread of the actors: the client's own thread, or the arbiter that created the client.
 //!
-//! The default is an own thread. An application that blocks its threads then loses no lease and no watch, and the client
-//! works the same from actix, from any tokio runtime and from several threads at once.
+//! The default is an own thread. An application that blocks its threads then loses no lease and no watch, and the
+//! client works the same from actix, from any tokio runtime and from several threads at once.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},

@@ -1,8 +1,8 @@
 //! Records which requests have been written to the socket.
 //!
-//! h2 queues frames and writes them later. When a connection is lost, only this layer knows whether the first frame of a
-//! request was written: it scans the headers of the outgoing frames and stores the highest stream id whose HEADERS were
-//! written. Stream ids only grow, so one number covers all streams.
+//! h2 queues frames and writes them later. When a connection is lost, only this layer knows whether the first frame
+//! of a request was written: it scans the headers of the outgoing frames and stores the highest stream id whose
+//! HEADERS were written. Stream ids only grow, so one number covers all streams.
 //!
 //! The number is final only when the socket is closed. Until then h2 may still flush encoded frames.
 
@@ -50,8 +50,8 @@ impl WireLog {
         })
     }
 
-    /// Returns whether no byte of the stream's request was written to the socket or can still be written. Call it for a
-    /// lost connection: it waits until the socket is closed.
+    /// Returns whether the request of this stream was never written to the socket and never will be. Call it for a lost
+    /// connection: it waits until the socket is closed.
     pub(crate) async fn never_sent(&self, stream: u32) -> bool {
         let mut closed = self.closed.subscribe();
         let closed = timeout(CLOSE_TIMEOUT, closed.wait_for(|closed| *closed)).await;
@@ -118,7 +118,7 @@ impl FrameScanner {
         }
     }
 
-    /// Returns the highest stream id whose frame header of HEADERS ends in these bytes.
+    /// Returns the highest stream id among the HEADERS frames whose frame header ends in these bytes.
     fn scan(&mut self, mut bytes: &[u8]) -> Option<u32> {
         let mut highest = None;
         while !bytes.is_empty() {

@@ -1,4 +1,4 @@
-//! What a failure of h2 means for the request: not sent, or outcome unknown.
+//! The outcome of a request after a failure of h2: not sent, or unknown.
 //!
 //! "Not sent" follows only from promises of HTTP/2 and from the [`WireLog`](crate::transport::wire_log::WireLog). A
 //! status from the server is never a proof.
@@ -31,7 +31,7 @@ impl Channel {
 
     /// Returns the error of a request or stream that the member may have processed.
     pub(super) fn lost_in_flight(&self, error: h2::Error) -> Error {
-        let reason = format!("the connection was lost after the request was sent ({error})");
+        let reason = format!("the connection was lost while the request was in flight ({error})");
         let lost = Error::new(ErrorKind::ConnectionLost, Outcome::Unknown, reason);
         self.locate(lost.with_source(error))
     }

@@ -1,7 +1,7 @@
 //! Errors of TLS handshakes.
 //!
-//! Failures that a retry cannot fix are [`ErrorKind::TlsFailed`]: a rejected certificate, a server without TLS, unusable
-//! options. A lost connection is [`ErrorKind::ConnectionLost`].
+//! Failures that a retry cannot fix are [`ErrorKind::TlsFailed`]: a rejected certificate, a server without TLS,
+//! unusable options. A lost connection is [`ErrorKind::ConnectionLost`].
 
 use std::{borrow::Cow, io};
 
@@ -69,10 +69,12 @@ pub(super) fn after_handshake(error: Error, certificate: ClientCertificate) -> E
     }
     let reason = match certificate {
         ClientCertificate::Missing => {
-            "the server closed the connection after the TLS handshake; it may require a client certificate, and none was given"
+            "the server closed the connection after the TLS handshake; it may require a client \
+             certificate, and none was given"
         }
         ClientCertificate::Sent => {
-            "the server closed the connection after the TLS handshake; it may not accept the client certificate"
+            "the server closed the connection after the TLS handshake; it may not accept the client \
+             certificate"
         }
         ClientCertificate::NotRequested => return error,
     };

@@ -10,8 +10,8 @@ use crate::{
     transport::endpoint::Endpoint,
 };
 
-/// Settings of encrypted connections, to `https://` and `unixs://` endpoints. Keys are never printed, and are wiped from
-/// memory when dropped. This does not cover the copies that rustls holds.
+/// Settings of encrypted connections, to `https://` and `unixs://` endpoints. Keys are never printed, and are wiped
+/// from memory when dropped. This does not cover the copies that rustls holds.
 ///
 /// ```no_run
 /// # async fn example() -> actix_etcd::Result<()> {
