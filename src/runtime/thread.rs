@@ -1,6 +1,6 @@
-//! The thread of the actors: the client's own thread, or the arbiter that created the client.
+//! The thread of the actors: a thread of the client, or the arbiter that created the client.
 //!
-//! The default is an own thread. An application that blocks its threads then loses no lease and no watch, and the
+//! The default is a separate thread. An application that blocks its threads then loses no lease and no watch, and the
 //! client works the same from actix, from any tokio runtime and from several threads at once.
 
 use std::{
@@ -22,7 +22,7 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Runs closures on the actors' thread. Dropping it ends a thread of its own.
+/// Runs closures on the actors' thread. Dropping it ends a separate thread.
 pub(crate) struct Runtime {
     jobs: mpsc::UnboundedSender<Job>,
     thread: Mutex<Option<OwnThread>>,
