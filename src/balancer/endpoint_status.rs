@@ -38,7 +38,7 @@ impl From<&MemberView> for EndpointStatus {
             last_error: view.error.clone(),
             member_id: status.map(|status| status.member),
             is_leader: status.map(|status| status.is_leader()),
-            in_flight: connection.map_or(0, |connection| connection.channel.open_streams().count()),
+            in_flight: connection.map_or(0, |connection| connection.channel.open_streams()),
         }
     }
 }

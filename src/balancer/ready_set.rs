@@ -124,7 +124,7 @@ impl ClusterView for ReadySetCell {
     fn others_responded_since(&self, except: EndpointId, since: Instant) -> bool {
         self.load()
             .connected_except(except)
-            .any(|connection| connection.channel.wire().last_heard() > since)
+            .any(|connection| connection.channel.wire_log().last_received() > since)
     }
 }
 

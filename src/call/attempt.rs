@@ -16,8 +16,8 @@ use crate::{
     error::{Error, ErrorKind, Outcome},
     proto::rpc::{Rpc, RpcClass},
     transport::{
-        channel::{Metadata, Sent},
-        grpc::Failure,
+        channel::{Metadata, RequestTracker},
+        grpc::RpcFailure,
     },
 };
 
@@ -44,14 +44,14 @@ impl Attempt<'_> {
         &self,
         metadata: &Metadata,
         body: Bytes,
-    ) -> Result<A, Failure> {
-        let _room = match self.connection.channel.room() {
+    ) -> Result<A, RpcFailure> {
+        let _room = match self.connection.channel.stream_permits() {
             Some(room) => self.await_room(room).await?,
             None => None,
         };
         let began = Instant::now();
         let term = self.connection.term_mark();
-        let sent = Sent::default();
+        let sent = RequestTracker::default();
         let request = self
             .connection
             .channel
@@ -76,7 +76,7 @@ impl Attempt<'_> {
     async fn await_room<'r>(
         &self,
         room: &'r Semaphore,
-    ) -> Result<Option<SemaphorePermit<'r>>, Failure> {
+    ) -> Result<Option<SemaphorePermit<'r>>, RpcFailure> {
         // Nothing was sent, so even a write can go to another member.
         let patience = self.slow_deadline(Instant::now()).unwrap_or(self.deadline);
         let permit = timeout_at(patience, room.acquire()).await;
@@ -87,15 +87,15 @@ impl Attempt<'_> {
             Ok(_) | Err(_) => ErrorKind::DeadlineExceeded,
         };
         let text = "the member allows no more concurrent requests";
-        Err(self.given_up(kind, text, &Sent::default()))
+        Err(self.given_up(kind, text, &RequestTracker::default()))
     }
 
     async fn wait_while_suspect<A: Response>(
         &self,
-        mut request: Pin<&mut impl Future<Output = Result<A, Failure>>>,
+        mut request: Pin<&mut impl Future<Output = Result<A, RpcFailure>>>,
         mut timer: Pin<&mut Sleep>,
         slow: SlowRequest<'_>,
-    ) -> Result<A, Failure> {
+    ) -> Result<A, RpcFailure> {
         let SlowRequest { began, term, sent } = slow;
         if Instant::now() >= self.deadline {
             return Err(self.given_up(
@@ -165,8 +165,8 @@ impl Attempt<'_> {
 
     /// When a slow read is given up. A write is not: it may have been applied. Nor is a read whose response is arriving:
     /// it is large, and would be large from another member, too.
-    fn patience(&self, began: Instant, sent: &Sent) -> Option<Instant> {
-        if self.rpc.class != RpcClass::Read || self.rpc.blocking || sent.is_answering() {
+    fn patience(&self, began: Instant, sent: &RequestTracker) -> Option<Instant> {
+        if self.rpc.class != RpcClass::Read || self.rpc.blocking || sent.response_started() {
             return None;
         }
         self.slow_deadline(began)
@@ -180,7 +180,7 @@ impl Attempt<'_> {
         again.then(|| began + READ_TIMEOUT)
     }
 
-    fn unusable_member(&self, health: &MemberHealth, sent: &Sent) -> Option<Failure> {
+    fn unusable_member(&self, health: &MemberHealth, sent: &RequestTracker) -> Option<RpcFailure> {
         let kind = match health.verdict {
             Verdict::NoLeader | Verdict::CutOff if !self.rpc.leaderless => ErrorKind::NoLeader,
             Verdict::NotServing if self.rpc.class == RpcClass::Read => ErrorKind::NotServing,
@@ -197,9 +197,9 @@ impl Attempt<'_> {
         Some(self.given_up(kind, health.verdict.reason(), sent))
     }
 
-    fn given_up(&self, kind: ErrorKind, text: &'static str, sent: &Sent) -> Failure {
+    fn given_up(&self, kind: ErrorKind, text: &'static str, sent: &RequestTracker) -> RpcFailure {
         // h2 can write a request that it has accepted at any time, even after it was given up here.
-        let outcome = if sent.is_taken() {
+        let outcome = if sent.may_be_sent() {
             Outcome::Unknown
         } else {
             Outcome::NotSent
@@ -210,7 +210,7 @@ impl Attempt<'_> {
     }
 
     /// Replaces "connection lost" if the connection was closed because the member did not respond.
-    fn explained(&self, failure: Failure) -> Failure {
+    fn explained(&self, failure: RpcFailure) -> RpcFailure {
         let lost = failure.error.kind() == ErrorKind::ConnectionLost;
         if !lost || self.connection.health().verdict != Verdict::Unresponsive {
             return failure;
@@ -231,7 +231,7 @@ struct SlowRequest<'a> {
     began: Instant,
     /// Raft term when it was sent, if known.
     term: Option<u64>,
-    sent: &'a Sent,
+    sent: &'a RequestTracker,
 }
 
 /// Keeps the member probed while a request waits.

@@ -15,7 +15,7 @@ use crate::{
     error::{Error, ErrorKind, Outcome},
     maintenance::versions::{Version, member_versions, require_version},
     retry::{BudgetLimits, RetryPolicy, StandardRetry},
-    transport::{Endpoint, Written, dial::DialOptions, tls::Tls},
+    transport::{Endpoint, RawEndpoint, dial::DialOptions, tls::Tls},
 };
 
 /// What no clock can measure is as good as never.
@@ -27,7 +27,7 @@ fn measurable(interval: impl Into<Option<Duration>>) -> Option<Duration> {
 #[derive(Debug, Clone)]
 #[must_use = "a builder does nothing until `connect` or `connect_lazy`"]
 pub struct ClientBuilder {
-    pub(crate) endpoints: Vec<Written>,
+    pub(crate) endpoints: Vec<RawEndpoint>,
     pub(crate) request_timeout: Duration,
     pub(crate) shutdown_grace: Duration,
     pub(crate) dial: DialOptions,
@@ -49,7 +49,7 @@ impl ClientBuilder {
         Self {
             endpoints: endpoints
                 .into_iter()
-                .map(|text| Written(text.into()))
+                .map(|text| RawEndpoint(text.into()))
                 .collect(),
             request_timeout: Duration::from_secs(5),
             shutdown_grace: Duration::from_secs(1),

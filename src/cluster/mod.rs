@@ -17,7 +17,7 @@ use crate::{
         MemberUpdateRequest, ResponseHeader, rpc,
     },
     request::{Request, header, macros::response_headers},
-    transport::{Endpoint, grpc, shown},
+    transport::{Endpoint, grpc, hide_credentials},
 };
 
 response_headers!(
@@ -127,7 +127,7 @@ fn validated<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Result<Vec<S
         if !url.contains("://") {
             return Err(Error::invalid(format!(
                 "the peer URL `{}` has no scheme; write it like http://10.0.0.4:2380",
-                shown(url)
+                hide_credentials(url)
             )));
         }
         Endpoint::parse(url)?;

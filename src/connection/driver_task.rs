@@ -4,7 +4,7 @@ use std::future::Future;
 
 use crate::{
     runtime::abort_on_drop::AbortOnDrop,
-    transport::{channel::OpenStreams, dial::Driver},
+    transport::{channel::ChannelMonitor, driver::Driver},
 };
 
 /// An event of a driven connection.
@@ -21,7 +21,7 @@ pub(super) struct DriverTask(AbortOnDrop);
 impl DriverTask {
     pub(super) fn spawn(
         driver: Driver,
-        streams: OpenStreams,
+        streams: ChannelMonitor,
         on_event: impl Fn(DriverEvent) + 'static,
     ) -> Self {
         Self(AbortOnDrop::spawn(async move {
@@ -29,7 +29,7 @@ impl DriverTask {
             let reason = tokio::select! {
                 biased;
                 reason = &mut driver => reason,
-                () = streams.refused() => {
+                () = streams.closed_to_requests() => {
                     on_event(DriverEvent::RequestsRefused);
                     driver.await
                 }

@@ -34,16 +34,16 @@ pub(super) async fn first_contact(
 ) -> Result<FirstContact, Error> {
     let attempt = async {
         let dialled = dial(endpoint, options).await?;
-        let driver = DriverTask::spawn(dialled.driver, dialled.channel.open_streams(), on_event);
+        let driver = DriverTask::spawn(dialled.driver, dialled.channel.monitor(), on_event);
         let (response, token_ignored) = first_response(&dialled.channel, metadata).await;
         match response {
             ProbeResult::Broken(error) if endpoint.is_tls() => Err(options
                 .tls
-                .explain(explain_break(error))
+                .explain_disconnect(explain_break(error))
                 .with_endpoint(endpoint.name())),
             ProbeResult::Broken(error) => Err(explain_break(error)),
             response => {
-                dialled.channel.learn_limits();
+                dialled.channel.store_stream_limit();
                 Ok(FirstContact {
                     channel: dialled.channel,
                     driver,

@@ -60,7 +60,7 @@ impl Handler<DialFinished> for ConnectionActor {
         }
         let error = match result {
             // The driver's events were ignored while the connection was not in use, and are not sent again.
-            Ok(contact) if contact.driver.has_ended() || !contact.channel.takes_requests() => {
+            Ok(contact) if contact.driver.has_ended() || !contact.channel.accepts_requests() => {
                 self.connection_lost("the connection ended as soon as it was made")
             }
             Ok(contact) => {

@@ -10,7 +10,7 @@ use crate::{
     error::{Error, ErrorKind},
     proto::{StatusRequest, StatusResponse},
     transport::{
-        channel::{Channel, Metadata, Sent},
+        channel::{Channel, Metadata, RequestTracker},
         grpc,
     },
 };
@@ -55,7 +55,7 @@ pub(super) async fn probe(
             result = &mut request => return result,
             () = sleep_until(timeout.limit()) => {}
         }
-        let (sent_at, last_received) = (timeout.sent_at(), channel.wire().last_heard());
+        let (sent_at, last_received) = (timeout.sent_at(), channel.wire_log().last_received());
         let others_responded = || others_responded_since(sent_at);
         if timeout.is_unresponsive(Instant::now(), last_received, others_responded) {
             return ProbeResult::TimedOut;
@@ -69,8 +69,8 @@ pub(super) async fn request_status(channel: &Channel, metadata: &Metadata) -> Pr
         Ok(body) => body,
         Err(error) => return ProbeResult::Broken(error),
     };
-    let sent = Sent::default();
-    let response: Result<StatusResponse, grpc::Failure> =
+    let sent = RequestTracker::default();
+    let response: Result<StatusResponse, grpc::RpcFailure> =
         channel.unary(STATUS, metadata, body, &sent).await;
     match response {
         Ok(response) => ProbeResult::Status(raft_status(&response)),

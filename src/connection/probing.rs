@@ -99,7 +99,7 @@ impl ConnectionActor {
             }
             ProbeResult::NoLeader => (Verdict::NoLeader, None),
             ProbeResult::TimedOut => return self.give_up(generation, Verdict::Unresponsive, ctx),
-            ProbeResult::Broken(_) if !active.connection.channel.takes_requests() => {
+            ProbeResult::Broken(_) if !active.connection.channel.accepts_requests() => {
                 return self.replace(generation, ctx);
             }
             ProbeResult::Broken(error) => {

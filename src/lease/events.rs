@@ -35,7 +35,7 @@ pub enum LeaseLost {
 
 impl LeaseLost {
     /// Returns why a lease is gone from the server. Before its deadline it cannot have expired.
-    pub(crate) fn gone(before_deadline: bool) -> Self {
+    pub(crate) fn actor_stopped(before_deadline: bool) -> Self {
         if before_deadline {
             Self::Revoked
         } else {

@@ -23,7 +23,7 @@ use super::{
 use super::{TimeToLive, revoke, time_to_live};
 use crate::{
     error::Result,
-    runtime::delivery::{Unheard, deliver},
+    runtime::delivery::{SendOnDrop, deliver},
 };
 
 /// Handle of a granted lease.
@@ -116,9 +116,9 @@ impl Lease {
             .map(move |event| LeaseMessage { lease, event });
         let event = self.cell.lost().map(LeaseEvent::Lost);
         let last = event.map(|event| LeaseMessage { lease, event });
-        let unheard = Unheard::new(recipient.clone(), last);
+        let final_message = SendOnDrop::new(recipient.clone(), last);
         self.client.core.run(Box::new(move || {
-            unheard.started();
+            final_message.disarm();
             actix_rt::spawn(deliver(messages, recipient));
         }));
     }

@@ -6,7 +6,7 @@ use super::{Grant, Lease, LeaseMessage, engine::service::LeaseClient};
 use crate::{
     error::Result,
     request::{EtcdRequest, ResponseFuture},
-    runtime::delivery::gone,
+    runtime::delivery::actor_stopped,
 };
 
 /// Grants a lease and sends its events to an actor, starting with the first renewal:
@@ -41,7 +41,7 @@ impl<C: LeaseClient> EtcdRequest<C> for SubscribeLease {
         actix_rt::spawn(async move {
             tokio::select! {
                 _ = lease.lost() => {}
-                () = gone(&self.recipient) => {}
+                () = actor_stopped(&self.recipient) => {}
             }
         });
     }

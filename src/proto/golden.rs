@@ -1,6 +1,6 @@
-//! Messages against bytes worked out by hand from the protobuf encoding and etcd's field numbers.
+//! Compares encoded messages with bytes derived by hand from the protobuf encoding and etcd's field numbers.
 //!
-//! `tests/codegen.rs` holds the code to `proto/`; this holds both to the wire.
+//! `tests/codegen.rs` checks that the code matches `proto/`. These tests check that both match the wire format.
 
 use bytes::Bytes;
 use prost::Message;
@@ -10,7 +10,7 @@ use super::*;
 /// -1 as a varint: ten bytes, since protobuf sign-extends to 64 bits.
 const MINUS_ONE: [u8; 10] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
 
-/// Asserts the encoding, and that decoding it gives the message back.
+/// Asserts that the message encodes to `wire` and that `wire` decodes to the message.
 fn assert_wire<M: Message + Default + PartialEq + std::fmt::Debug>(message: &M, wire: &[u8]) {
     assert_eq!(message.encode_to_vec(), wire, "{message:?}");
     let decoded = M::decode(wire).expect("the expected bytes decode");
@@ -18,7 +18,7 @@ fn assert_wire<M: Message + Default + PartialEq + std::fmt::Debug>(message: &M, 
 }
 
 #[test]
-fn range_request_sends_only_what_is_set() {
+fn range_request_omits_unset_fields() {
     assert_wire(
         &RangeRequest {
             key: "a".into(),
@@ -30,7 +30,7 @@ fn range_request_sends_only_what_is_set() {
 }
 
 #[test]
-fn range_request_has_every_option_at_its_number() {
+fn range_request_options_have_their_field_numbers() {
     assert_wire(
         &RangeRequest {
             key: "a".into(),
@@ -55,8 +55,8 @@ fn range_request_has_every_option_at_its_number() {
 }
 
 #[test]
-fn compare_with_zero_is_sent_and_its_range_end_has_number_64() {
-    // Version 0 is how "does not exist" is asked: a zero that must not be left out.
+fn compare_encodes_zero_target_and_range_end() {
+    // Version 0 means "does not exist", so this zero must not be omitted.
     assert_wire(
         &Compare {
             key: "k".into(),
@@ -80,7 +80,7 @@ fn compare_with_zero_is_sent_and_its_range_end_has_number_64() {
 }
 
 #[test]
-fn transactions_nest() {
+fn transactions_can_be_nested() {
     let inner = TxnRequest {
         failure: vec![RequestOp {
             request: Some(request_op::Request::RequestDeleteRange(
@@ -104,7 +104,7 @@ fn transactions_nest() {
 }
 
 #[test]
-fn each_kind_of_watch_request_has_its_number() {
+fn watch_request_kinds_have_their_field_numbers() {
     use watch_request::RequestUnion;
 
     let request = |union| WatchRequest {
@@ -137,7 +137,7 @@ fn each_kind_of_watch_request_has_its_number() {
 }
 
 #[test]
-fn refused_watch_has_a_negative_id_and_a_reason() {
+fn rejected_watch_has_negative_id_and_reason() {
     let mut wire = vec![0x10];
     wire.extend(MINUS_ONE);
     wire.extend([0x18, 1, 0x20, 1, 0x28, 9, 0x32, 2, b'n', b'o']);
@@ -155,7 +155,7 @@ fn refused_watch_has_a_negative_id_and_a_reason() {
 }
 
 #[test]
-fn events_have_number_11() {
+fn watch_events_have_field_number_11() {
     let deleted = Event {
         r#type: event::EventType::Delete.into(),
         kv: Some(KeyValue {
@@ -176,7 +176,7 @@ fn events_have_number_11() {
 }
 
 #[test]
-fn status_tells_what_3_6_added() {
+fn status_contains_fields_of_etcd_3_6() {
     assert_wire(
         &StatusResponse {
             storage_version: "3.6".into(),
@@ -194,7 +194,7 @@ fn status_tells_what_3_6_added() {
 }
 
 #[test]
-fn lease_requests_and_their_answers_number_the_id_differently() {
+fn lease_id_numbers_differ_in_request_and_response() {
     assert_wire(&LeaseKeepAliveRequest { id: 7 }, &[0x08, 7]);
     assert_wire(
         &LeaseKeepAliveResponse {
@@ -208,7 +208,7 @@ fn lease_requests_and_their_answers_number_the_id_differently() {
 }
 
 #[test]
-fn decoded_values_share_the_buffer_they_arrived_in() {
+fn decoded_values_share_the_received_buffer() {
     let buffer = Bytes::from(
         KeyValue {
             key: "key".into(),
@@ -217,7 +217,7 @@ fn decoded_values_share_the_buffer_they_arrived_in() {
         }
         .encode_to_vec(),
     );
-    let decoded = KeyValue::decode(buffer.clone()).expect("what was encoded decodes");
+    let decoded = KeyValue::decode(buffer.clone()).expect("an encoded message decodes");
     assert!(buffer.as_ptr_range().contains(&decoded.key.as_ptr()));
     assert!(buffer.as_ptr_range().contains(&decoded.value.as_ptr()));
 }

@@ -1,4 +1,4 @@
-//! Accessors of keys and values as text.
+//! Keys and values as text.
 
 use std::str::{Utf8Error, from_utf8};
 

@@ -1,15 +1,14 @@
-//! The wire types: etcd's gRPC messages and clients, generated from the files under `proto/`.
+//! etcd's gRPC messages and clients, generated from the files in `proto/`.
 //!
-//! They are public for whoever needs a request or a field that the rest of the crate does not
-//! offer, or wants to read an answer in full. Names follow prost: `HashKVRequest` is
-//! [`HashKvRequest`], the field `TTL` is `ttl`. Keys, values and other byte fields are
-//! [`bytes::Bytes`]: a decoded answer shares the buffer it arrived in.
+//! They are public for requests and fields that the rest of the crate does not offer, and for reading complete
+//! responses. Names follow prost: `HashKVRequest` is [`HashKvRequest`], the field `TTL` is `ttl`. Keys, values and
+//! other byte fields are [`bytes::Bytes`]: a decoded response shares the buffer it was received in.
 //!
-//! The messages of [`etcdserverpb`] and [`mvccpb`] can be named from here as well; their names do
-//! not overlap. A message gains fields as etcd does, so end literals in `..Default::default()`.
+//! The messages of [`etcdserverpb`] and [`mvccpb`] are re-exported here. New versions of etcd add fields to messages,
+//! so end literals with `..Default::default()`.
 //!
-//! The code is checked in: building the crate takes no protoc and no build script.
-//! `tests/codegen.rs` keeps it in step with `proto/`.
+//! The generated code is checked in: building the crate needs neither protoc nor a build script. `tests/codegen.rs`
+//! checks that the code matches `proto/`.
 
 #[cfg(test)]
 mod golden;
@@ -25,21 +24,21 @@ pub use mvccpb::{Event, KeyValue, event};
     missing_docs,
     clippy::all,
     clippy::pedantic,
-    reason = "the shape is the generator's, and proto/ comments what needs a comment"
+    reason = "generated code; the files in proto/ carry the comments"
 )]
 #[rustfmt::skip]
 mod generated {
-    /// Permissions, and users and roles as etcd stores them.
+    /// Permissions, users and roles as etcd stores them.
     pub mod authpb;
-    /// etcd's own services: KV, Watch, Lease, Cluster, Maintenance and Auth.
+    /// The services KV, Watch, Lease, Cluster, Maintenance and Auth.
     pub mod etcdserverpb;
-    /// gRPC's own health check, package `grpc.health.v1`.
+    /// The standard health service of gRPC, package `grpc.health.v1`.
     #[path = "grpc.health.v1.rs"]
     pub mod health;
-    /// Keys with their history, and changes to them.
+    /// Key-value pairs and events.
     pub mod mvccpb;
-    /// Elections held by the server.
+    /// The server's election service.
     pub mod v3electionpb;
-    /// Locks kept by the server.
+    /// The server's lock service.
     pub mod v3lockpb;
 }

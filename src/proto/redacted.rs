@@ -1,4 +1,4 @@
-//! `Debug` for messages that carry a secret: a log line must never hold a password, its hash or a token.
+//! `Debug` for messages with secrets. Log lines must never contain a password, a hash of it or a token.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::{
     },
 };
 
-/// Says whether there is a secret, which is what a person debugging a login needs to know.
+/// Replaces a secret. Keeps whether it is empty, which helps to debug a login.
 fn hidden(secret: &[u8]) -> fmt::Arguments<'static> {
     if secret.is_empty() {
         format_args!("<empty>")
@@ -76,13 +76,13 @@ mod tests {
     const SECRET: &str = "correct horse";
 
     fn assert_hidden(message: &impl fmt::Debug) {
-        let shown = format!("{message:?} {message:#?}");
-        assert!(!shown.contains(SECRET), "{shown}");
-        assert!(shown.contains("<hidden>"), "{shown}");
+        let printed = format!("{message:?} {message:#?}");
+        assert!(!printed.contains(SECRET), "{printed}");
+        assert!(printed.contains("<hidden>"), "{printed}");
     }
 
     #[test]
-    fn no_secret_shows_in_debug_output() {
+    fn debug_output_hides_secrets() {
         assert_hidden(&AuthenticateRequest {
             name: "ann".into(),
             password: SECRET.into(),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_password_can_be_told_from_a_hidden_one() {
+    fn debug_output_marks_empty_passwords() {
         let request = AuthenticateRequest {
             name: "ann".into(),
             password: String::new(),

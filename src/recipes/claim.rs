@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::{held::Ownership, place::Place, queue::Queue, tenure::OwnershipLost};
 use crate::{
     error::{Error, Result},
-    runtime::delivery::{Unheard, gone},
+    runtime::delivery::{SendOnDrop, actor_stopped},
 };
 
 /// Waits for a lock or a leadership on behalf of an actor, and holds it. Dropped, it is given back in the background.
@@ -57,13 +57,13 @@ where
     let (end, mut ended) = oneshot::channel();
     let (done, released) = oneshot::channel();
     let never = Told::Failed(Error::shut_down());
-    let unheard = Unheard::new(recipient.clone(), Some(never.into()));
+    let unheard = SendOnDrop::new(recipient.clone(), Some(never.into()));
     queue.client.clone().run(move || {
-        unheard.started();
+        unheard.disarm();
         actix_rt::spawn(async move {
             let had = tokio::select! {
                 biased;
-                () = gone(&recipient) => return,
+                () = actor_stopped(&recipient) => return,
                 had = have(queue, value, hold, &mut ended) => had,
             };
             let last = match had {
@@ -113,7 +113,7 @@ where
     tokio::select! {
         biased;
         loss = guard.lost() => Some(Told::Lost(loss)),
-        () = gone(recipient) => None,
+        () = actor_stopped(recipient) => None,
         _ = ended => {
             // It goes on in the background.
             if let Err(error) = guard.leave().await {

@@ -8,7 +8,7 @@ use super::session::{Session, SessionEvent};
 use crate::{
     client::Client,
     lease::LeaseLost,
-    runtime::delivery::{self, Unheard},
+    runtime::delivery::{self, SendOnDrop},
 };
 
 /// An actor is told while this is held.
@@ -53,9 +53,9 @@ where
             std::future::pending::<()>().await;
         }
     };
-    let unheard = Unheard::new(recipient.clone(), last);
+    let unheard = SendOnDrop::new(recipient.clone(), last);
     client.run(move || {
-        unheard.started();
+        unheard.disarm();
         actix_rt::spawn(async move {
             tokio::select! {
                 () = dropped => {}

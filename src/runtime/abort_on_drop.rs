@@ -1,4 +1,4 @@
-//! A task that ends with its owner.
+//! A guard that binds a task to its owner.
 
 use std::future::Future;
 

@@ -1,12 +1,12 @@
 //! Growing delays between attempts, with jitter.
 //!
-//! Every place that waits longer after each failure uses [`Backoff`]. Randomness is an argument, so that decisions stay
-//! pure and tests can choose it.
+//! [`Backoff`] is the only type for delays that grow with each failure. Randomness is an argument, so that decisions
+//! are pure and tests can set it.
 
 use std::time::Duration;
 
-/// A schedule of delays: `first`, then `factor` times as long after each further failure, up to `max`, each changed by
-/// up to `jitter` of its length in either direction.
+/// A schedule of delays: `first`, then `factor` times the previous delay after each failure, up to `max`. Jitter
+/// lengthens or shortens each delay by up to the share `jitter`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Backoff {
     first: Duration,
@@ -32,7 +32,7 @@ impl Backoff {
         self
     }
 
-    /// Sets the share of a delay that randomness adds or subtracts.
+    /// Sets the share of a delay that jitter adds or subtracts at most.
     pub(crate) const fn jitter(mut self, share: f64) -> Self {
         self.jitter = share;
         self
@@ -44,16 +44,16 @@ impl Backoff {
         self
     }
 
-    /// Returns the delay after `failures` earlier delays: 0 gives the first one. `random` lies between 0 and 1.
+    /// Returns the delay that follows `failures` earlier delays. `random` is between 0 and 1.
     pub(crate) fn delay(&self, failures: u32, random: f64) -> Duration {
         let exponent = i32::try_from(failures).unwrap_or(i32::MAX);
-        let longest = self.max.as_secs_f64();
-        let grown = (self.first.as_secs_f64() * self.factor.powi(exponent)).min(longest);
-        let spread = 1.0 + self.jitter * (2.0 * random.clamp(0.0, 1.0) - 1.0);
-        Duration::from_secs_f64(grown * spread)
+        let max = self.max.as_secs_f64();
+        let delay = (self.first.as_secs_f64() * self.factor.powi(exponent)).min(max);
+        let jitter = 1.0 + self.jitter * (2.0 * random.clamp(0.0, 1.0) - 1.0);
+        Duration::from_secs_f64(delay * jitter)
     }
 
-    /// Counts failures from zero.
+    /// Returns a timer that has counted no failures.
     pub(crate) const fn start(self) -> BackoffTimer {
         BackoffTimer {
             backoff: self,
@@ -70,14 +70,14 @@ pub(crate) struct BackoffTimer {
 }
 
 impl BackoffTimer {
-    /// Counts one failure and returns the delay before the next attempt. `random` lies between 0 and 1.
+    /// Counts one failure and returns the delay before the next attempt. `random` is between 0 and 1.
     pub(crate) fn next_delay(&mut self, random: f64) -> Duration {
         let delay = self.backoff.delay(self.failures, random);
         self.failures = self.failures.saturating_add(1);
         delay
     }
 
-    /// Starts again with the first delay.
+    /// Resets the count, so that the next delay is the first one.
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_grow_up_to_the_longest() {
+    fn delays_grow_up_to_the_maximum() {
         let mut timer = Backoff::new(ms(50), ms(300)).start();
         let delays: Vec<_> = (0..5).map(|_| timer.next_delay(0.5)).collect();
         assert_eq!(delays, [ms(50), ms(100), ms(200), ms(300), ms(300)]);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_spreads_in_both_directions() {
+    fn jitter_lengthens_and_shortens_delays() {
         let backoff = Backoff::new(ms(100), ms(1000)).jitter(0.2);
         assert_eq!(backoff.delay(0, 0.0), ms(80));
         assert_eq!(backoff.delay(0, 0.5), ms(100));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_failures_is_finite() {
+    fn delay_is_finite_after_any_number_of_failures() {
         let backoff = Backoff::new(ms(50), ms(3000)).factor(1.6);
         assert_eq!(backoff.delay(u32::MAX, 0.5), ms(3000));
     }

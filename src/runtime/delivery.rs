@@ -1,33 +1,33 @@
-//! Hands what happens to an actor, one message at a time.
+//! Delivers a stream of items to an actor, one message at a time.
 //!
-//! A slow actor is waited for, so that nothing grows in its mailbox; one that has ended is noticed even while nothing
-//! happens, so that nothing is kept for it.
+//! The next item waits until the actor has handled the previous one, so that no mailbox grows. Delivery stops when the
+//! actor stops, even while there are no items.
 
 use std::time::Duration;
 
 use actix::{Message, Recipient};
 use tokio_stream::{Stream, StreamExt};
 
-/// Between two looks at whether an actor is still there: actix tells nobody of its end.
-const LOOK: Duration = Duration::from_millis(200);
+/// Interval of checks whether an actor is running. actix does not notify when an actor stops.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Waits until the actor has ended.
-pub(crate) async fn gone<M>(recipient: &Recipient<M>)
+/// Waits until the actor behind `recipient` has stopped.
+pub(crate) async fn actor_stopped<M>(recipient: &Recipient<M>)
 where
     M: Message<Result = ()> + Send,
 {
     while recipient.connected() {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 
-/// Sends the next item when the last was handled. Ends with the items or the actor; an actor that a supervisor restarts
-/// after a panic gets the next item.
+/// Sends items until the stream ends or the actor stops. If the actor panics and is restarted by a supervisor, delivery
+/// continues with the next item.
 pub(crate) async fn deliver<M>(mut items: impl Stream<Item = M> + Unpin, recipient: Recipient<M>)
 where
     M: Message<Result = ()> + Send + 'static,
 {
-    let pump = async {
+    let send_all = async {
         while let Some(item) = items.next().await {
             if recipient.send(item).await.is_err() && !recipient.connected() {
                 return;
@@ -35,41 +35,42 @@ where
         }
     };
     tokio::select! {
-        () = pump => {}
-        () = gone(&recipient) => {}
+        () = send_all => {}
+        () = actor_stopped(&recipient) => {}
     }
 }
 
-/// Tells an actor how it ends where what should tell it was never started: the client's thread had ended.
-pub(crate) struct Unheard<M>
+/// Sends a last message to an actor when dropped, unless disarmed. Guards a delivery that is started on the client's
+/// thread: if the thread has ended, the delivery never starts and the actor still receives its last message.
+pub(crate) struct SendOnDrop<M>
 where
     M: Message<Result = ()> + Send + 'static,
 {
     recipient: Recipient<M>,
-    last: Option<M>,
+    message: Option<M>,
 }
 
-impl<M> Unheard<M>
+impl<M> SendOnDrop<M>
 where
     M: Message<Result = ()> + Send + 'static,
 {
-    pub(crate) fn new(recipient: Recipient<M>, last: Option<M>) -> Self {
-        Self { recipient, last }
+    pub(crate) fn new(recipient: Recipient<M>, message: Option<M>) -> Self {
+        Self { recipient, message }
     }
 
-    /// It was started: what it tells comes from there.
-    pub(crate) fn started(mut self) {
-        self.last = None;
+    /// Drops the guard without sending. Call it when the delivery starts.
+    pub(crate) fn disarm(mut self) {
+        self.message = None;
     }
 }
 
-impl<M> Drop for Unheard<M>
+impl<M> Drop for SendOnDrop<M>
 where
     M: Message<Result = ()> + Send + 'static,
 {
     fn drop(&mut self) {
-        if let Some(last) = self.last.take() {
-            self.recipient.do_send(last);
+        if let Some(message) = self.message.take() {
+            self.recipient.do_send(message);
         }
     }
 }
@@ -91,14 +92,14 @@ mod tests {
     #[rtype(result = "()")]
     struct Item(u32);
 
-    /// Ends at a zero.
-    struct Listener(Arc<Mutex<Vec<u32>>>);
+    /// Records items. Stops at a zero.
+    struct Recorder(Arc<Mutex<Vec<u32>>>);
 
-    impl Actor for Listener {
+    impl Actor for Recorder {
         type Context = Context<Self>;
     }
 
-    impl Handler<Item> for Listener {
+    impl Handler<Item> for Recorder {
         type Result = ();
 
         fn handle(&mut self, Item(n): Item, ctx: &mut Context<Self>) {
@@ -110,21 +111,21 @@ mod tests {
     }
 
     #[actix::test]
-    async fn what_is_kept_for_an_actor_goes_with_it_while_nothing_happens() {
+    async fn delivery_ends_with_the_actor_while_idle() {
         tokio::time::pause();
-        let heard = Arc::default();
-        let listener = Listener(Arc::clone(&heard)).start();
-        let (tell, items) = mpsc::unbounded_channel();
+        let received = Arc::default();
+        let recorder = Recorder(Arc::clone(&received)).start();
+        let (sender, items) = mpsc::unbounded_channel();
         let items = UnboundedReceiverStream::new(items);
-        let delivery = actix_rt::spawn(deliver(items, listener.clone().recipient()));
-        tell.send(Item(7)).unwrap();
-        tell.send(Item(0)).unwrap();
+        let delivery = actix_rt::spawn(deliver(items, recorder.clone().recipient()));
+        sender.send(Item(7)).unwrap();
+        sender.send(Item(0)).unwrap();
         delivery.await.unwrap();
-        assert_eq!(*heard.lock().unwrap(), [7, 0]);
-        assert!(tell.is_closed());
+        assert_eq!(*received.lock().unwrap(), [7, 0]);
+        assert!(sender.is_closed());
     }
 
-    /// Takes its time.
+    /// Handles one item per permit.
     struct Slow(Arc<Semaphore>);
 
     impl Actor for Slow {
@@ -135,45 +136,45 @@ mod tests {
         type Result = ResponseFuture<()>;
 
         fn handle(&mut self, _: Item, _: &mut Context<Self>) -> Self::Result {
-            let time = self.0.clone();
-            Box::pin(async move { time.acquire().await.unwrap().forget() })
+            let permits = self.0.clone();
+            Box::pin(async move { permits.acquire().await.unwrap().forget() })
         }
     }
 
     #[actix::test]
-    async fn what_a_slow_actor_has_no_time_for_waits_outside_of_its_mailbox() {
-        let time = Arc::new(Semaphore::new(0));
-        let slow = Slow(time.clone()).start();
-        let (tell, items) = mpsc::channel(10);
+    async fn items_wait_outside_the_mailbox_of_a_slow_actor() {
+        let permits = Arc::new(Semaphore::new(0));
+        let slow = Slow(permits.clone()).start();
+        let (sender, items) = mpsc::channel(10);
         let taken = Arc::new(AtomicUsize::new(0));
-        let count = taken.clone();
+        let counter = taken.clone();
         let items = ReceiverStream::new(items).map(move |item| {
-            count.fetch_add(1, Ordering::SeqCst);
+            counter.fetch_add(1, Ordering::SeqCst);
             item
         });
         for n in 0..10 {
-            tell.send(Item(n)).await.unwrap();
+            sender.send(Item(n)).await.unwrap();
         }
-        drop(tell);
+        drop(sender);
         let delivery = actix_rt::spawn(deliver(items, slow.recipient()));
-        for done in 0..10 {
+        for handled in 0..10 {
             for _ in 0..50 {
                 tokio::task::yield_now().await;
             }
-            assert_eq!(taken.load(Ordering::SeqCst), done + 1);
-            time.add_permits(1);
+            assert_eq!(taken.load(Ordering::SeqCst), handled + 1);
+            permits.add_permits(1);
         }
         delivery.await.unwrap();
     }
 
     #[actix::test]
-    async fn who_was_never_started_is_told_its_end_and_who_was_is_not() {
-        let heard = Arc::default();
-        let listener = Listener(Arc::clone(&heard)).start();
-        let unheard = |n| Unheard::new(listener.clone().recipient(), Some(Item(n)));
-        unheard(1).started();
-        drop(unheard(2));
-        listener.send(Item(3)).await.unwrap();
-        assert_eq!(*heard.lock().unwrap(), [2, 3]);
+    async fn last_message_is_sent_unless_disarmed() {
+        let received = Arc::default();
+        let recorder = Recorder(Arc::clone(&received)).start();
+        let guard = |n| SendOnDrop::new(recorder.clone().recipient(), Some(Item(n)));
+        guard(1).disarm();
+        drop(guard(2));
+        recorder.send(Item(3)).await.unwrap();
+        assert_eq!(*received.lock().unwrap(), [2, 3]);
     }
 }

@@ -1,4 +1,4 @@
-//! What the actors run on: the client's thread, supervision, backoff, delivery to other actors.
+//! The environment of the actors: the client's thread, supervision, backoff, delivery to other actors.
 
 #[allow(dead_code)]
 pub(crate) mod abort_on_drop;

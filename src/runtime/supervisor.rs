@@ -1,8 +1,8 @@
-//! Keeps an actor alive through its own panics.
+//! Restarts actors that panic.
 //!
-//! actix's supervisor restarts an actor that stopped itself; a panic ends the actor and the supervisor alike. Here it
-//! is the other way round: an actor that stops has done its work and ends, an actor that panics is caught,
-//! counted, and started again after a pause with its state and its mailbox. Only the message that made it panic is lost.
+//! actix's supervisor restarts an actor that stopped, but does not survive a panic. This supervisor does the
+//! opposite: an actor that stops has ended, and an actor that panics is restarted after a backoff, with its state and
+//! mailbox. Only the message that caused the panic is lost.
 
 use std::{
     any::Any,
@@ -17,164 +17,170 @@ use std::{
 use actix::{Actor, Addr, AsyncContext, Context, Message, Supervised, dev::ContextFut};
 use tokio::time::{Instant, Sleep, sleep};
 
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// After that long without a panic the next pause is the shortest again.
-const CALM: Duration = Duration::from_secs(10);
+use super::backoff::{Backoff, BackoffTimer};
 
-static LIVE: AtomicUsize = AtomicUsize::new(0);
+const RESTART_BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
+/// Time without a panic after which the backoff is reset.
+const BACKOFF_RESET: Duration = Duration::from_secs(10);
 
-/// How many supervised actors there are in this process.
+static LIVE_ACTORS: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns the number of supervised actors in this process.
+#[cfg(feature = "test-faults")]
 pub(crate) fn live_actors() -> usize {
-    LIVE.load(Ordering::SeqCst)
+    LIVE_ACTORS.load(Ordering::SeqCst)
 }
 
-/// Told to the parent of an actor that panicked.
+/// An actor panicked. Sent to its parent.
 #[derive(Debug, Clone, Message)]
 #[rtype(result = "()")]
 pub(crate) struct ActorFailed {
-    /// The kind of actor.
+    /// Kind of the actor.
     pub(crate) actor: &'static str,
-    /// What it panicked with.
+    /// Panic message.
     pub(crate) reason: String,
-    /// How often in a row.
+    /// Number of panics since the backoff was last reset.
     pub(crate) failures: u32,
 }
 
-/// Makes an actor panic. For tests of what its crash costs.
+/// Makes an actor panic, for tests of supervision.
+#[cfg(any(test, feature = "test-faults"))]
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub(crate) struct Crash;
 
-/// Gives an actor its handler of [`Crash`].
+/// Implements the handler of `Crash` for an actor, in builds that have the message.
+#[cfg(any(test, feature = "test-faults"))]
 macro_rules! crashes {
     ($actor:ty) => {
         impl actix::Handler<$crate::runtime::supervisor::Crash> for $actor {
             type Result = ();
 
-            #[allow(clippy::panic, reason = "the message exists to cause one")]
+            #[allow(clippy::panic, reason = "the message exists to cause a panic")]
             fn handle(&mut self, _: $crate::runtime::supervisor::Crash, _: &mut Self::Context) {
-                panic!("asked to crash");
+                panic!("crash requested by a test");
             }
         }
     };
 }
+#[cfg(not(any(test, feature = "test-faults")))]
+macro_rules! crashes {
+    ($actor:ty) => {};
+}
 pub(crate) use crashes;
 
-/// Starts an actor on the current arbiter and keeps it alive until it stops itself or nobody has its address.
-pub(crate) fn supervise<A, P>(
-    actor: &'static str,
-    on_failure: P,
+/// Starts an actor on the current arbiter and restarts it when it panics, until it stops itself or all its addresses
+/// are dropped. Calls `on_failure` after each panic.
+pub(crate) fn supervise<A, F>(
+    name: &'static str,
+    on_failure: F,
     create: impl FnOnce(&mut Context<A>) -> A,
 ) -> Addr<A>
 where
     A: Supervised + Actor<Context = Context<A>>,
-    P: FnMut(ActorFailed) + 'static,
+    F: FnMut(ActorFailed) + 'static,
 {
     let mut context = Context::new();
-    let state = create(&mut context);
+    let actor = create(&mut context);
     let address = context.address();
-    LIVE.fetch_add(1, Ordering::SeqCst);
+    LIVE_ACTORS.fetch_add(1, Ordering::SeqCst);
     actix_rt::spawn(Supervisor {
-        actor,
-        life: context.into_future(state),
+        name,
+        actor: context.into_future(actor),
         on_failure,
-        pause: None,
-        failures: 0,
+        restart_delay: None,
+        backoff: RESTART_BACKOFF.start(),
         last_failure: Instant::now(),
     });
     address
 }
 
-struct Supervisor<A, P>
+struct Supervisor<A, F>
 where
     A: Supervised + Actor<Context = Context<A>>,
 {
-    actor: &'static str,
-    life: ContextFut<A, Context<A>>,
-    on_failure: P,
-    pause: Option<Pin<Box<Sleep>>>,
-    failures: u32,
+    name: &'static str,
+    actor: ContextFut<A, Context<A>>,
+    on_failure: F,
+    /// Delay before the restart of an actor that panicked.
+    restart_delay: Option<Pin<Box<Sleep>>>,
+    backoff: BackoffTimer,
     last_failure: Instant,
 }
 
-impl<A, P> Supervisor<A, P>
+impl<A, F> Supervisor<A, F>
 where
     A: Supervised + Actor<Context = Context<A>>,
-    P: FnMut(ActorFailed) + 'static,
+    F: FnMut(ActorFailed) + 'static,
 {
-    fn failed(&mut self, panic: &(dyn Any + Send)) {
+    fn schedule_restart(&mut self, panic: &(dyn Any + Send)) {
         let now = Instant::now();
-        if now.duration_since(self.last_failure) > CALM {
-            self.failures = 0;
+        if now.duration_since(self.last_failure) > BACKOFF_RESET {
+            self.backoff.reset();
         }
         self.last_failure = now;
-        self.pause = Some(Box::pin(sleep(pause(self.failures))));
-        self.failures += 1;
+        // The schedule has no jitter.
+        let delay = self.backoff.next_delay(0.5);
+        self.restart_delay = Some(Box::pin(sleep(delay)));
+        let failures = self.backoff.failures();
         let reason = panic
             .downcast_ref::<&str>()
             .map(|text| (*text).to_owned())
             .or_else(|| panic.downcast_ref::<String>().cloned())
-            .unwrap_or_else(|| "a panic without words".to_owned());
+            .unwrap_or_else(|| "panic without a message".to_owned());
         tracing::error!(
-            actor = self.actor,
-            failures = self.failures,
+            actor = self.name,
+            failures,
             reason,
-            "actor panicked; it is started again"
+            "actor panicked, restarting"
         );
         (self.on_failure)(ActorFailed {
-            actor: self.actor,
+            actor: self.name,
             reason,
-            failures: self.failures,
+            failures,
         });
     }
 }
 
-impl<A, P> Unpin for Supervisor<A, P> where A: Supervised + Actor<Context = Context<A>> {}
+impl<A, F> Unpin for Supervisor<A, F> where A: Supervised + Actor<Context = Context<A>> {}
 
-impl<A, P> Future for Supervisor<A, P>
+impl<A, F> Future for Supervisor<A, F>
 where
     A: Supervised + Actor<Context = Context<A>>,
-    P: FnMut(ActorFailed) + 'static,
+    F: FnMut(ActorFailed) + 'static,
 {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<()> {
         let this = &mut *self;
         loop {
-            if let Some(pause) = &mut this.pause {
-                ready!(pause.as_mut().poll(cx));
-                this.pause = None;
-                match catch_unwind(AssertUnwindSafe(|| this.life.restart())) {
+            if let Some(delay) = &mut this.restart_delay {
+                ready!(delay.as_mut().poll(cx));
+                this.restart_delay = None;
+                match catch_unwind(AssertUnwindSafe(|| this.actor.restart())) {
                     Ok(true) => {}
                     Ok(false) => return Poll::Ready(()),
                     Err(panic) => {
-                        this.failed(&*panic);
+                        this.schedule_restart(&*panic);
                         continue;
                     }
                 }
             }
-            match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut this.life).poll(cx))) {
+            match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut this.actor).poll(cx))) {
                 Ok(polled) => return polled,
-                Err(panic) => this.failed(&*panic),
+                Err(panic) => this.schedule_restart(&*panic),
             }
         }
     }
 }
 
-impl<A, P> Drop for Supervisor<A, P>
+impl<A, F> Drop for Supervisor<A, F>
 where
     A: Supervised + Actor<Context = Context<A>>,
 {
     fn drop(&mut self) {
-        LIVE.fetch_sub(1, Ordering::SeqCst);
+        LIVE_ACTORS.fetch_sub(1, Ordering::SeqCst);
     }
-}
-
-fn pause(failures: u32) -> Duration {
-    FIRST_PAUSE
-        .saturating_mul(2u32.saturating_pow(failures))
-        .min(LONGEST_PAUSE)
 }
 
 #[cfg(test)]
@@ -209,21 +215,22 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_and_are_bounded() {
-        assert_eq!(pause(0), FIRST_PAUSE);
-        assert_eq!(pause(1), FIRST_PAUSE * 2);
-        assert_eq!(pause(63), LONGEST_PAUSE);
-        assert_eq!(pause(u32::MAX), LONGEST_PAUSE);
+    fn restart_delays_grow_up_to_a_second() {
+        let delay = |failures| RESTART_BACKOFF.delay(failures, 0.5);
+        assert_eq!(delay(0), Duration::from_millis(10));
+        assert_eq!(delay(1), Duration::from_millis(20));
+        assert_eq!(delay(63), Duration::from_secs(1));
+        assert_eq!(delay(u32::MAX), Duration::from_secs(1));
     }
 
     #[actix::test]
-    async fn a_panic_costs_one_message_and_neither_state_nor_mailbox() {
+    async fn panic_loses_one_message_but_no_state() {
         tokio::time::pause();
-        let told = Rc::new(RefCell::new(Vec::new()));
-        let seen = told.clone();
+        let failures = Rc::new(RefCell::new(Vec::new()));
+        let recorded = failures.clone();
         let addr = supervise(
             "counter",
-            move |failed| seen.borrow_mut().push(failed),
+            move |failed| recorded.borrow_mut().push(failed),
             |_| Counter(0),
         );
         assert_eq!(addr.send(Add(2)).await.unwrap(), 2);
@@ -231,15 +238,14 @@ mod tests {
         let queued = addr.send(Add(3));
         assert!(crashed.await.is_err());
         assert_eq!(queued.await.unwrap(), 5);
-        let told = told.borrow();
-        assert_eq!(
-            (told.len(), told[0].failures, told[0].reason.as_str()),
-            (1, 1, "asked to crash")
-        );
+        let failures = failures.borrow();
+        assert_eq!(failures.len(), 1);
+        assert_eq!(failures[0].failures, 1);
+        assert_eq!(failures[0].reason, "crash requested by a test");
     }
 
     #[actix::test]
-    async fn repeated_panics_are_counted_and_survived() {
+    async fn actor_survives_repeated_panics() {
         tokio::time::pause();
         let addr = supervise("counter", |_| {}, |_| Counter(7));
         for _ in 0..20 {
@@ -249,7 +255,7 @@ mod tests {
     }
 
     #[actix::test]
-    async fn an_actor_without_addresses_ends() {
+    async fn actor_without_addresses_ends() {
         let addr = supervise("counter", |_| {}, |_| Counter(0));
         let weak = addr.downgrade();
         addr.do_send(Crash);

@@ -1,7 +1,7 @@
-//! Where the actors live: on a thread of their own, or on the arbiter the client was made on.
+//! The thread of the actors: a thread of the client, or the arbiter that created the client.
 //!
-//! A thread of their own is the default. An application that blocks its thread then loses no lease and no watch, and
-//! the client works the same from actix, from any tokio runtime and from several threads at once.
+//! The default is a separate thread. An application that blocks its threads then loses no lease and no watch, and the
+//! client works the same from actix, from any tokio runtime and from several threads at once.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -17,12 +17,12 @@ use tokio::{
 
 use crate::error::{Error, ErrorKind, Outcome};
 
-/// How long the end of the thread is waited for.
-const LAST_WORK: Duration = Duration::from_secs(1);
+/// Longest wait for the end of the thread.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Runs closures on the thread of the actors; ends it when asked or dropped.
+/// Runs closures on the actors' thread. Dropping it ends a separate thread.
 pub(crate) struct Runtime {
     jobs: mpsc::UnboundedSender<Job>,
     thread: Mutex<Option<OwnThread>>,
@@ -34,7 +34,7 @@ struct OwnThread {
 }
 
 impl Runtime {
-    /// A new thread with an actix system of its own.
+    /// Starts a thread with its own actix system.
     pub(crate) fn own_thread() -> Result<Self, Error> {
         let (jobs, queue) = mpsc::unbounded_channel();
         let (end, ended) = oneshot::channel::<()>();
@@ -42,7 +42,7 @@ impl Runtime {
             .name("actix-etcd".to_owned())
             .spawn(move || {
                 let system = actix_rt::System::new();
-                system.block_on(work(queue));
+                system.block_on(run_jobs(queue));
                 drop(system);
                 drop(end);
             })
@@ -50,7 +50,7 @@ impl Runtime {
                 Error::new(
                     ErrorKind::Internal,
                     Outcome::NotSent,
-                    "cannot start the client's thread",
+                    "the client's thread could not be started",
                 )
                 .with_source(error)
             })?;
@@ -60,72 +60,72 @@ impl Runtime {
         })
     }
 
-    /// The arbiter this is called on.
+    /// Uses the arbiter of the calling thread.
     pub(crate) fn current_arbiter() -> Result<Self, Error> {
         if actix_rt::Arbiter::try_current().is_none() {
             return Err(Error::invalid(
-                "there is no actix arbiter on this thread: call it inside of an actix system, or \
-                 leave the client on its own thread",
+                "this thread has no actix arbiter; create the client inside an actix system, or \
+                 omit `on_current_arbiter`",
             ));
         }
         let (jobs, queue) = mpsc::unbounded_channel();
-        actix_rt::spawn(work(queue));
+        actix_rt::spawn(run_jobs(queue));
         Ok(Self {
             jobs,
             thread: Mutex::new(None),
         })
     }
 
-    /// Runs a closure on the actors' thread; `false` where it has ended.
+    /// Runs a closure on the actors' thread. Returns `false` if the thread has ended.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) -> bool {
         self.jobs.send(Box::new(job)).is_ok()
     }
 
-    /// Runs a closure on the actors' thread and gives what it returned.
+    /// Runs a closure on the actors' thread and returns its result.
     pub(crate) async fn call<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Error> {
-        let (answer, answered) = oneshot::channel();
+        let (sender, result) = oneshot::channel();
         self.run(move || {
-            let _ = answer.send(job());
+            let _ = sender.send(job());
         });
-        answered.await.map_err(|_| Error::shut_down())
+        result.await.map_err(|_| Error::shut_down())
     }
 
-    /// Ends when the future has, without anybody waiting for it.
+    /// Runs a future on the actors' thread and ends the thread afterwards. Returns at once.
     pub(crate) fn finish(self, last: impl Future<Output = ()> + Send + 'static) {
-        let alive = self.jobs.clone();
+        let keep_running = self.jobs.clone();
         self.run(move || {
             actix_rt::spawn(async move {
                 last.await;
-                drop(alive);
+                drop(keep_running);
             });
         });
     }
 
     /// Ends the thread and waits for it.
     pub(crate) async fn join(self) {
-        let own = self
+        let own_thread = self
             .thread
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
             .take();
         drop(self.jobs);
-        if let Some(OwnThread { handle, ended }) = own {
-            // A name that is being looked up cannot be interrupted: its thread ends by itself, later.
-            if timeout(LAST_WORK, ended).await.is_ok() {
-                // The thread has left its closure: this returns at once.
+        if let Some(OwnThread { handle, ended }) = own_thread {
+            // A host name lookup cannot be interrupted; its thread ends later, without a join.
+            if timeout(JOIN_TIMEOUT, ended).await.is_ok() {
+                // The thread has left its closure, so that the join returns at once.
                 let _ = handle.join();
             }
         }
     }
 }
 
-async fn work(mut queue: mpsc::UnboundedReceiver<Job>) {
+async fn run_jobs(mut queue: mpsc::UnboundedReceiver<Job>) {
     while let Some(job) = queue.recv().await {
         if catch_unwind(AssertUnwindSafe(job)).is_err() {
-            tracing::error!("a job on the client's thread panicked");
+            tracing::error!("job on the client's thread panicked");
         }
     }
 }
@@ -142,10 +142,10 @@ mod tests {
 
     use super::Runtime;
 
-    /// Says when the thread that holds it has destroyed what was its own.
-    struct LastWord(Arc<AtomicBool>);
+    /// Sets a flag when it is dropped, shortly after the thread left its closure.
+    struct ThreadLocalGuard(Arc<AtomicBool>);
 
-    impl Drop for LastWord {
+    impl Drop for ThreadLocalGuard {
         fn drop(&mut self) {
             std::thread::sleep(std::time::Duration::from_millis(20));
             self.0.store(true, Ordering::SeqCst);
@@ -153,28 +153,25 @@ mod tests {
     }
 
     thread_local! {
-        static LAST_WORD: RefCell<Option<LastWord>> = const { RefCell::new(None) };
+        static GUARD: RefCell<Option<ThreadLocalGuard>> = const { RefCell::new(None) };
     }
 
     #[tokio::test]
-    async fn joining_does_not_wait_for_work_that_cannot_be_interrupted() {
+    async fn join_does_not_wait_for_blocking_work() {
         let runtime = Runtime::own_thread().unwrap();
-        let (done, wait) = std::sync::mpsc::channel::<()>();
-        let stuck = move || drop(tokio::task::spawn_blocking(move || wait.recv()));
-        runtime.call(stuck).await.unwrap();
+        let (release, blocked) = std::sync::mpsc::channel::<()>();
+        let block = move || drop(tokio::task::spawn_blocking(move || blocked.recv()));
+        runtime.call(block).await.unwrap();
         runtime.join().await;
-        drop(done);
+        drop(release);
     }
 
     #[tokio::test]
-    async fn joining_waits_for_the_end_of_the_thread() {
+    async fn join_waits_for_thread_local_destructors() {
         let ended = Arc::new(AtomicBool::new(false));
         let runtime = Runtime::own_thread().unwrap();
-        let last_word = LastWord(ended.clone());
-        runtime
-            .call(|| LAST_WORD.set(Some(last_word)))
-            .await
-            .unwrap();
+        let guard = ThreadLocalGuard(ended.clone());
+        runtime.call(|| GUARD.set(Some(guard))).await.unwrap();
         assert!(!ended.load(Ordering::SeqCst));
         runtime.join().await;
         assert!(ended.load(Ordering::SeqCst));

@@ -1,35 +1,35 @@
-//! From an endpoint to a working HTTP/2 connection, within a time-out.
+//! Opens an HTTP/2 connection to an endpoint.
 
-use std::{future::Future, io, pin::Pin, task::Poll, time::Duration};
+use std::{io, net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
-use h2::{Ping, client};
+use h2::client;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream, lookup_host},
-    time::{Instant, Sleep, sleep_until},
 };
 
 use super::{
-    channel::{Channel, OpenStreams},
+    channel::Channel,
+    driver::Driver,
     endpoint::{Endpoint, Target},
     tls::Tls,
-    wire::{ObservedIo, WireLog},
+    wire_log::{LoggedIo, WireLog},
 };
 use crate::error::{Error, ErrorKind, Outcome};
 
-/// Large enough that a range of megabytes needs no window update round trips.
+/// Large enough that a response of megabytes waits for no window update.
 const STREAM_WINDOW: u32 = 2 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
-/// h2 counts small DATA frames against a budget and closes the connection when it is used up. A busy watch
-/// is made of small frames; the windows above bound the memory already.
-const SMALL_FRAMES: usize = 64 << 20;
-/// Streams that callers gave up on are remembered so that late answers are recognized.
+/// h2 closes a connection whose small DATA frames exceed this budget. A busy watch consists of small frames, and the
+/// windows above limit the memory already.
+const SMALL_FRAME_BUDGET: usize = 64 << 20;
+/// Number of cancelled streams that h2 remembers, so that late frames for them are no protocol error.
 const REMEMBERED_RESETS: usize = 1024;
-/// A second address of a name is tried when the first one has not answered by then.
-const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
+/// Delay before the next address of a host name is tried while earlier attempts are still open.
+const NEXT_ADDRESS_DELAY: Duration = Duration::from_millis(250);
 
-/// How connections are made and kept.
+/// Settings of new connections.
 #[derive(Debug, Clone)]
 pub(crate) struct DialOptions {
     pub(crate) connect_timeout: Duration,
@@ -39,19 +39,22 @@ pub(crate) struct DialOptions {
     pub(crate) tls: Tls,
 }
 
-trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}
 
-type BoxedSocket = Box<dyn Socket>;
+pub(super) type BoxedSocket = Box<dyn Socket>;
 
-/// A connection and the future that drives it: nothing moves unless it is polled.
-pub(crate) struct Dialled {
+/// A connection after its handshake. It makes progress only while the driver is polled.
+pub(crate) struct NewConnection {
     pub(crate) channel: Channel,
     pub(crate) driver: Driver,
 }
 
-/// Dials and shakes hands. The caller bounds the time.
-pub(crate) async fn dial(endpoint: &Endpoint, options: &DialOptions) -> Result<Dialled, Error> {
+/// Connects to an endpoint and performs the TLS and HTTP/2 handshakes. The caller applies the connect timeout.
+pub(crate) async fn dial(
+    endpoint: &Endpoint,
+    options: &DialOptions,
+) -> Result<NewConnection, Error> {
     let socket = connect(endpoint)
         .await
         .map_err(|error| unreachable(endpoint, &error))?;
@@ -69,34 +72,38 @@ async fn connect(endpoint: &Endpoint) -> io::Result<BoxedSocket> {
         Target::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
         Target::Tcp { host, port } => {
             let addresses: Vec<_> = lookup_host((host.as_str(), *port)).await?.collect();
-            let stream = race(addresses).await?;
+            let stream = connect_any(addresses).await?;
             stream.set_nodelay(true)?;
             Ok(Box::new(stream))
         }
     }
 }
 
-/// Tries the addresses of a name one after the other, each a little later, and keeps the first that answers.
-async fn race(addresses: Vec<std::net::SocketAddr>) -> io::Result<TcpStream> {
+/// Tries the addresses of a host name, each one [`NEXT_ADDRESS_DELAY`] after the previous one or when that one failed.
+/// Returns the first connection.
+async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut attempts = tokio::task::JoinSet::new();
-    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let mut last_error = io::Error::new(
+        io::ErrorKind::NotFound,
+        "the host name resolves to no address",
+    );
     let mut addresses = addresses.into_iter();
     loop {
         let next = addresses.next();
-        let more = next.is_some();
+        let has_next = next.is_some();
         if let Some(address) = next {
             attempts.spawn(TcpStream::connect(address));
         }
-        let patience = if more {
-            NEXT_ADDRESS_AFTER
+        let delay = if has_next {
+            NEXT_ADDRESS_DELAY
         } else {
             Duration::MAX
         };
-        match tokio::time::timeout(patience, attempts.join_next()).await {
+        match tokio::time::timeout(delay, attempts.join_next()).await {
             Ok(Some(Ok(Ok(stream)))) => return Ok(stream),
-            Ok(Some(Ok(Err(error)))) => failure = error,
-            Ok(Some(Err(join))) => failure = io::Error::other(join),
-            Ok(None) if !more => return Err(failure),
+            Ok(Some(Ok(Err(error)))) => last_error = error,
+            Ok(Some(Err(join_error))) => last_error = io::Error::other(join_error),
+            Ok(None) if !has_next => return Err(last_error),
             Ok(None) | Err(_) => {}
         }
     }
@@ -106,118 +113,40 @@ async fn handshake(
     endpoint: &Endpoint,
     socket: BoxedSocket,
     options: &DialOptions,
-) -> Result<Dialled, Error> {
-    let log = WireLog::new();
-    let io = ObservedIo::new(socket, log.clone());
-    let (requests, mut connection) = client::Builder::new()
+) -> Result<NewConnection, Error> {
+    let wire_log = WireLog::new();
+    let io = LoggedIo::new(socket, wire_log.clone());
+    let (requests, connection) = client::Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .data_frame_budget(SMALL_FRAMES)
+        .data_frame_budget(SMALL_FRAME_BUDGET)
         .max_concurrent_reset_streams(REMEMBERED_RESETS)
         .max_local_error_reset_streams(None)
         .enable_push(false)
         .handshake::<_, Bytes>(io)
         .await
-        .map_err(|error| no_http2(endpoint, error))?;
-    let pings = connection.ping_pong();
-    let channel = Channel::new(requests, endpoint.clone(), log, options.max_response_size);
-    let keepalive = match (pings, options.ping_interval) {
-        (Some(pings), Some(interval)) => Some(Keepalive {
-            pings,
-            streams: channel.open_streams(),
-            interval,
-            timeout: options.ping_timeout,
-            waiting: false,
-            timer: Box::pin(sleep_until(Instant::now() + interval)),
-        }),
-        _ => None,
-    };
-    let driver = Driver {
-        connection,
-        keepalive,
-    };
-    Ok(Dialled { channel, driver })
+        .map_err(|error| handshake_failed(endpoint, error))?;
+    let channel = Channel::new(
+        requests,
+        endpoint.clone(),
+        wire_log,
+        options.max_response_size,
+    );
+    let driver = Driver::new(connection, &channel, options);
+    Ok(NewConnection { channel, driver })
 }
 
 fn unreachable(endpoint: &Endpoint, error: &io::Error) -> Error {
-    let text = match error.kind() {
-        io::ErrorKind::ConnectionRefused => "connection refused; is etcd running there?".to_owned(),
+    let reason = match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
         _ => format!("cannot connect ({error})"),
     };
-    Error::new(ErrorKind::Unavailable, Outcome::NotSent, text).with_endpoint(endpoint.name())
+    Error::new(ErrorKind::Unavailable, Outcome::NotSent, reason).with_endpoint(endpoint.name())
 }
 
-fn no_http2(endpoint: &Endpoint, error: h2::Error) -> Error {
-    let text = format!("the HTTP/2 handshake failed ({error}); is this an etcd client port?");
-    Error::new(ErrorKind::Protocol, Outcome::NotSent, text)
+fn handshake_failed(endpoint: &Endpoint, error: h2::Error) -> Error {
+    let reason = format!("the HTTP/2 handshake failed ({error})");
+    Error::new(ErrorKind::Protocol, Outcome::NotSent, reason)
         .with_endpoint(endpoint.name())
         .with_source(error)
-}
-
-/// Drives a connection until it ends. Dropping it ends the connection at once.
-pub(crate) struct Driver {
-    connection: client::Connection<ObservedIo<BoxedSocket>, Bytes>,
-    keepalive: Option<Keepalive>,
-}
-
-impl Future for Driver {
-    /// Why the connection ended.
-    type Output = String;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<String> {
-        match Pin::new(&mut self.connection).poll(cx) {
-            Poll::Ready(Ok(())) => {
-                return Poll::Ready("the member closed the connection".to_owned());
-            }
-            Poll::Ready(Err(error)) => return Poll::Ready(error.to_string()),
-            Poll::Pending => {}
-        }
-        match &mut self.keepalive {
-            Some(keepalive) => keepalive.poll(cx),
-            None => Poll::Pending,
-        }
-    }
-}
-
-/// HTTP/2 pings, the backstop of the application's own probes. Only while streams are open: etcd answers
-/// pings on an idle connection with GOAWAY.
-struct Keepalive {
-    pings: h2::PingPong,
-    streams: OpenStreams,
-    interval: Duration,
-    timeout: Duration,
-    waiting: bool,
-    timer: Pin<Box<Sleep>>,
-}
-
-impl Keepalive {
-    fn poll(&mut self, cx: &mut std::task::Context<'_>) -> Poll<String> {
-        loop {
-            if self.waiting {
-                match self.pings.poll_pong(cx) {
-                    Poll::Ready(Ok(_)) => self.rest(),
-                    // The connection itself tells its end.
-                    Poll::Ready(Err(_)) => return Poll::Pending,
-                    Poll::Pending => {}
-                }
-            }
-            if self.timer.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            if self.waiting {
-                return Poll::Ready(format!("no answer to a ping for {:?}", self.timeout));
-            }
-            if self.streams.count() > 0 && self.pings.send_ping(Ping::opaque()).is_ok() {
-                self.waiting = true;
-                self.timer.as_mut().reset(Instant::now() + self.timeout);
-            } else {
-                self.rest();
-            }
-        }
-    }
-
-    fn rest(&mut self) {
-        self.waiting = false;
-        self.timer.as_mut().reset(Instant::now() + self.interval);
-    }
 }

@@ -1,4 +1,4 @@
-//! Where a member is reached: what a user writes, parsed once, never guessed twice.
+//! Addresses of members.
 
 use std::{borrow::Cow, fmt, path::PathBuf, str::FromStr, sync::Arc};
 
@@ -8,44 +8,44 @@ use crate::error::{Error, ErrorKind, Outcome};
 
 const DEFAULT_PORT: u16 = 2379;
 
-/// The address of one member: `http://host:port`, `https://host:port`, `unix:///path`, `unixs:///path`
-/// or a bare `host:port` (plain text). IPv6 hosts stand in brackets; the port defaults to 2379.
+/// The address of one member: `http://host:port`, `https://host:port`, `unix:///path`, `unixs:///path` or a bare
+/// `host:port`, which is not encrypted. IPv6 hosts are written in brackets. Default port: 2379.
 ///
-/// Two spellings of one address are equal: they are compared in their normal form.
+/// Endpoints are compared in their normalized form, so different spellings of one address are equal.
 #[derive(Clone)]
 pub struct Endpoint(Arc<Parts>);
 
 struct Parts {
-    normal: Arc<str>,
+    normalized: Arc<str>,
     scheme: Scheme,
     authority: Authority,
     target: Target,
 }
 
-/// What a dial goes to.
+/// The socket address of an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// A name or an address; names are looked up at every dial.
+    /// A host name or IP address. Host names are resolved for every connection.
     Tcp { host: String, port: u16 },
     /// A Unix domain socket.
     Unix(PathBuf),
 }
 
 impl Endpoint {
-    /// Parses what a user wrote; fails with [`ErrorKind::InvalidEndpoint`] and says what is wrong.
+    /// Parses an endpoint. Fails with [`ErrorKind::InvalidEndpoint`] and the reason.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let given = text.trim();
-        if given.is_empty() {
+        let trimmed = text.trim();
+        if trimmed.is_empty() {
             return Err(invalid(text, "it is empty"));
         }
-        if shown(given) != given {
+        if hide_credentials(trimmed) != trimmed {
             return Err(invalid(
                 text,
-                "credentials do not belong into an endpoint; give them to the builder",
+                "it contains credentials, which belong in `ClientBuilder::credentials`",
             ));
         }
-        let (scheme, rest) = match given.split_once("://") {
-            None => ("http", given),
+        let (scheme, rest) = match trimmed.split_once("://") {
+            None => ("http", trimmed),
             Some((scheme, rest)) => (scheme, rest),
         };
         match scheme.to_ascii_lowercase().as_str() {
@@ -55,7 +55,7 @@ impl Endpoint {
             "unixs" => Self::unix(text, Scheme::HTTPS, rest),
             other => Err(invalid(
                 text,
-                &format!("the scheme `{other}` is none of http, https, unix and unixs"),
+                &format!("the scheme `{other}` is not http, https, unix or unixs"),
             )),
         }
     }
@@ -63,17 +63,17 @@ impl Endpoint {
     fn tcp(text: &str, scheme: Scheme, rest: &str) -> Result<Self, Error> {
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         if rest.contains(['/', '?', '#']) {
-            return Err(invalid(text, "an endpoint has no path and no query"));
+            return Err(invalid(text, "it has a path or a query"));
         }
-        let written: Authority = rest
+        let authority: Authority = rest
             .parse()
             .map_err(|error| invalid(text, &format!("`{rest}` is not host:port ({error})")))?;
-        let host = written.host().to_ascii_lowercase();
+        let host = authority.host().to_ascii_lowercase();
         if host.is_empty() {
             return Err(invalid(text, "the host is missing"));
         }
-        // `Authority` drops a port it cannot read, so that "host:99999" would silently become the default one.
-        let port = match rest[written.host().len()..].strip_prefix(':') {
+        // `Authority` ignores an invalid port, so that "host:99999" would silently get the default port.
+        let port = match rest[authority.host().len()..].strip_prefix(':') {
             None => DEFAULT_PORT,
             Some(port) => port
                 .parse()
@@ -84,13 +84,13 @@ impl Endpoint {
         let authority: Authority = format!("{host}:{port}")
             .parse()
             .map_err(|error| invalid(text, &format!("{error}")))?;
-        let normal = format!("{scheme}://{authority}");
+        let normalized = format!("{scheme}://{authority}");
         let host = host
             .trim_start_matches('[')
             .trim_end_matches(']')
             .to_owned();
         Ok(Self::from_parts(
-            normal,
+            normalized,
             scheme,
             authority,
             Target::Tcp { host, port },
@@ -106,32 +106,37 @@ impl Endpoint {
         } else {
             "unix"
         };
-        let normal = format!("{name}://{path}");
+        let normalized = format!("{name}://{path}");
         let authority = Authority::from_static("localhost");
         Ok(Self::from_parts(
-            normal,
+            normalized,
             scheme,
             authority,
             Target::Unix(path.into()),
         ))
     }
 
-    fn from_parts(normal: String, scheme: Scheme, authority: Authority, target: Target) -> Self {
+    fn from_parts(
+        normalized: String,
+        scheme: Scheme,
+        authority: Authority,
+        target: Target,
+    ) -> Self {
         Self(Arc::new(Parts {
-            normal: normal.into(),
+            normalized: normalized.into(),
             scheme,
             authority,
             target,
         }))
     }
 
-    /// The endpoint in its normal form.
+    /// Returns the endpoint in its normalized form.
     pub fn as_str(&self) -> &str {
-        &self.0.normal
+        &self.0.normalized
     }
 
     pub(crate) fn name(&self) -> Arc<str> {
-        self.0.normal.clone()
+        self.0.normalized.clone()
     }
 
     pub(crate) fn scheme(&self) -> &Scheme {
@@ -146,57 +151,57 @@ impl Endpoint {
         &self.0.target
     }
 
-    /// Whether the connection is encrypted.
+    /// Returns whether connections to this endpoint are encrypted.
     pub fn is_tls(&self) -> bool {
         self.0.scheme == Scheme::HTTPS
     }
 }
 
-/// An endpoint as its user wrote it, which is not shown as such: there may be a password in it.
+/// The text of an endpoint before parsing. `Debug` hides credentials in it.
 #[derive(Clone)]
-pub(crate) struct Written(pub(crate) String);
+pub(crate) struct RawEndpoint(pub(crate) String);
 
-impl AsRef<str> for Written {
+impl AsRef<str> for RawEndpoint {
     fn as_ref(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Debug for Written {
+impl fmt::Debug for RawEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", shown(&self.0))
+        write!(f, "{:?}", hide_credentials(&self.0))
     }
 }
 
-/// What may be shown of an endpoint that somebody wrote: not the user and the password before an `@`.
-pub(crate) fn shown(text: &str) -> Cow<'_, str> {
-    let scheme = |name: &str| {
-        let start = text.get(..name.len());
-        start.is_some_and(|start| start.eq_ignore_ascii_case(name))
+/// Replaces the user name and password before an `@`, so that the text can be printed.
+pub(crate) fn hide_credentials(text: &str) -> Cow<'_, str> {
+    let has_scheme = |scheme: &str| {
+        let start = text.get(..scheme.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(scheme))
     };
-    // The path of a socket may have an `@`.
+    // The path of a Unix socket may contain an `@`.
     let Some(at) = text
         .rfind('@')
-        .filter(|_| !scheme("unix://") && !scheme("unixs://"))
+        .filter(|_| !has_scheme("unix://") && !has_scheme("unixs://"))
     else {
         return Cow::Borrowed(text);
     };
-    let named = ["http://", "https://"]
+    let scheme = ["http://", "https://"]
         .into_iter()
-        .find(|name| scheme(name));
+        .find(|scheme| has_scheme(scheme));
     Cow::Owned(format!(
         "{}<hidden>{}",
-        named.unwrap_or_default(),
+        scheme.unwrap_or_default(),
         &text[at..]
     ))
 }
 
-fn invalid(text: &str, why: &str) -> Error {
-    let text = shown(text.trim());
+fn invalid(text: &str, problem: &str) -> Error {
+    let text = hide_credentials(text.trim());
     Error::new(
         ErrorKind::InvalidEndpoint,
         Outcome::NotSent,
-        format!("`{text}` is not an endpoint: {why}; write it like http://127.0.0.1:2379"),
+        format!("`{text}` is not a valid endpoint: {problem}"),
     )
 }
 
@@ -210,7 +215,7 @@ impl FromStr for Endpoint {
 
 impl PartialEq for Endpoint {
     fn eq(&self, other: &Self) -> bool {
-        self.0.normal == other.0.normal
+        self.0.normalized == other.0.normalized
     }
 }
 
@@ -218,19 +223,19 @@ impl Eq for Endpoint {}
 
 impl std::hash::Hash for Endpoint {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.0.normal.hash(state);
+        self.0.normalized.hash(state);
     }
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.normal)
+        f.write_str(&self.0.normalized)
     }
 }
 
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Endpoint({})", self.0.normal)
+        write!(f, "Endpoint({})", self.0.normalized)
     }
 }
 
@@ -261,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_hosts_lose_their_brackets_for_the_dial_only() {
+    fn ipv6_brackets_are_removed_only_for_dialing() {
         let endpoint = Endpoint::parse("https://[::1]:4001").unwrap();
         assert_eq!(*endpoint.target(), tcp("::1", 4001));
         assert_eq!(endpoint.authority().as_str(), "[::1]:4001");
@@ -269,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn unix_sockets_keep_their_path() {
+    fn unix_endpoints_keep_their_path() {
         for path in ["/run/etcd.sock", "/run/etcd@home.sock"] {
             let text = format!("unix://{path}");
             let endpoint = Endpoint::parse(&text).unwrap();
@@ -279,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_in_an_endpoint_is_refused_and_not_shown() {
+    fn credentials_are_rejected_and_hidden() {
         for text in [
             "http://ann:sesame@a:1",
             "HTTPS://ann:sesame@a:1",
@@ -291,20 +296,23 @@ mod tests {
             "http://ann:s?e#sesame@a:1/path",
         ] {
             let error = Endpoint::parse(text).unwrap_err();
-            let written = Written(text.to_owned());
-            let told = format!("{error} {error:?} {written:?}");
-            assert!(!told.contains("sesame"), "{told}");
+            let raw = RawEndpoint(text.to_owned());
+            let printed = format!("{error} {error:?} {raw:?}");
+            assert!(!printed.contains("sesame"), "{printed}");
             assert!(
-                told.contains("credentials") && told.contains("@a:"),
-                "{told}"
+                printed.contains("credentials") && printed.contains("@a:"),
+                "{printed}"
             );
         }
-        assert_eq!(shown("http://ann:sesame@a:1"), "http://<hidden>@a:1");
-        assert_eq!(shown("é"), "é");
+        assert_eq!(
+            hide_credentials("http://ann:sesame@a:1"),
+            "http://<hidden>@a:1"
+        );
+        assert_eq!(hide_credentials("é"), "é");
     }
 
     #[test]
-    fn what_does_not_parse_is_refused_with_the_reason() {
+    fn invalid_endpoints_are_rejected_unsent() {
         for text in [
             "",
             " ",

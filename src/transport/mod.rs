@@ -1,22 +1,24 @@
-//! From an [`Endpoint`] to one HTTP/2 connection that speaks gRPC.
+//! From an [`Endpoint`] to one HTTP/2 connection that carries gRPC calls.
 //!
-//! `dial` makes a connection (TCP or Unix socket, encrypted or not; names are looked up at every dial) and gives two halves: the
-//! [`Channel`](channel::Channel), which callers on any thread use, and the [`Driver`](dial::Driver), which the
-//! connection's actor runs. Unlike a pool, this connection hides nothing: its end is seen, and so is whether a
-//! request can have reached the member ([`WireLog`](wire::WireLog)).
+//! [`dial`](dial::dial) opens a connection over TCP or a Unix socket, with or without TLS, and resolves host names on
+//! every call. It returns two halves: the [`Channel`](channel::Channel), which callers on any thread use, and the
+//! [`Driver`](driver::Driver), which the connection's actor runs. Unlike a connection pool, this layer reports when the
+//! connection ends and whether a request can have reached the member ([`WireLog`](wire_log::WireLog)).
 
 pub(crate) mod channel;
 pub(crate) mod dial;
+pub(crate) mod driver;
 pub(crate) mod endpoint;
 pub(crate) mod grpc;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
 #[cfg(not(feature = "tls"))]
-#[path = "tls_absent.rs"]
+#[path = "tls_disabled.rs"]
 pub(crate) mod tls;
-pub(crate) mod wire;
+pub(crate) mod wire_log;
 
+pub use channel::ResponseBody;
 pub use endpoint::Endpoint;
-pub(crate) use endpoint::{Written, shown};
+pub(crate) use endpoint::{RawEndpoint, hide_credentials};
 #[cfg(feature = "tls")]
 pub use tls::TlsOptions;

@@ -97,7 +97,7 @@ impl ReadyEndpoint<'_> {
 
     /// Returns the number of requests and streams that are open on the connection.
     pub fn in_flight(&self) -> usize {
-        self.0.channel.open_streams().count()
+        self.0.channel.open_streams()
     }
 
     /// Returns whether the member was the leader when it was last probed. See [`BalancePolicy::follows_leader`].

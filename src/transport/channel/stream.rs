@@ -1,24 +1,24 @@
-//! The two halves of a stream over a connection.
+//! Calls with a stream of messages in both directions.
 
-use std::{future::poll_fn, marker::PhantomData, ops::Range};
+use std::{future::poll_fn, marker::PhantomData, ops::Range, pin::Pin};
 
 use bytes::Bytes;
 use h2::client::ResponseFuture;
 use prost::Message;
 
-use super::{Channel, Metadata, Open};
+use super::{Channel, Metadata, OpenStreamGuard};
 use crate::{
     error::Error,
-    transport::grpc::{self, Failure, MessageReader},
+    transport::grpc::{self, MessageReader, RpcFailure},
 };
 
 impl Channel {
-    /// Opens a stream in both directions. The answer's head is awaited by the first read.
-    pub(crate) fn stream<Q: Message, A: Message + Default>(
+    /// Opens a stream. The first read waits for the response headers.
+    pub(crate) fn stream<Req: Message, Res: Message + Default>(
         &self,
         path: &'static str,
         metadata: &Metadata,
-    ) -> Result<(StreamSender<Q>, StreamReceiver<A>), Error> {
+    ) -> Result<(StreamSender<Req>, StreamReceiver<Res>), Error> {
         let (response, request) = self.start(path, metadata)?;
         let sender = StreamSender {
             request,
@@ -26,130 +26,130 @@ impl Channel {
             message: PhantomData,
         };
         let receiver = StreamReceiver {
-            state: Answer::Awaited(response),
+            state: ReceiveState::AwaitingHeaders(response),
             channel: self.clone(),
-            refused: Bytes::new(),
-            _open: Open::new(&self.shared),
+            oversized_start: Bytes::new(),
+            _open: OpenStreamGuard::new(&self.state),
             message: PhantomData,
         };
         Ok((sender, receiver))
     }
 }
 
-/// The sending half of a stream. Dropping it resets the stream unless it was finished.
-pub(crate) struct StreamSender<Q> {
+/// The sending half of a stream. Dropping it resets the stream, unless [`finish`](Self::finish) was called.
+pub(crate) struct StreamSender<Req> {
     request: h2::SendStream<Bytes>,
     channel: Channel,
-    message: PhantomData<fn(Q)>,
+    message: PhantomData<fn(Req)>,
 }
 
-impl<Q: Message> StreamSender<Q> {
-    /// Queues a message; h2 writes it as the member's flow control allows.
-    pub(crate) fn send(&mut self, message: &Q) -> Result<(), Error> {
-        let body = grpc::encode(message)?;
-        self.request
-            .send_data(body, false)
-            .map_err(|error| self.channel.cut(error))
+impl<Req: Message> StreamSender<Req> {
+    /// Queues a message. h2 writes it when the member's flow control allows.
+    pub(crate) fn send(&mut self, message: &Req) -> Result<(), Error> {
+        self.send_body(grpc::encode(message)?)
     }
 
-    /// Queues messages in one piece: one frame where they fit, instead of one each.
-    pub(crate) fn send_all(&mut self, messages: &[Q]) -> Result<(), Error> {
-        let body = grpc::encode_all(messages)?;
-        self.request
-            .send_data(body, false)
-            .map_err(|error| self.channel.cut(error))
+    /// Queues messages as one buffer, which needs fewer frames than single sends.
+    pub(crate) fn send_all(&mut self, messages: &[Req]) -> Result<(), Error> {
+        self.send_body(grpc::encode_all(messages)?)
     }
 
-    /// Says that nothing more will come: the member ends the stream in its own time.
+    fn send_body(&mut self, body: Bytes) -> Result<(), Error> {
+        self.request
+            .send_data(body, false)
+            .map_err(|error| self.channel.lost_in_flight(error))
+    }
+
+    /// Ends the sending half. The member can still send.
     pub(crate) fn finish(mut self) {
-        // A stream that is already gone needs no end.
+        // Fails only for a stream that has ended already.
         let _ = self.request.send_data(Bytes::new(), true);
     }
 }
 
-enum Answer {
-    Awaited(ResponseFuture),
-    Open(MessageReader),
+enum ReceiveState {
+    AwaitingHeaders(ResponseFuture),
+    Reading(MessageReader),
     Ended,
 }
 
 /// The receiving half of a stream.
-pub(crate) struct StreamReceiver<A> {
-    state: Answer,
+pub(crate) struct StreamReceiver<Res> {
+    state: ReceiveState,
     channel: Channel,
-    refused: Bytes,
-    _open: Open,
-    message: PhantomData<fn() -> A>,
+    oversized_start: Bytes,
+    _open: OpenStreamGuard,
+    message: PhantomData<fn() -> Res>,
 }
 
-impl<A: Message + Default> StreamReceiver<A> {
-    /// The next message; `None` when the member ended the stream with OK. After an error or the end: `None`.
-    pub(crate) async fn next(&mut self) -> Result<Option<A>, Failure> {
+impl<Res: Message + Default> StreamReceiver<Res> {
+    /// Returns the next message; `None` if the member ended the stream with OK, and after an error.
+    pub(crate) async fn next(&mut self) -> Result<Option<Res>, RpcFailure> {
         match self.next_encoded().await? {
             Some(message) => self.decode(message).map(Some),
             None => Ok(None),
         }
     }
 
-    /// The same, as it came: for [`Self::decode`], or for somebody who needs less than all of it.
-    pub(crate) async fn next_encoded(&mut self) -> Result<Option<Bytes>, Failure> {
+    /// Returns the next message before decoding, for [`decode`](Self::decode) or a decoder of the caller.
+    pub(crate) async fn next_encoded(&mut self) -> Result<Option<Bytes>, RpcFailure> {
         let read = self.read().await;
         if !matches!(read, Ok(Some(_))) {
-            self.state = Answer::Ended;
+            self.state = ReceiveState::Ended;
         }
         read
     }
 
-    /// The next message if it is there already, in one frame: the frame, and where in it the message is. It stays the next
-    /// one until it is [passed](Self::pass).
-    pub(crate) fn arrived(&self) -> Option<(&Bytes, Range<usize>)> {
+    /// Returns the next message without taking it, if it has arrived in one frame: the frame and the range of the
+    /// message in it. Call [`consume`](Self::consume) to go on to the following message.
+    pub(crate) fn peek(&self) -> Option<(&Bytes, Range<usize>)> {
         match &self.state {
-            Answer::Open(reader) => reader.arrived(),
-            Answer::Awaited(_) | Answer::Ended => None,
+            ReceiveState::Reading(reader) => reader.peek(),
+            ReceiveState::AwaitingHeaders(_) | ReceiveState::Ended => None,
         }
     }
 
-    /// Passes over what [`Self::arrived`] gave, up to its end.
-    pub(crate) fn pass(&mut self, end: usize) {
-        if let Answer::Open(reader) = &mut self.state {
-            reader.pass(end);
+    /// Marks the first `amount` bytes of the frame returned by [`peek`](Self::peek) as read.
+    pub(crate) fn consume(&mut self, amount: usize) {
+        if let ReceiveState::Reading(reader) = &mut self.state {
+            reader.consume(amount);
         }
     }
 
-    /// Fails if it is not the message it should be, which ends the stream.
-    pub(crate) fn decode(&mut self, message: Bytes) -> Result<A, Failure> {
+    /// Decodes a message. A failure ends the stream.
+    pub(crate) fn decode(&mut self, message: Bytes) -> Result<Res, RpcFailure> {
         grpc::decode(message).map_err(|error| {
-            self.state = Answer::Ended;
-            self.channel.at(error).into()
+            self.state = ReceiveState::Ended;
+            self.channel.locate(error).into()
         })
     }
 
-    /// What had arrived of a message that was too large to be taken.
-    pub(crate) fn refused(&self) -> &Bytes {
-        &self.refused
+    /// Returns the first bytes of the message that ended the stream because of its size.
+    pub(crate) fn oversized_start(&self) -> &Bytes {
+        &self.oversized_start
     }
 
-    async fn read(&mut self) -> Result<Option<Bytes>, Failure> {
-        if let Answer::Awaited(response) = &mut self.state {
-            let response = poll_fn(|cx| std::pin::Pin::new(&mut *response).poll(cx))
+    async fn read(&mut self) -> Result<Option<Bytes>, RpcFailure> {
+        if let ReceiveState::AwaitingHeaders(response) = &mut self.state {
+            let response = poll_fn(|cx| Pin::new(&mut *response).poll(cx))
                 .await
-                .map_err(|error| self.channel.cut(error))?;
+                .map_err(|error| self.channel.lost_in_flight(error))?;
             let (head, body) = response.into_parts();
-            self.state = Answer::Open(self.channel.answer(&head, body)?);
+            self.state = ReceiveState::Reading(self.channel.reader(&head, body)?);
         }
-        let Answer::Open(reader) = &mut self.state else {
+        let ReceiveState::Reading(reader) = &mut self.state else {
             return Ok(None);
         };
         match reader.next().await {
             Ok(Some(message)) => Ok(Some(message)),
             Ok(None) => match reader.status().await {
                 Ok(Ok(())) => Ok(None),
-                Ok(Err(failure)) => Err(self.channel.located(failure)),
-                Err(fault) => Err(self.channel.read_fault(fault).into()),
+                Ok(Err(failure)) => Err(self.channel.locate_failure(failure)),
+                Err(error) => Err(self.channel.read_failed(error).into()),
             },
-            Err(fault) => {
-                self.refused = reader.beginning();
-                Err(self.channel.read_fault(fault).into())
+            Err(error) => {
+                self.oversized_start = reader.message_start();
+                Err(self.channel.read_failed(error).into())
             }
         }
     }

@@ -1,7 +1,7 @@
-//! What goes wrong with TLS, in words that tell the cases apart.
+//! Errors of TLS handshakes.
 //!
-//! What no retry changes is [`ErrorKind::TlsFailed`]: a certificate that is refused, a server that speaks no TLS, options
-//! that cannot be used. A connection that broke, for whatever reason, is [`ErrorKind::ConnectionLost`].
+//! Failures that a retry cannot fix are [`ErrorKind::TlsFailed`]: a rejected certificate, a server without TLS,
+//! unusable options. A lost connection is [`ErrorKind::ConnectionLost`].
 
 use std::{borrow::Cow, io};
 
@@ -11,8 +11,8 @@ use tokio_rustls::rustls::{
 
 use crate::error::{Error, ErrorKind, Outcome};
 
-/// What a server says of the client's certificate.
-const CLIENT_ALERTS: [AlertDescription; 5] = [
+/// Alerts by which a server rejects the client certificate.
+const CERTIFICATE_ALERTS: [AlertDescription; 5] = [
     AlertDescription::CertificateRequired,
     AlertDescription::BadCertificate,
     AlertDescription::UnknownCA,
@@ -20,14 +20,28 @@ const CLIENT_ALERTS: [AlertDescription; 5] = [
     AlertDescription::CertificateExpired,
 ];
 
-const MISSING: &str = "the server wants a client certificate, and none was given";
+const CERTIFICATE_MISSING: &str = "the server requires a client certificate, and none was given";
 
-/// Before TLS 1.3 there is no alert for a missing certificate: servers choose one of two others.
-fn client_refused(alert: AlertDescription, missing: bool) -> Option<&'static str> {
+/// Which client certificate a server received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ClientCertificate {
+    Sent,
+    /// The server requested one, and none was configured.
+    Missing,
+    NotRequested,
+}
+
+/// Returns why the server rejected the client certificate, if the alert means that.
+fn certificate_rejection(
+    alert: AlertDescription,
+    certificate: ClientCertificate,
+) -> Option<&'static str> {
+    let missing = certificate == ClientCertificate::Missing;
     match alert {
-        AlertDescription::CertificateRequired => Some(MISSING),
+        AlertDescription::CertificateRequired => Some(CERTIFICATE_MISSING),
+        // TLS 1.2 has no alert for a missing certificate; servers send one of these.
         AlertDescription::BadCertificate | AlertDescription::HandshakeFailure if missing => {
-            Some(MISSING)
+            Some(CERTIFICATE_MISSING)
         }
         AlertDescription::BadCertificate
         | AlertDescription::UnknownCA
@@ -39,119 +53,146 @@ fn client_refused(alert: AlertDescription, missing: bool) -> Option<&'static str
     }
 }
 
-/// What a connection that broke after the handshake says of the certificates: of one that is `missing`, or was `given`.
-pub(super) fn after_handshake(error: Error, missing: bool, given: bool) -> Error {
-    let shown = format!("{error:?}");
-    let alert = CLIENT_ALERTS
+/// Explains the loss of a connection between the handshake and the first response by the client certificate, where that
+/// is the likely cause. Returns other errors unchanged.
+pub(super) fn after_handshake(error: Error, certificate: ClientCertificate) -> Error {
+    // The alert is wrapped in I/O errors of several layers; their debug output contains it.
+    let printed = format!("{error:?}");
+    let alert = CERTIFICATE_ALERTS
         .into_iter()
-        .find(|alert| shown.contains(&format!("alert: {alert:?}")));
-    if let Some(text) = alert.and_then(|alert| client_refused(alert, missing)) {
-        return failed(text).with_source(error);
+        .find(|alert| printed.contains(&format!("alert: {alert:?}")));
+    if let Some(reason) = alert.and_then(|alert| certificate_rejection(alert, certificate)) {
+        return tls_failed(reason).with_source(error);
     }
-    let text = if error.kind() != ErrorKind::ConnectionLost {
+    if error.kind() != ErrorKind::ConnectionLost {
         return error;
-    } else if missing {
-        "the server closed the connection after the handshake: it may want a client certificate, and none was given"
-    } else if given {
-        "the server closed the connection after the handshake: it may not accept the client certificate"
-    } else {
-        return error;
+    }
+    let reason = match certificate {
+        ClientCertificate::Missing => {
+            "the server closed the connection after the TLS handshake; it may require a client \
+             certificate, and none was given"
+        }
+        ClientCertificate::Sent => {
+            "the server closed the connection after the TLS handshake; it may not accept the client \
+             certificate"
+        }
+        ClientCertificate::NotRequested => return error,
     };
-    broken(text).with_source(error)
+    connection_lost(reason).with_source(error)
 }
 
-/// What no retry changes.
-pub(super) fn failed(text: impl Into<Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::TlsFailed, Outcome::NotSent, text)
+/// Returns an error that a retry cannot fix.
+pub(super) fn tls_failed(reason: impl Into<Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::TlsFailed, Outcome::NotSent, reason)
 }
 
-/// What may be better the next time.
-fn broken(text: impl Into<Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::ConnectionLost, Outcome::NotSent, text)
+/// Returns an error that a retry may fix.
+fn connection_lost(reason: impl Into<Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::ConnectionLost, Outcome::NotSent, reason)
 }
 
-/// What a failed handshake means. `missing` says that the server asked for a certificate, and there was none.
-pub(super) fn refused(error: &io::Error, name: &ServerName<'_>, missing: bool) -> Error {
-    let name = name.to_str();
-    let rustls = error
+/// Returns the error of a failed handshake with the server `name`.
+pub(super) fn handshake_failed(
+    error: &io::Error,
+    name: &ServerName<'_>,
+    certificate: ClientCertificate,
+) -> Error {
+    let rustls_error = error
         .get_ref()
         .and_then(|inner| inner.downcast_ref::<RustlsError>());
-    let text = match rustls {
-        Some(RustlsError::InvalidCertificate(why)) => match why {
-            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-                "the server's certificate has expired".to_owned()
+    match rustls_error {
+        Some(RustlsError::InvalidCertificate(problem)) => {
+            tls_failed(server_certificate_problem(problem, name))
+        }
+        Some(RustlsError::AlertReceived(alert)) => {
+            match certificate_rejection(*alert, certificate) {
+                Some(reason) => tls_failed(reason),
+                // The server failed to load its own certificate, perhaps while it is being replaced.
+                None if *alert == AlertDescription::InternalError => {
+                    connection_lost("the server failed during the TLS handshake")
+                }
+                None => tls_failed(format!(
+                    "the TLS handshake failed: the server sent the alert {alert:?}"
+                )),
             }
-            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-                "the server's certificate is not valid yet".to_owned()
-            }
-            CertificateError::NotValidForName
-            | CertificateError::NotValidForNameContext { .. } => {
-                format!("the server's certificate is for other names than `{name}`")
-            }
-            CertificateError::UnknownIssuer => {
-                "the server's certificate was signed by an unknown authority".to_owned()
-            }
-            CertificateError::BadSignature => {
-                "the server's certificate was signed by an unknown authority with the name of a known one"
-                    .to_owned()
-            }
-            other => format!("the server's certificate is not accepted: {other}"),
-        },
-        Some(RustlsError::AlertReceived(alert)) => match client_refused(*alert, missing) {
-            Some(text) => text.to_owned(),
-            // A server that cannot read its own certificate, which may be just being replaced.
-            None if *alert == AlertDescription::InternalError => {
-                return broken("the server failed during the handshake");
-            }
-            None => format!("the handshake failed: the server says {alert:?}"),
-        },
+        }
         Some(RustlsError::InvalidMessage(_)) => {
-            "the server does not speak TLS; is it http://?".to_owned()
+            tls_failed("the server does not use TLS; connect to it with http://")
         }
-        Some(other) => format!("the handshake failed: {other}"),
-        None => {
-            return broken(format!(
-                "it ended during the handshake ({error}); is it plain text (http://)?"
-            ));
+        Some(other) => tls_failed(format!("the TLS handshake failed: {other}")),
+        None => connection_lost(format!(
+            "the connection was lost during the TLS handshake ({error}); connect with http:// if the server does not \
+             use TLS"
+        )),
+    }
+}
+
+fn server_certificate_problem(
+    problem: &CertificateError,
+    name: &ServerName<'_>,
+) -> Cow<'static, str> {
+    match problem {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "the server's certificate has expired".into()
         }
-    };
-    failed(text)
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "the server's certificate is not valid yet".into()
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            let name = name.to_str();
+            format!("the server's certificate is for other names than `{name}`").into()
+        }
+        CertificateError::UnknownIssuer => {
+            "the server's certificate was signed by an unknown authority".into()
+        }
+        CertificateError::BadSignature => {
+            "the server's certificate was signed by an unknown authority that has the name of a known one"
+                .into()
+        }
+        other => format!("the server's certificate is not accepted: {other}").into(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn alerted(alert: AlertDescription, missing: bool) -> Error {
+    fn handshake_alert(alert: AlertDescription, certificate: ClientCertificate) -> Error {
         let error = io::Error::other(RustlsError::AlertReceived(alert));
-        refused(&error, &ServerName::try_from("a").unwrap(), missing)
+        handshake_failed(&error, &ServerName::try_from("a").unwrap(), certificate)
     }
 
     #[test]
-    fn a_server_of_tls_1_2_that_misses_a_certificate_is_understood() {
+    fn tls_1_2_alerts_for_missing_certificate_are_recognized() {
         use AlertDescription::{BadCertificate, HandshakeFailure};
-        for (alert, missing, expected) in [
-            (BadCertificate, true, MISSING),
-            (HandshakeFailure, true, MISSING),
+        use ClientCertificate::{Missing, NotRequested, Sent};
+        for (alert, certificate, expected) in [
+            (BadCertificate, Missing, CERTIFICATE_MISSING),
+            (HandshakeFailure, Missing, CERTIFICATE_MISSING),
             (
                 BadCertificate,
-                false,
+                Sent,
                 "does not accept the client certificate",
             ),
-            (HandshakeFailure, false, "the server says HandshakeFailure"),
+            (
+                HandshakeFailure,
+                NotRequested,
+                "the server sent the alert HandshakeFailure",
+            ),
         ] {
-            let error = alerted(alert, missing);
+            let error = handshake_alert(alert, certificate);
             assert!(error.to_string().contains(expected), "{error}");
             assert_eq!(error.kind(), ErrorKind::TlsFailed);
         }
     }
 
     #[test]
-    fn what_may_be_better_the_next_time_is_not_a_failure_of_tls() {
-        let ended = io::Error::from(io::ErrorKind::UnexpectedEof);
-        let ended = refused(&ended, &ServerName::try_from("a").unwrap(), true);
-        let busy = alerted(AlertDescription::InternalError, true);
-        for error in [ended, busy] {
+    fn retryable_handshake_failures_are_connection_losses() {
+        let eof = io::Error::from(io::ErrorKind::UnexpectedEof);
+        let name = ServerName::try_from("a").unwrap();
+        let eof = handshake_failed(&eof, &name, ClientCertificate::Missing);
+        let internal = handshake_alert(AlertDescription::InternalError, ClientCertificate::Missing);
+        for error in [eof, internal] {
             assert_eq!(error.kind(), ErrorKind::ConnectionLost, "{error}");
         }
     }

@@ -1,11 +1,12 @@
 //! Encrypted connections with rustls.
 //!
-//! Files, and the system's authorities, are read at every handshake, so certificates that were replaced count from the
-//! next connection on. What cannot be read or parsed then (a file that is just being written) leaves the last good
-//! settings in force.
+//! Certificates are read again for every handshake, from files and from the system, so replaced certificates apply to
+//! the next connection. If reading or parsing fails, for example because a file is just being written, the last working
+//! configuration stays in use.
 
 mod errors;
 mod options;
+mod pem;
 
 pub use options::TlsOptions;
 
@@ -22,36 +23,35 @@ use tokio_rustls::{
         ClientConfig, Error as RustlsError, InconsistentKeys, RootCertStore, SignatureScheme,
         client::ResolvesClientCert,
         crypto::ring::{self, sign::any_supported_type},
-        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+        pki_types::{CertificateDer, ServerName},
         sign::{CertifiedKey, SingleCertAndKey},
     },
 };
-use zeroize::Zeroizing;
 
 use self::{
-    errors::{failed, refused},
-    options::{Authorities, Material},
+    errors::{ClientCertificate, handshake_failed, tls_failed},
+    pem::{Authorities, ClientIdentity, Pem, TlsFiles},
 };
 use super::endpoint::{Endpoint, Target};
 use crate::error::Error;
 
-/// How a client encrypts, and the settings that were last made of it.
+/// TLS settings of a client, with the last working configuration.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tls {
     options: Arc<TlsOptions>,
-    last: Arc<Mutex<Option<Prepared>>>,
-    nobody: Arc<Nobody>,
+    last: Arc<Mutex<Option<LoadedConfig>>>,
+    no_certificate: Arc<NoCertificate>,
 }
 
-/// In place of a client certificate: notes that a server asked for one.
+/// Used instead of a client certificate. Records whether a server requested one.
 #[derive(Debug, Default)]
-struct Nobody {
-    was_asked: AtomicBool,
+struct NoCertificate {
+    requested: AtomicBool,
 }
 
-impl ResolvesClientCert for Nobody {
+impl ResolvesClientCert for NoCertificate {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        self.was_asked.store(true, Ordering::Relaxed);
+        self.requested.store(true, Ordering::Relaxed);
         None
     }
 
@@ -60,16 +60,16 @@ impl ResolvesClientCert for Nobody {
     }
 }
 
-/// Settings and what they were made of.
+/// A rustls configuration and the files it was created from.
 #[derive(Clone)]
-struct Prepared {
-    material: Arc<Material>,
+struct LoadedConfig {
+    files: Arc<TlsFiles>,
     config: Arc<ClientConfig>,
 }
 
-impl std::fmt::Debug for Prepared {
+impl std::fmt::Debug for LoadedConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Prepared(..)")
+        f.write_str("LoadedConfig(..)")
     }
 }
 
@@ -81,12 +81,12 @@ impl Tls {
         }
     }
 
-    /// Whether members without encryption may stand next to ones with it.
+    /// Returns whether unencrypted endpoints are allowed next to encrypted ones.
     pub(crate) fn allows_plain(&self) -> bool {
         self.options.allow_plain
     }
 
-    /// Encrypts a connection that has just been made.
+    /// Performs the TLS handshake on a new connection.
     pub(crate) async fn encrypt<T>(
         &self,
         endpoint: &Endpoint,
@@ -100,79 +100,86 @@ impl Tls {
         TlsConnector::from(config)
             .connect(name.clone(), socket)
             .await
-            .map_err(|error| refused(&error, &name, self.misses_certificate()))
+            .map_err(|error| handshake_failed(&error, &name, self.client_certificate()))
     }
 
-    /// Whether a server has asked for a certificate that was not given.
-    fn misses_certificate(&self) -> bool {
-        !self.options.has_client_certificate() && self.nobody.was_asked.load(Ordering::Relaxed)
+    /// Adds the likely cause to the error of a connection that was lost before its first response. In TLS 1.3 a server
+    /// rejects the client certificate only after the handshake.
+    pub(crate) fn explain_disconnect(&self, error: Error) -> Error {
+        errors::after_handshake(error, self.client_certificate())
+    }
+
+    fn client_certificate(&self) -> ClientCertificate {
+        if self.options.has_client_certificate() {
+            ClientCertificate::Sent
+        } else if self.no_certificate.requested.load(Ordering::Relaxed) {
+            ClientCertificate::Missing
+        } else {
+            ClientCertificate::NotRequested
+        }
     }
 
     fn server_name(&self, endpoint: &Endpoint) -> Result<ServerName<'static>, Error> {
-        let named = self.options.server_names.get(endpoint);
-        let host = match (named, endpoint.target()) {
+        let configured = self.options.server_names.get(endpoint);
+        let host = match (configured, endpoint.target()) {
             (Some(name), _) => name.as_str(),
             (None, Target::Tcp { host, .. }) => host,
             (None, Target::Unix(_)) => "localhost",
         };
         ServerName::try_from(host.to_owned()).map_err(|_| {
-            failed(format!(
-                "`{host}` is not a name that a certificate can be checked against"
+            tls_failed(format!(
+                "`{host}` is not a host name that a certificate can be verified against"
             ))
         })
     }
 
     async fn config(&self) -> Result<Arc<ClientConfig>, Error> {
-        let (options, nobody, last) = (self.options.clone(), self.nobody.clone(), self.last());
-        // Files and the system's authorities are on a disk that may be slow.
-        let prepared = tokio::task::spawn_blocking(move || prepare(&options, nobody, last))
+        let options = self.options.clone();
+        let no_certificate = self.no_certificate.clone();
+        let last = self.last();
+        // Reading certificates blocks on the disk.
+        let loaded = tokio::task::spawn_blocking(move || load(&options, no_certificate, last))
             .await
-            .map_err(|error| failed("the certificates could not be read").with_source(error))?;
-        match (prepared, self.last()) {
-            (Ok(prepared), _) => {
-                let config = prepared.config.clone();
-                *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(prepared);
+            .map_err(|error| tls_failed("the certificates could not be read").with_source(error))?;
+        match (loaded, self.last()) {
+            (Ok(loaded), _) => {
+                let config = loaded.config.clone();
+                *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(loaded);
                 Ok(config)
             }
             (Err(error), Some(last)) => {
-                tracing::warn!(%error, "the certificates as they were before stay in use");
+                tracing::warn!(%error, "kept previous certificates");
                 Ok(last.config)
             }
             (Err(error), None) => Err(error),
         }
     }
 
-    fn last(&self) -> Option<Prepared> {
+    fn last(&self) -> Option<LoadedConfig> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.clone()
     }
-
-    /// What a connection that broke before its first answer says of the certificates. In TLS 1.3 a server refuses the
-    /// client's only after the handshake.
-    pub(crate) fn explain(&self, error: Error) -> Error {
-        let missing = self.misses_certificate();
-        errors::after_handshake(error, missing, self.options.has_client_certificate())
-    }
 }
 
-fn prepare(
+/// Reads all certificates. Returns the last configuration if they have not changed.
+fn load(
     options: &TlsOptions,
-    nobody: Arc<Nobody>,
-    last: Option<Prepared>,
-) -> Result<Prepared, Error> {
-    let material = options.read()?;
+    no_certificate: Arc<NoCertificate>,
+    last: Option<LoadedConfig>,
+) -> Result<LoadedConfig, Error> {
+    let files = options.read()?;
     match last {
-        Some(last) if *last.material == material => Ok(last),
-        _ => Ok(Prepared {
-            config: Arc::new(configure(&material, nobody)?),
-            material: Arc::new(material),
+        Some(last) if *last.files == files => Ok(last),
+        _ => Ok(LoadedConfig {
+            config: Arc::new(configure(&files, no_certificate)?),
+            files: Arc::new(files),
         }),
     }
 }
 
-fn configure(material: &Material, nobody: Arc<Nobody>) -> Result<ClientConfig, Error> {
+fn configure(files: &TlsFiles, no_certificate: Arc<NoCertificate>) -> Result<ClientConfig, Error> {
     let mut roots = RootCertStore::empty();
-    match &material.authorities {
+    match &files.authorities {
         Authorities::System(certificates) => add_system_roots(&mut roots, certificates)?,
         Authorities::Given(pems) => {
             for pem in pems {
@@ -182,13 +189,12 @@ fn configure(material: &Material, nobody: Arc<Nobody>) -> Result<ClientConfig, E
     }
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
-        .map_err(|error| failed(error.to_string()))?
+        .map_err(|error| tls_failed(error.to_string()))?
         .with_root_certificates(roots);
-    let mut config = match &material.client {
-        None => builder.with_client_cert_resolver(nobody),
-        Some((certificates, key)) => {
-            let certificates = parse_certificates(certificates, "the client certificate")?;
-            let certified = certify(certificates, key)?;
+    let mut config = match &files.client {
+        None => builder.with_client_cert_resolver(no_certificate),
+        Some(client) => {
+            let certified = certified_key(client)?;
             builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)))
         }
     };
@@ -196,14 +202,15 @@ fn configure(material: &Material, nobody: Arc<Nobody>) -> Result<ClientConfig, E
     Ok(config)
 }
 
-/// A certificate and its key, as rustls does it, but for the key's bytes: rustls would leave them behind in memory.
-fn certify(certificates: Vec<CertificateDer<'static>>, key: &[u8]) -> Result<CertifiedKey, Error> {
+/// Pairs the client certificate with its key. rustls' own builder would leave the bytes of the key in memory.
+fn certified_key(client: &ClientIdentity) -> Result<CertifiedKey, Error> {
     let unusable = |error: RustlsError| {
-        failed(format!(
+        tls_failed(format!(
             "the client certificate and its key cannot be used: {error}"
         ))
     };
-    let key = any_supported_type(&*parse_key(key)?).map_err(unusable)?;
+    let certificates = client.certificate.certificates()?;
+    let key = any_supported_type(&*client.key.private_key()?).map_err(unusable)?;
     let certified = CertifiedKey::new(certificates, key);
     match certified.keys_match() {
         Ok(()) | Err(RustlsError::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certified),
@@ -211,44 +218,25 @@ fn certify(certificates: Vec<CertificateDer<'static>>, key: &[u8]) -> Result<Cer
     }
 }
 
-fn parse_key(pem: &[u8]) -> Result<Zeroizing<PrivateKeyDer<'static>>, Error> {
-    // The parser's own words may hold parts of the key.
-    PrivateKeyDer::from_pem_slice(pem)
-        .map(Zeroizing::new)
-        .map_err(|_| failed("the client's key is not PEM, or of no known kind"))
-}
-
-fn add_roots(roots: &mut RootCertStore, pem: &[u8]) -> Result<(), Error> {
-    for certificate in parse_certificates(pem, "the authority's certificate")? {
+fn add_roots(roots: &mut RootCertStore, pem: &Pem) -> Result<(), Error> {
+    for certificate in pem.certificates()? {
         roots.add(certificate).map_err(|error| {
-            failed(format!(
-                "the authority's certificate cannot be used: {error}"
-            ))
+            let origin = &pem.origin;
+            tls_failed(format!("a certificate in {origin} cannot be used: {error}"))
         })?;
     }
     Ok(())
-}
-
-fn parse_certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    match certificates {
-        Ok(certificates) if certificates.is_empty() => {
-            Err(failed(format!("{what}: there is none in the PEM text")))
-        }
-        Ok(certificates) => Ok(certificates),
-        Err(error) => Err(failed(format!("{what} is not PEM ({error})"))),
-    }
 }
 
 fn add_system_roots(
     roots: &mut RootCertStore,
     certificates: &[CertificateDer<'static>],
 ) -> Result<(), Error> {
-    // Systems carry the odd certificate that nobody can use: the others count.
+    // Systems contain certificates that rustls cannot parse; they are ignored.
     let (added, _) = roots.add_parsable_certificates(certificates.iter().cloned());
     if added == 0 {
-        return Err(failed(
-            "the system has no certificate authorities; give one with `ca_file` or `ca_pem`",
+        return Err(tls_failed(
+            "the system has no certificate authorities; set one with `ca_file` or `ca_pem`",
         ));
     }
     Ok(())
@@ -256,12 +244,10 @@ fn add_system_roots(
 
 #[cfg(test)]
 mod tests {
-    use zeroize::ZeroizeOnDrop;
-
     use super::*;
 
     #[test]
-    fn every_endpoint_has_its_own_name() {
+    fn server_name_is_set_per_endpoint() {
         let options = TlsOptions::new()
             .server_name("https://10.0.0.1:2379", "one.example")
             .server_name("10.0.0.2", "two.example");
@@ -275,11 +261,5 @@ mod tests {
             let endpoint = Endpoint::parse(endpoint).unwrap();
             assert_eq!(tls.server_name(&endpoint).unwrap().to_str(), name);
         }
-    }
-
-    #[test]
-    fn what_holds_a_key_wipes_it() {
-        fn wiped<T: ZeroizeOnDrop>(_: fn(&[u8]) -> Result<T, Error>) {}
-        wiped(parse_key);
     }
 }

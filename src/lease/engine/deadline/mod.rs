@@ -203,7 +203,7 @@ impl Deadline {
             return None;
         }
         if ttl <= 0 {
-            let reason = LeaseLost::gone(now < self.held_until);
+            let reason = LeaseLost::actor_stopped(now < self.held_until);
             return self.end(reason).map(ResponseEffect::Lost);
         }
         let ttl = seconds(ttl);

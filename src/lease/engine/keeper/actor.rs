@@ -90,7 +90,9 @@ impl KeeperActor {
         let slot = self.slots.remove(&id);
         if let Some(earlier) = slot.and_then(|slot| self.leases.remove(slot)) {
             let before_deadline = now() < earlier.cell.deadline();
-            earlier.cell.report_lost(LeaseLost::gone(before_deadline));
+            earlier
+                .cell
+                .report_lost(LeaseLost::actor_stopped(before_deadline));
             earlier.cell.close();
             earlier.actor.do_send(StopKeeping);
         }

@@ -18,7 +18,7 @@ use crate::{
     error::{Error, ErrorKind, Outcome},
     proto::{WatchCancelRequest, WatchRequest, WatchResponse, rpc, watch_request::RequestUnion},
     runtime::{abort_on_drop::AbortOnDrop, supervisor::supervise},
-    transport::channel::{Metadata, StreamSender, is_of_stream},
+    transport::channel::{Metadata, StreamSender, is_stream_error},
     watch::engine::{
         event_buffer::EventBuffer,
         hub::{HubActor, StreamEndReason, WatchStreamEnded},
@@ -204,7 +204,7 @@ impl StreamActor {
         }
         let verdict = self.connection.health().verdict;
         let lost = error.kind() == ErrorKind::ConnectionLost && error.code().is_none();
-        let connection_died = lost && !is_of_stream(&error)
+        let connection_died = lost && !is_stream_error(&error)
             || matches!(verdict, Verdict::Closed | Verdict::Unresponsive);
         let reason = match self.create_status {
             _ if connection_died => StreamEndReason::ConnectionDied,

@@ -22,7 +22,7 @@ use crate::{
     error::{Error, ErrorKind, Outcome},
     proto::WatchResponse,
     runtime::abort_on_drop::AbortOnDrop,
-    transport::{channel::StreamReceiver, grpc::Failure},
+    transport::{channel::StreamReceiver, grpc::RpcFailure},
 };
 
 /// Spawns the task that reads the stream and sends [`ResponsesReceived`], and [`ReadFailed`] at its end.
@@ -88,14 +88,14 @@ async fn read(
 /// may be joined as well.
 fn join_arrived(batch: &mut ResponseBatch, receiver: &mut StreamReceiver<WatchResponse>) -> bool {
     while !batch.is_full() {
-        let Some((frame, message)) = receiver.arrived() else {
+        let Some((frame, message)) = receiver.peek() else {
             return true;
         };
         let end = message.end;
         if !batch.join(frame, message) {
             return false;
         }
-        receiver.pass(end);
+        receiver.consume(end);
     }
     true
 }
@@ -103,7 +103,7 @@ fn join_arrived(batch: &mut ResponseBatch, receiver: &mut StreamReceiver<WatchRe
 /// Adds what was read to the batch. Returns why no more can be read, if that is so.
 fn add_message(
     batch: &mut ResponseBatch,
-    read: Result<Option<Bytes>, Failure>,
+    read: Result<Option<Bytes>, RpcFailure>,
     receiver: &mut StreamReceiver<WatchResponse>,
     joinable: bool,
     connection: &Connection,
@@ -114,12 +114,12 @@ fn add_message(
             let ended = protocol_error("the member closed the watch stream", connection);
             return Some(ended.into());
         }
-        Err(Failure { error, .. }) => {
+        Err(RpcFailure { error, .. }) => {
             let too_large = error.kind() == ErrorKind::ResponseTooLarge;
             return Some(ReadFailed {
                 error,
                 too_large_for: too_large
-                    .then(|| event_decoder::decode_watch_id(receiver.refused()))
+                    .then(|| event_decoder::decode_watch_id(receiver.oversized_start()))
                     .flatten(),
             });
         }

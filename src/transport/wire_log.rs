@@ -1,10 +1,10 @@
-//! What has really been handed to the socket.
+//! Records which requests have been written to the socket.
 //!
-//! h2 queues frames and writes them later. When a connection breaks, only this layer knows whether the first
-//! frame of a request ever left: it walks over the outgoing bytes, frame header by frame header, and remembers the
-//! highest stream whose HEADERS went out. Stream ids only grow, so one number tells them all.
+//! h2 queues frames and writes them later. When a connection is lost, only this layer knows whether the first frame
+//! of a request was written: it scans the headers of the outgoing frames and stores the highest stream id whose
+//! HEADERS were written. Stream ids only grow, so one number covers all streams.
 //!
-//! The number is final only when the socket is closed: until then, what h2 has encoded may still be flushed.
+//! The number is final only when the socket is closed. Until then h2 may still flush encoded frames.
 
 use std::{
     io::{self, IoSlice},
@@ -26,17 +26,17 @@ use tokio::{
 const PREFACE: usize = 24;
 const FRAME_HEADER: usize = 9;
 const HEADERS: u8 = 1;
-/// A broken connection's socket is closed at once by whoever drives it.
-const CLOSING: Duration = Duration::from_millis(100);
+/// Longest wait for the socket of a lost connection to close. Its driver closes it at once.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// What a connection's socket has seen, readable from any thread.
+/// Traffic of one connection's socket, readable from any thread.
 #[derive(Debug)]
 pub(crate) struct WireLog {
     highest_stream: AtomicU32,
     opened: Instant,
-    /// Microseconds from `opened` to the last byte that arrived: an answer on the same machine takes less than a
-    /// millisecond.
-    last_read: AtomicU64,
+    /// Microseconds from `opened` to the last received byte. Milliseconds are too coarse for a member on the same
+    /// machine.
+    last_received: AtomicU64,
     closed: watch::Sender<bool>,
 }
 
@@ -45,45 +45,45 @@ impl WireLog {
         Arc::new(Self {
             highest_stream: AtomicU32::new(0),
             opened: Instant::now(),
-            last_read: AtomicU64::new(0),
+            last_received: AtomicU64::new(0),
             closed: watch::Sender::new(false),
         })
     }
 
-    /// Whether it is certain that no byte of that stream's request was handed to the socket, or ever will be. For a
-    /// connection that broke: waits until its socket is closed.
+    /// Returns whether the request of this stream was never written to the socket and never will be. Call it for a lost
+    /// connection: it waits until the socket is closed.
     pub(crate) async fn never_sent(&self, stream: u32) -> bool {
         let mut closed = self.closed.subscribe();
-        let closed = timeout(CLOSING, closed.wait_for(|closed| *closed)).await;
+        let closed = timeout(CLOSE_TIMEOUT, closed.wait_for(|closed| *closed)).await;
         matches!(closed, Ok(Ok(_))) && stream > self.highest_stream.load(Ordering::Acquire)
     }
 
-    /// When the member last said anything at all.
-    pub(crate) fn last_heard(&self) -> Instant {
-        self.opened + Duration::from_micros(self.last_read.load(Ordering::Relaxed))
+    /// Returns when the last byte from the member arrived.
+    pub(crate) fn last_received(&self) -> Instant {
+        self.opened + Duration::from_micros(self.last_received.load(Ordering::Relaxed))
     }
 }
 
-/// A socket whose traffic is noted in a [`WireLog`].
-pub(crate) struct ObservedIo<T> {
+/// A socket whose traffic is recorded in a [`WireLog`].
+pub(crate) struct LoggedIo<T> {
     io: T,
     log: Arc<WireLog>,
-    frames: FrameWalker,
+    scanner: FrameScanner,
 }
 
-impl<T> ObservedIo<T> {
+impl<T> LoggedIo<T> {
     pub(crate) fn new(io: T, log: Arc<WireLog>) -> Self {
         Self {
             io,
             log,
-            frames: FrameWalker::new(),
+            scanner: FrameScanner::new(),
         }
     }
 
-    fn wrote<'a>(&mut self, slices: impl Iterator<Item = &'a [u8]>, mut count: usize) {
+    fn record_written<'a>(&mut self, slices: impl Iterator<Item = &'a [u8]>, mut count: usize) {
         for slice in slices {
             let part = &slice[..slice.len().min(count)];
-            if let Some(stream) = self.frames.walk(part) {
+            if let Some(stream) = self.scanner.scan(part) {
                 self.log.highest_stream.fetch_max(stream, Ordering::Release);
             }
             count -= part.len();
@@ -94,21 +94,22 @@ impl<T> ObservedIo<T> {
     }
 }
 
-impl<T> Drop for ObservedIo<T> {
+impl<T> Drop for LoggedIo<T> {
     fn drop(&mut self) {
         self.log.closed.send_replace(true);
     }
 }
 
-/// Steps over frames without looking at their payload.
-struct FrameWalker {
-    /// Bytes of the preface or of a payload that are still to be passed over.
+/// Finds HEADERS frames in a stream of bytes. Payloads are skipped.
+struct FrameScanner {
+    /// Remaining bytes of the connection preface or of a payload.
     skip: usize,
     header: [u8; FRAME_HEADER],
+    /// Number of bytes in `header`.
     filled: usize,
 }
 
-impl FrameWalker {
+impl FrameScanner {
     fn new() -> Self {
         Self {
             skip: PREFACE,
@@ -117,20 +118,20 @@ impl FrameWalker {
         }
     }
 
-    /// Gives the highest stream whose HEADERS began in these bytes.
-    fn walk(&mut self, mut bytes: &[u8]) -> Option<u32> {
+    /// Returns the highest stream id among the HEADERS frames whose frame header ends in these bytes.
+    fn scan(&mut self, mut bytes: &[u8]) -> Option<u32> {
         let mut highest = None;
         while !bytes.is_empty() {
             if self.skip > 0 {
-                let passed = self.skip.min(bytes.len());
-                self.skip -= passed;
-                bytes = &bytes[passed..];
+                let skipped = self.skip.min(bytes.len());
+                self.skip -= skipped;
+                bytes = &bytes[skipped..];
                 continue;
             }
-            let wanted = (FRAME_HEADER - self.filled).min(bytes.len());
-            self.header[self.filled..self.filled + wanted].copy_from_slice(&bytes[..wanted]);
-            self.filled += wanted;
-            bytes = &bytes[wanted..];
+            let copied = (FRAME_HEADER - self.filled).min(bytes.len());
+            self.header[self.filled..self.filled + copied].copy_from_slice(&bytes[..copied]);
+            self.filled += copied;
+            bytes = &bytes[copied..];
             if self.filled == FRAME_HEADER {
                 let [a, b, c, kind, _flags, s1, s2, s3, s4] = self.header;
                 self.skip = u32::from_be_bytes([0, a, b, c]) as usize;
@@ -145,7 +146,7 @@ impl FrameWalker {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for ObservedIo<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for LoggedIo<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -154,14 +155,14 @@ impl<T: AsyncRead + Unpin> AsyncRead for ObservedIo<T> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.io).poll_read(cx, buf);
         if buf.filled().len() > before {
-            let since = u64::try_from(self.log.opened.elapsed().as_micros()).unwrap_or(u64::MAX);
-            self.log.last_read.store(since, Ordering::Relaxed);
+            let micros = u64::try_from(self.log.opened.elapsed().as_micros()).unwrap_or(u64::MAX);
+            self.log.last_received.store(micros, Ordering::Relaxed);
         }
         polled
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for ObservedIo<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for LoggedIo<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -169,7 +170,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for ObservedIo<T> {
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.io).poll_write(cx, buf);
         if let Poll::Ready(Ok(count)) = polled {
-            self.wrote(std::iter::once(buf), count);
+            self.record_written(std::iter::once(buf), count);
         }
         polled
     }
@@ -181,7 +182,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for ObservedIo<T> {
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
         if let Poll::Ready(Ok(count)) = polled {
-            self.wrote(bufs.iter().map(|slice| &**slice), count);
+            self.record_written(bufs.iter().map(|slice| &**slice), count);
         }
         polled
     }
@@ -214,20 +215,20 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_counts_as_sent_when_its_headers_have_left() {
-        let mut walker = FrameWalker::new();
-        assert_eq!(walker.walk(&[b'x'; PREFACE]), None);
+    fn stream_counts_as_sent_after_its_headers() {
+        let mut scanner = FrameScanner::new();
+        assert_eq!(scanner.scan(&[b'x'; PREFACE]), None);
         let headers = frame(HEADERS, 7, 30);
-        assert_eq!(walker.walk(&headers[..FRAME_HEADER - 1]), None);
-        assert_eq!(walker.walk(&headers[FRAME_HEADER - 1..]), Some(7));
-        assert_eq!(walker.walk(&frame(0, 9, 5)), None, "DATA opens no stream");
+        assert_eq!(scanner.scan(&headers[..FRAME_HEADER - 1]), None);
+        assert_eq!(scanner.scan(&headers[FRAME_HEADER - 1..]), Some(7));
+        assert_eq!(scanner.scan(&frame(0, 9, 5)), None, "DATA opens no stream");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_not_written_was_never_sent_only_once_the_socket_is_closed() {
+    async fn unwritten_stream_is_unsent_only_after_close() {
         let log = WireLog::new();
         let (near, _far) = tokio::io::duplex(1024);
-        let mut io = ObservedIo::new(near, log.clone());
+        let mut io = LoggedIo::new(near, log.clone());
         let mut bytes = vec![b'x'; PREFACE];
         bytes.extend(frame(HEADERS, 3, 10));
         tokio::io::AsyncWriteExt::write_all(&mut io, &bytes)
@@ -241,9 +242,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn however_the_bytes_are_cut_the_highest_stream_is_the_same(
+        fn scan_result_is_independent_of_chunk_size(
             frames in proptest::collection::vec((0u8..9, 0u32..1000, 0usize..50), 0..20),
-            cut in 1usize..40,
+            chunk_size in 1usize..40,
         ) {
             let mut bytes = vec![b'x'; PREFACE];
             let mut expected = None;
@@ -253,9 +254,9 @@ mod tests {
                     expected = expected.max(Some(stream));
                 }
             }
-            let mut walker = FrameWalker::new();
-            let seen = bytes.chunks(cut).filter_map(|part| walker.walk(part)).max();
-            prop_assert_eq!(seen, expected);
+            let mut scanner = FrameScanner::new();
+            let found = bytes.chunks(chunk_size).filter_map(|part| scanner.scan(part)).max();
+            prop_assert_eq!(found, expected);
         }
     }
 }
