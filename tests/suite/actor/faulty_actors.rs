@@ -125,7 +125,7 @@ async fn a_lock_is_given_back_by_an_actor_that_panicked_and_with_the_claim_of_a_
     );
     for kind in [Kind::Panics, Kind::GetsStuck] {
         let (met, recipient) = bad::<LockEvent>(kind);
-        let claim = one.mutex("l").lock_for(recipient);
+        let claim = one.mutex("l").lock().deliver_to(recipient);
         until("it has the lock", || met.load(Ordering::SeqCst) == 1).await;
         let claim = Some(claim).filter(|_| kind == Kind::Panics);
         let guard = other.mutex("l").lock_within(LONG / 2).await.unwrap();

@@ -46,7 +46,7 @@ fn dropped_recipes_leave_no_key_no_lease_and_no_actor() {
             let (_, told) = ear();
             let observation = etcd.discover("s").deliver_to(told).await.unwrap();
             let (heard, waits) = ear();
-            let claim = b.mutex("m").lock_for(waits);
+            let claim = b.mutex("m").lock().deliver_to(waits);
             until("the claim is granted", || heard.lock().unwrap().len() == 1).await;
             drop((guard, leader, a, b, mutex));
             lost.await.unwrap();

@@ -228,6 +228,18 @@ async fn what_was_never_won_is_not_resumed_and_nothing_is_written() {
     assert_eq!((after.count, after.header.revision), (0, before));
 }
 
+#[tokio::test]
+async fn resume_after_revoke_fails_with_session_lost() {
+    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (former, next) = (session(&etcd).await, session(&etcd).await);
+    let leadership = former.election("e").campaign("v").await.unwrap();
+    let election = next.election("e");
+    etcd.revoke(next.lease().unwrap()).await.unwrap();
+    let resume = election.resume(leadership.key(), leadership.token(), "v");
+    assert_eq!(resume.await.unwrap_err().kind(), ErrorKind::SessionLost);
+    leadership.resign().await.unwrap();
+}
+
 struct Listener(mpsc::UnboundedSender<String>);
 
 impl Actor for Listener {
@@ -247,7 +259,7 @@ async fn an_actor_is_told_who_leads_while_the_handle_is_held() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let (tell, mut heard) = mpsc::unbounded_channel();
     let listener = Listener(tell).start();
-    let observation = etcd.send_leaders_to("e", listener.clone().recipient());
+    let observation = etcd.leaders("e").deliver_to(listener.clone().recipient());
     let session = session(&etcd).await;
     assert_eq!(heard.recv().await.unwrap(), "");
     let leader = session.election("e").campaign("a").await.unwrap();

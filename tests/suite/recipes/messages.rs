@@ -59,9 +59,9 @@ async fn actors_have_a_lock_one_after_the_other() {
     let other = etcd.session(LONG).await.unwrap();
     let (a, ear_of_a) = ear();
     let (b, ear_of_b) = ear();
-    let claim = session.mutex("l").lock_for(ear_of_a);
+    let claim = session.mutex("l").lock().deliver_to(ear_of_a);
     hears(&a, "acquired").await;
-    let waiting = other.mutex("l").lock_for(ear_of_b);
+    let waiting = other.mutex("l").lock().deliver_to(ear_of_b);
     until_async("both are in the queue", async || {
         etcd.get("l/").prefix().await.unwrap().count == 2
     })
@@ -89,13 +89,13 @@ async fn an_actor_hears_how_it_lost_its_lock() {
     let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
     let session = etcd.session(LONG).await.unwrap();
     let (taken, ear_of_taken) = ear();
-    let _claim = session.mutex("a").lock_for(ear_of_taken);
+    let _claim = session.mutex("a").lock().deliver_to(ear_of_taken);
     hears(&taken, "acquired").await;
     direct.delete("a/").prefix().await.unwrap();
     hears(&taken, "acquired, lost Taken").await;
 
     let (revoked, ear_of_revoked) = ear();
-    let _revoked = session.mutex("b").lock_for(ear_of_revoked);
+    let _revoked = session.mutex("b").lock().deliver_to(ear_of_revoked);
     hears(&revoked, "acquired").await;
     direct.revoke(session.lease().unwrap()).await.unwrap();
     until("it hears of the loss of its session", || {
@@ -112,12 +112,12 @@ async fn an_actor_hears_how_it_lost_its_lock() {
     .await;
     until("the session is lost", || session.lease().is_none()).await;
     let (late, ear_of_late) = ear();
-    let _late = session.mutex("c").lock_for(ear_of_late);
+    let _late = session.mutex("c").lock().deliver_to(ear_of_late);
     hears(&late, "failed SessionLost").await;
 
     let short = etcd.session(2 * SECOND).await.unwrap();
     let (cut_off, ear_of_cut_off) = ear();
-    let _cut_off = short.mutex("d").lock_for(ear_of_cut_off);
+    let _cut_off = short.mutex("d").lock().deliver_to(ear_of_cut_off);
     hears(&cut_off, "acquired").await;
     let next = direct.session(LONG).await.unwrap();
     let mutex = next.mutex("d");
@@ -134,7 +134,7 @@ async fn who_gives_up_waiting_for_a_lock_has_left_the_queue() {
     let other = etcd.session(LONG).await.unwrap();
     let keys = async || etcd.get("l/").prefix().await.unwrap().count;
     let (heard, ear_of_waiter) = ear();
-    let waiting = other.mutex("l").lock_for(ear_of_waiter);
+    let waiting = other.mutex("l").lock().deliver_to(ear_of_waiter);
     until_async("it waits", async || keys().await == 2).await;
     waiting.release().await;
     assert_eq!(keys().await, 1);
@@ -142,13 +142,18 @@ async fn who_gives_up_waiting_for_a_lock_has_left_the_queue() {
     // Whether its key is there already or on its way.
     for _ in 0..10 {
         let (heard, ear_of_waiter) = ear();
-        other.mutex("l").lock_for(ear_of_waiter).release().await;
+        other
+            .mutex("l")
+            .lock()
+            .deliver_to(ear_of_waiter)
+            .release()
+            .await;
         assert_eq!(keys().await, 1);
         hears(&heard, "released").await;
     }
     // Another task of the same session waits before the queue, where there is nothing to leave.
     let (heard, ear_of_second) = ear();
-    let second = session.mutex("l").lock_for(ear_of_second);
+    let second = session.mutex("l").lock().deliver_to(ear_of_second);
     second.release().await;
     hears(&heard, "released").await;
     guard.unlock().await.unwrap();
@@ -161,7 +166,7 @@ async fn who_asks_a_client_that_was_shut_down_is_told_so() {
     let (mutex, election) = (session.mutex("l"), session.election("e"));
     etcd.clone().shutdown().await;
     let (lock, ear_of_lock) = ear();
-    let claim = mutex.lock_for(ear_of_lock);
+    let claim = mutex.lock().deliver_to(ear_of_lock);
     until("the end is told of the lock", || {
         let heard = lock.lock().unwrap();
         matches!(heard[..], [LockEvent::Failed(_)])
@@ -169,14 +174,14 @@ async fn who_asks_a_client_that_was_shut_down_is_told_so() {
     .await;
     claim.release().await;
     let (candidate, ear_of_candidate) = ear();
-    let _claim = election.campaign_for("me", ear_of_candidate);
+    let _claim = election.campaign("me").deliver_to(ear_of_candidate);
     until("the end is told of the candidacy", || {
         let heard = candidate.lock().unwrap();
         matches!(heard[..], [CandidateEvent::Failed(_)])
     })
     .await;
     let (seen, observer) = ear();
-    let _told = etcd.send_leaders_to("e", observer);
+    let _told = etcd.leaders("e").deliver_to(observer);
     until("the end is told of the leaders", || {
         let seen = seen.lock().unwrap();
         matches!(&seen[..], [LeaderEvent::Ended(error)] if error.kind() == ErrorKind::Shutdown)
@@ -208,7 +213,7 @@ async fn the_lock_of_an_actor_that_has_ended_is_given_back() {
     let session = etcd.session(LONG).await.unwrap();
     let tokens = Arc::default();
     let content = Content(Arc::clone(&tokens)).start();
-    let _claim = session.mutex("l").lock_for(content.recipient());
+    let _claim = session.mutex("l").lock().deliver_to(content.recipient());
     until("the actor has the lock", || {
         tokens.lock().unwrap().len() == 1
     })
@@ -227,7 +232,7 @@ async fn an_actor_is_a_candidate_and_others_see_it_lead() {
     etcd.do_send(leaders("e").deliver_to(observer));
     let session = client.session(LONG).await.unwrap();
     let (heard, candidate) = ear::<CandidateEvent>();
-    let claim = session.election("e").campaign_for("me", candidate);
+    let claim = session.election("e").campaign("me").deliver_to(candidate);
     until("it leads, and is seen to", || {
         let (heard, seen) = (heard.lock().unwrap(), seen.lock().unwrap());
         matches!(heard[..], [CandidateEvent::Elected(_)])
