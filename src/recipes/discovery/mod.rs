@@ -24,7 +24,7 @@
 //! # }
 //! ```
 //!
-//! As a message to the actor [`Etcd`](crate::Etcd): [`register`]`("services/web", "10.0.0.1:80")`. Sent with `do_send`,
+//! As a message to the actor [`Etcd`](crate::Etcd): [`register`](fn@register)`("services/web", "10.0.0.1:80")`. Sent with `do_send`,
 //! the instance stays registered until the client is shut down or the arbiter of that actor ends.
 //!
 //! # Discovery
@@ -54,7 +54,7 @@
 //! ```
 //!
 //! To an actor: `etcd.discover("services/web").deliver_to(recipient)`, or as a message to the actor
-//! [`Etcd`](crate::Etcd): [`discover`]`("services/web").deliver_to(recipient)`.
+//! [`Etcd`](crate::Etcd): [`discover`](fn@discover)`("services/web").deliver_to(recipient)`.
 
 mod discover;
 mod instance;

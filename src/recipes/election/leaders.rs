@@ -153,7 +153,7 @@ pub fn leaders(name: impl IntoBytes) -> ObserveLeaders {
     ObserveLeaders(name.into_bytes())
 }
 
-/// An election to observe, made by [`leaders`].
+/// An election to observe, made by [`leaders`](fn@leaders).
 #[derive(Debug, Clone)]
 #[must_use = "call `deliver_to` to make a message of it"]
 pub struct ObserveLeaders(Bytes);

@@ -11,7 +11,7 @@
 //! 4. Dropping or leaving the [`QueueEntry`] deletes the key (`remove_entry`), then unlocks the local mutex.
 //!
 //! A lost lease ends each step: the session actor marks the
-//! [`SessionLease`](super::session::SessionLease), which every step and [`Ownership::lost`] wait for.
+//! [`SessionLease`], which every step and [`Ownership::lost`] wait for.
 
 mod claim_handle;
 mod create_entry;
