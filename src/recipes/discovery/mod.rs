@@ -24,8 +24,8 @@
 //! # }
 //! ```
 //!
-//! As a message to the actor [`Etcd`](crate::Etcd): [`register`](fn@register)`("services/web", "10.0.0.1:80")`. Sent with `do_send`,
-//! the instance stays registered until the client is shut down or the arbiter of that actor ends.
+//! As a message to the actor [`Etcd`](crate::Etcd): [`register`](fn@register)`("services/web", "10.0.0.1:80")`. Sent
+//! with `do_send`, the instance stays registered until the client is shut down or the arbiter of that actor ends.
 //!
 //! # Discovery
 //! A [`Discovery`] is the list of a service's instances and a stream of its changes. During an outage it keeps the last

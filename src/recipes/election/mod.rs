@@ -32,7 +32,8 @@
 //! Actors take part by messages:
 //! - `election.campaign(value).deliver_to(recipient)` campaigns for an actor, which receives [`CandidateEvent`]s.
 //! - `etcd.leaders("jobs").deliver_to(recipient)` sends [`LeaderEvent`]s to an actor.
-//! - [`leaders`](fn@leaders)`("jobs").deliver_to(recipient)` is the same as a message to the actor [`Etcd`](crate::Etcd).
+//! - [`leaders`](fn@leaders)`("jobs").deliver_to(recipient)` is the same as a message to the actor
+//!   [`Etcd`](crate::Etcd).
 
 mod campaign;
 mod candidate_list;
