@@ -93,7 +93,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (has_it, mut printer) = watch::channel(None);
     let actor = Printer { has_it }.start();
     let session = etcd.session(Duration::from_secs(5)).await?;
-    let claim = session.mutex("printer").lock_for(actor.clone().recipient());
+    let claim = session
+        .mutex("printer")
+        .lock()
+        .deliver_to(actor.clone().recipient());
     printer.wait_for(Option::is_some).await?;
     println!("▸ killing a member: the lock is kept by the others");
     cluster.member(0).kill();

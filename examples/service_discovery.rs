@@ -8,10 +8,7 @@ use std::{error::Error, time::Duration};
 use actix::{Actor, AsyncContext, Context, Handler};
 use actix_etcd::{
     Client, Etcd,
-    recipes::{
-        discovery::{DiscoveryEvent, discover},
-        registration::register,
-    },
+    recipes::discovery::{DiscoveryEvent, discover, register},
 };
 use testbed::{Cluster, Fault, TcpProxy};
 use tokio::sync::watch;

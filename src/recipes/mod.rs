@@ -1,32 +1,67 @@
-//! What applications build on etcd.
+//! Sessions, locks, elections, singletons, service registration and service discovery.
 //!
-//! All that is asked of etcd is asked through the public calls an application has, too. What must go on while that is
-//! busy, and be undone when it drops something, runs on the client's own thread, supervised where it has a state to
-//! lose: that is what a copy of these files outside of the crate would lack.
+//! | recipe | what it gives | start with |
+//! |---|---|---|
+//! | [`session`] | a lease that is kept alive, and keys that are deleted with it | [`Client::session`](crate::Client::session) |
+//! | [`mutex`] | a lock that one session in the cluster holds at a time | [`Session::mutex`](session::Session::mutex) |
+//! | [`election`] | one leader at a time, visible to everyone | [`Session::election`](session::Session::election) |
+//! | [`singleton`] | an actor that runs on one node at a time | [`Client::singleton`](crate::Client::singleton) |
+//! | [`discovery`] | the instances of a service: registration and a live list | [`Client::register`](crate::Client::register), [`Client::discover`](crate::Client::discover) |
 //!
-//! A [`session`] keeps a lease and what is bound to it. By a session, one at a time holds a lock ([`mutex`]) or leads
-//! ([`election`]), and an actor runs on exactly one node ([`singleton`]). Instances of a service are listed while they
-//! live ([`registration`]), and found ([`discovery`]). Each is a handle that is awaited or read, and tells an actor by
-//! messages where that is wanted. Keys and values are those of the Go client, so that Go programs and `etcdctl` take
-//! part.
+//! The recipes send every request to etcd through the public API of this crate. Their background work runs on the
+//! client's thread, so a lock is released and a key is put again even while the application blocks its own threads.
+//! Keys and values have the layout of the Go client: Go programs and `etcdctl` can take part.
+//!
+//! # Common ideas
+//! - **Ownership**: a lock or a leadership is a key in etcd, bound to the lease of a session. The session owns the lock
+//!   while its key is the oldest one under the lock's name. [`Ownership`](mutex::Ownership) is the view that the work
+//!   under the lock gets: its fencing token, the time left, and a future that resolves when it is lost.
+//! - **Fencing token**: the create revision of that key. Each later owner has a larger token, so a store that
+//!   remembers the largest token it has seen can reject writes of an earlier owner.
+//! - **Subscription**: `deliver_to(recipient)` sends the events of a recipe to an actor. It returns a handle:
+//!   dropping a [`Subscription`](election::Subscription) stops the delivery, dropping a
+//!   [`ClaimHandle`](mutex::ClaimHandle) releases the lock or the leadership.
+//!
+//! # Files
+//! | recipe | file | content |
+//! |---|---|---|
+//! | session | `session/session_builder` | opens a session |
+//! | | `session/session_handle` | the public handle |
+//! | | `session/session_state` | state shared by the handle, the actor and the locks |
+//! | | `session/actor`, `messages` | the actor that follows the lease, and its messages |
+//! | | `session/healing` | replaces a lost lease and puts the keys again |
+//! | | `session/session_lease` | the status of a lease, as locks and elections see it |
+//! | | `session/local_mutexes` | orders the tasks of one session that wait for the same lock |
+//! | mutex, election | `lock_queue/mod` | the queue in etcd behind locks and elections: joins it |
+//! | | `lock_queue/create_entry` | creates the session's key |
+//! | | `lock_queue/queue_entry` | waits until the key is the oldest one |
+//! | | `lock_queue/remove_entry` | deletes the key |
+//! | | `lock_queue/ownership` | the view of the owner |
+//! | | `lock_queue/claim_handle` | waits and holds on behalf of an actor |
+//! | mutex | `mutex/mod`, `acquire_lock`, `lock_guard` | the lock, a request for it, the lock while it is held |
+//! | election | `election/mod`, `campaign`, `leadership` | the election, a campaign, an election that was won |
+//! | | `election/leaders` | the leaders, as an observer sees them |
+//! | | `election/candidate_list` | all candidates, and the leader among them |
+//! | singleton | `singleton/mod`, `singleton_handle` | the builder and the public handle |
+//! | | `singleton/campaign_loop` | campaigns, runs the actor, stops it in time |
+//! | | `singleton/time_limited_actor` | an actor that stops before its time is over |
+//! | discovery | `discovery/register`, `registration` | a request to register, and the public handle |
+//! | | `discovery/registration_task` | the task that keeps an instance listed |
+//! | | `discovery/instance_key` | reads and writes the key of an instance |
+//! | | `discovery/discover`, `live_instances` | a request for the instances, and the live list |
+//! | | `discovery/instance`, `instance_list` | the encoding of an instance, and differences between lists |
+//! | all | `read_then_watch` | a read of keys, followed by every later change |
+//! | | `subscription` | delivery of events to an actor |
+//! | | `ownership_lost` | why a lock or a leadership was lost |
+//! | | `temporary_errors` | which errors to wait out |
 
-mod claim;
 pub mod discovery;
 pub mod election;
-mod follow;
-mod held;
+mod lock_queue;
 pub mod mutex;
-mod naming;
-mod observation;
-mod place;
-mod queue;
-mod race;
-mod registrar;
-pub mod registration;
-mod roster;
-mod running;
+mod ownership_lost;
+mod read_then_watch;
 pub mod session;
 pub mod singleton;
-pub(crate) mod subscribe;
-mod tenure;
-mod turns;
+mod subscription;
+mod temporary_errors;

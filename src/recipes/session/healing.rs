@@ -1,131 +1,77 @@
-//! Follows the lease of a session and heals it.
+//! Follows the lease of a session and replaces it when it is lost.
 
 use std::{sync::Arc, time::Duration};
 
-use actix::{
-    Actor, ActorContext, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, Supervised,
-    WrapFuture,
-};
 use bytes::Bytes;
+use tokio::time::Instant;
 use tokio_stream::StreamExt;
 
-use super::{
-    SessionBuilder, SessionEvent,
-    handle::{Mine, Shared},
-};
+use super::{SessionBuilder, SessionEvent, SessionState, session_state::BoundKey};
 use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     kv::{Compare, OpResponse, get, put},
-    lease::{
-        Lease, LeaseEvent, LeaseEvents, LeaseLost,
-        engine::clock::{later, now},
-    },
-    runtime::supervisor::{crashes, supervise},
+    lease::{Lease, LeaseEvent, LeaseEvents, LeaseLost},
+    recipes::temporary_errors::deadline_after,
+    runtime::backoff::Backoff,
 };
 
-/// Between two attempts to heal, growing from the first to the second.
-const PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Delays between attempts to heal: from 50–100 ms up to 1–2 s.
+const HEAL_BACKOFF: Backoff =
+    Backoff::new(Duration::from_millis(75), Duration::from_millis(1500)).jitter(1.0 / 3.0);
 
-/// The session's handle is gone.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub(crate) struct End;
-
-/// Follows one session until it is lost for good or its handle is gone. What it knows is in what it shares with the
-/// handle: started again after a crash, it hears of a lost lease again and heals it from the beginning.
-pub(crate) struct SessionActor {
-    healer: Arc<Healer>,
-}
-
-impl SessionActor {
-    pub(super) fn start(builder: SessionBuilder, shared: Arc<Shared>) -> Addr<Self> {
-        let healer = Arc::new(Healer { builder, shared });
-        supervise("session", |_| {}, |_| Self { healer })
-    }
-}
-
-impl Actor for SessionActor {
-    type Context = Context<Self>;
-
-    fn started(&mut self, ctx: &mut Context<Self>) {
-        let healer = self.healer.clone();
-        let follow = async move { healer.follow().await };
-        ctx.spawn(follow.into_actor(self).map(|(), _, ctx| ctx.stop()));
-    }
-}
-
-impl Supervised for SessionActor {}
-
-crashes!(SessionActor);
-
-impl Drop for SessionActor {
-    fn drop(&mut self) {
-        self.healer.shared.abandon();
-    }
-}
-
-impl Handler<End> for SessionActor {
-    type Result = ();
-
-    fn handle(&mut self, _: End, ctx: &mut Context<Self>) {
-        ctx.stop();
-    }
-}
-
-struct Healer {
-    builder: SessionBuilder,
-    shared: Arc<Shared>,
+pub(super) struct Healer {
+    pub(super) builder: SessionBuilder,
+    pub(super) state: Arc<SessionState>,
 }
 
 impl Healer {
-    async fn follow(&self) {
-        // A lease that is lost says so to everybody who comes later.
-        let events = self.shared.lock().lease.as_ref().map(Lease::events);
+    /// Returns when the session is lost for good or its lease was released.
+    pub(super) async fn follow_lease(&self) {
+        // A lost lease reports its loss to every new reader, so a restarted actor does not miss it.
+        let events = self.state.lock().lease.as_ref().map(Lease::events);
         let Some(mut events) = events else { return };
         loop {
-            let Some(reason) = self.loss(&mut events).await else {
+            let Some(reason) = self.wait_for_loss(&mut events).await else {
                 return;
             };
-            self.shared.term.lost(reason);
-            let last = matches!(reason, LeaseLost::Shutdown | LeaseLost::PermissionDenied);
-            if last || !self.builder.heal {
-                return self.shared.end(reason);
+            self.state.lease_status.set_lost(reason);
+            let is_final = matches!(reason, LeaseLost::Shutdown | LeaseLost::PermissionDenied);
+            if is_final || !self.builder.heal {
+                return self.state.end(reason);
             }
-            self.shared.tell(SessionEvent::Healing(reason));
+            self.state.publish(SessionEvent::Healing(reason));
             match self.heal().await {
-                Ok(Some(healed)) => events = healed,
+                Ok(Some(new_events)) => events = new_events,
                 Ok(None) => return,
-                Err(_) => return self.shared.end(LeaseLost::Shutdown),
+                Err(_) => return self.state.end(LeaseLost::Shutdown),
             }
         }
     }
 
-    /// Waits until the lease is lost; `None` if it was given up.
-    async fn loss(&self, events: &mut LeaseEvents) -> Option<LeaseLost> {
+    /// Waits until the lease is lost. Returns `None` if it was released instead.
+    async fn wait_for_loss(&self, events: &mut LeaseEvents) -> Option<LeaseLost> {
         loop {
             match events.next().await? {
                 LeaseEvent::Lost(reason) => return Some(reason),
                 LeaseEvent::AtRisk { deadline } => {
-                    self.shared.term.at_risk();
-                    self.shared.tell(SessionEvent::AtRisk { deadline });
+                    self.state.lease_status.set_at_risk();
+                    self.state.publish(SessionEvent::AtRisk { deadline });
                 }
-                LeaseEvent::Renewed { .. } => self.shared.term.certain(),
+                LeaseEvent::Renewed { .. } => self.state.lease_status.set_certain(),
             }
         }
     }
 
-    /// Tries until there is a new lease and every key is put or known to be somebody else's. Nothing if nobody wants
-    /// it any more; fails when the client is shut down.
+    /// Retries until there is a new lease and each key is put again or known to be another client's. Returns the
+    /// events of the new lease, or `None` if the handle was dropped. Fails when the client is shut down.
     async fn heal(&self) -> Result<Option<LeaseEvents>> {
-        let _no_puts = self.shared.healing.lock().await;
-        let mut pause = PAUSE;
+        let _key_writes = self.state.key_writes.lock().await;
+        let mut backoff = HEAL_BACKOFF.start();
         loop {
             match self.heal_once().await {
                 Err(error) if error.kind() != ErrorKind::Shutdown => {
-                    tracing::warn!(%error, "a session is not healed yet");
-                    tokio::time::sleep(pause.mul_f64(0.5 + 0.5 * fastrand::f64())).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    tracing::warn!(%error, "session not healed yet");
+                    tokio::time::sleep(backoff.next_delay(fastrand::f64())).await;
                 }
                 healed => return healed,
             }
@@ -136,82 +82,83 @@ impl Healer {
         let lease = self.grant().await?;
         let events = lease.events();
         let id = lease.id();
-        let keys: Vec<(Bytes, Mine)> = {
-            let mut state = self.shared.lock();
-            state.leases.push(id);
-            let mine = state.keys.iter();
-            mine.map(|(key, mine)| (key.clone(), mine.clone()))
+        let keys: Vec<(Bytes, BoundKey)> = {
+            let mut state = self.state.lock();
+            state.all_leases.push(id);
+            let keys = state.keys.iter();
+            keys.map(|(key, bound)| (key.clone(), bound.clone()))
                 .collect()
         };
-        for (key, mine) in keys {
-            let revision = self.put_again(&key, &mine, id).await?;
-            let mut state = self.shared.lock();
+        for (key, bound) in keys {
+            let revision = self.put_again(&key, &bound, id).await?;
+            let mut state = self.state.lock();
             if let Some(revision) = revision {
-                state.keys.insert(key, Mine { revision, ..mine });
+                state.keys.insert(key, BoundKey { revision, ..bound });
             } else {
                 state.keys.remove(&key);
                 state.taken.push(key);
             }
         }
-        if !self.shared.replace(lease) {
+        if !self.state.replace_lease(lease) {
             return Ok(None);
         }
-        let taken = std::mem::take(&mut self.shared.lock().taken);
-        self.shared.tell(SessionEvent::Healed { lease: id, taken });
+        let taken = std::mem::take(&mut self.state.lock().taken);
+        self.state
+            .publish(SessionEvent::Healed { lease: id, taken });
         Ok(Some(events))
     }
 
-    /// Grants the new lease in a task of its own: when nobody waits for it any more, because the session was dropped
-    /// or its actor crashed, the grant under way still ends in a handle, whose drop revokes it.
+    /// Grants a new lease in a separate task. If this future is dropped, because the session was dropped or the actor
+    /// crashed, the task still gets the lease, and dropping it revokes it.
     async fn grant(&self) -> Result<Lease> {
         let grant = actix_rt::spawn(self.builder.grant().into_future());
         grant.await.unwrap_or_else(|panicked| {
-            let text = "the grant of a new lease was interrupted";
-            Err(Error::new(ErrorKind::Other, Outcome::Unknown, text).with_source(panicked))
+            let reason = "the task that grants a new lease was interrupted";
+            Err(Error::new(ErrorKind::Other, Outcome::Unknown, reason).with_source(panicked))
         })
     }
 
-    /// Puts a key unless it is somebody else's now; the revision of the put.
-    async fn put_again(&self, key: &Bytes, mine: &Mine, lease: i64) -> Result<Option<i64>> {
+    /// Puts a key, unless another client has put it. Returns the revision of the put, or `None` if it was skipped.
+    async fn put_again(&self, key: &Bytes, bound: &BoundKey, lease: i64) -> Result<Option<i64>> {
         let client = &self.builder.client;
-        let patience = later(now(), client.request_timeout());
-        let write = || put(key.clone(), mine.value.clone()).lease(lease);
+        let deadline = deadline_after(client.request_timeout());
+        let write = || put(key.clone(), bound.value.clone()).lease(lease);
         loop {
-            let absent = client
+            let if_absent = client
                 .txn()
                 .when([Compare::version(key.clone()).eq(0)])
                 .then([write()])
                 .otherwise([get(key.clone())])
                 .await?;
-            if absent.succeeded {
-                return Ok(Some(absent.header.revision));
+            if if_absent.succeeded {
+                return Ok(Some(if_absent.header.revision));
             }
-            let found = match absent.responses.first() {
+            let found = match if_absent.responses.first() {
                 Some(OpResponse::Get(found)) => found.first(),
                 _ => None,
             };
             let found = found.ok_or_else(|| {
-                let text = "the answer does not have the key that is there";
-                Error::new(ErrorKind::Protocol, Outcome::Rejected, text)
+                let reason = "the response lacks the key that the transaction found";
+                Error::new(ErrorKind::Protocol, Outcome::Rejected, reason)
             })?;
-            // Of an attempt whose answer was lost, or of a lease that was never confirmed to be gone.
-            let ours = found.mod_revision == mine.revision
-                || self.shared.lock().leases.contains(&found.lease);
-            if !ours {
+            // Also ours: a put whose response was lost, and a key of a lease that was never confirmed to be gone.
+            let is_ours = found.mod_revision == bound.revision
+                || self.state.lock().all_leases.contains(&found.lease);
+            if !is_ours {
                 return Ok(None);
             }
-            let still = client
+            let if_unchanged = client
                 .txn()
                 .when([Compare::mod_revision(key.clone()).eq(found.mod_revision)])
                 .then([write()])
                 .await?;
-            if still.succeeded {
-                return Ok(Some(still.header.revision));
+            if if_unchanged.succeeded {
+                return Ok(Some(if_unchanged.header.revision));
             }
-            // It may have gone with the lease it was found with: that makes it nobody else's.
-            if now() >= patience {
-                let text = "the key changes whenever it is to be put again";
-                return Err(Error::new(ErrorKind::Other, Outcome::Rejected, text));
+            // The key may have been deleted with its lease between the two transactions, so it is read again.
+            if Instant::now() >= deadline {
+                let reason = "the key changes each time the session puts it again";
+                return Err(Error::new(ErrorKind::Other, Outcome::Rejected, reason));
             }
         }
     }

@@ -1,11 +1,10 @@
-//! A session: a kept lease, the keys bound to it, and a future that resolves when it is lost.
+//! A session: a lease that is kept alive, and the keys that are bound to it.
 //!
-//! With [`heal`](SessionBuilder::heal) a lost lease is no end: a new one is granted and the keys are put again, which
-//! is what service registration needs. A key that somebody else has put in the meantime is theirs: it is left alone,
-//! and the session tells so.
+//! Dropping or closing a session revokes its lease, and etcd deletes the keys. [`Session::lost`] resolves when the
+//! lease is lost.
 //!
-//! A `SessionActor` follows the lease and heals; it is supervised, so a crash of it costs no healing. It lives on the
-//! client's thread: an application that blocks its own still gets its keys back.
+//! With [`heal`](SessionBuilder::heal), a session replaces a lost lease: it grants a new one and puts the keys again.
+//! It does not overwrite a key that another client has put in the meantime; [`SessionEvent::Healed`] lists such keys.
 //!
 //! ```no_run
 //! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
@@ -16,118 +15,37 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # How it works
+//! A supervised `SessionActor` runs on the client's thread, one per session. It receives the events of the lease and
+//! `EndSession` from the handle. It sends [`SessionEvent`]s to subscribers and reports the status of the lease to the
+//! locks and elections of the session. Its state is shared with the handle, so an actor that is restarted after a panic
+//! continues where it was: it receives the loss of a lease again and starts healing from the beginning.
 
-mod handle;
+mod actor;
 mod healing;
+mod local_mutexes;
+mod messages;
+mod session_builder;
+mod session_handle;
+mod session_lease;
+mod session_state;
 
-use std::{
-    future::IntoFuture,
-    pin::Pin,
-    time::{Duration, Instant},
-};
+pub use messages::SessionEvent;
+pub use session_builder::SessionBuilder;
+pub use session_handle::Session;
 
-use actix::Message;
-use bytes::Bytes;
-use tokio::sync::oneshot;
+pub(super) use local_mutexes::{LocalMutex, LocalMutexGuard};
+pub(super) use session_lease::SessionLease;
+pub(super) use session_state::SessionState;
 
-pub use handle::Session;
-pub(super) use handle::Shared;
+use crate::error::{Error, ErrorKind};
 
-use crate::{
-    client::Client,
-    error::{Error, Result},
-    lease::{Grant, LeaseLost},
-};
-use healing::SessionActor;
-
-/// What happened to a session.
-#[derive(Debug, Clone, PartialEq, Eq, Message)]
-#[rtype(result = "()")]
-#[non_exhaustive]
-pub enum SessionEvent {
-    /// The deadline of its lease has passed without an answer; the server may still have it.
-    AtRisk {
-        /// The deadline that has passed.
-        deadline: Instant,
-    },
-    /// Its lease was lost; a new one is being granted.
-    Healing(LeaseLost),
-    /// It has a new lease, and its keys are put again.
-    Healed {
-        /// The new lease.
-        lease: i64,
-        /// The keys that are not, as somebody else has put them in the meantime.
-        taken: Vec<Bytes>,
-    },
-    /// It is lost. Nothing follows.
-    Lost(LeaseLost),
-}
-
-/// Makes a [`Session`].
-#[derive(Debug, Clone)]
-#[must_use = "a session is made when it is awaited"]
-pub struct SessionBuilder {
-    client: Client,
-    ttl: Duration,
-    give_up_after: Option<Duration>,
-    heal: bool,
-}
-
-impl SessionBuilder {
-    /// Grants a new lease and puts the keys again when the lease is lost. Default: a lost lease is the end.
-    pub fn heal(mut self) -> Self {
-        self.heal = true;
-        self
+/// Turns etcd's "lease not found" into [`ErrorKind::SessionLost`], for writes that are bound to a session's lease.
+pub(super) fn session_lost_if_no_lease(error: Error) -> Error {
+    if error.kind() != ErrorKind::LeaseNotFound {
+        return error;
     }
-
-    /// How long past its deadline the lease is asked for when nobody answers. Default: twice the time to live.
-    pub fn give_up_after(mut self, after: Duration) -> Self {
-        self.give_up_after = Some(after);
-        self
-    }
-
-    fn grant(&self) -> Grant<Client> {
-        let grant = self.client.lease(self.ttl).keep_alive().revoke_on_drop();
-        match self.give_up_after {
-            Some(after) => grant.give_up_after(after),
-            None => grant,
-        }
-    }
-
-    async fn open(self) -> Result<Session> {
-        let shared = Shared::new(self.grant().await?);
-        let (tell, told) = oneshot::channel();
-        let client = self.client.clone();
-        let started = client.run(move || {
-            let (client, heals) = (self.client.clone(), self.heal);
-            let actor = SessionActor::start(self, shared.clone());
-            // A session nobody waits for any more is dropped with the answer, and ends like any other.
-            let _ = tell.send(Session::new(client, shared, actor, heals));
-        });
-        if !started {
-            return Err(Error::shut_down());
-        }
-        told.await.map_err(|_| Error::shut_down())
-    }
-}
-
-impl IntoFuture for SessionBuilder {
-    type Output = Result<Session>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Result<Session>> + Send>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.open())
-    }
-}
-
-impl Client {
-    /// Opens a session: a kept lease that is revoked when the session is dropped.
-    pub fn session(&self, ttl: Duration) -> SessionBuilder {
-        SessionBuilder {
-            client: self.clone(),
-            ttl,
-            give_up_after: None,
-            heal: false,
-        }
-    }
+    let reason = "etcd no longer has the lease of the session";
+    Error::new(ErrorKind::SessionLost, error.outcome(), reason).with_source(error)
 }

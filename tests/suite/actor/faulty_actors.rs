@@ -130,7 +130,7 @@ async fn faulty_actor_does_not_keep_its_lock() {
     );
     for defect in [Defect::Panics, Defect::Blocks] {
         let (received, recipient) = start_faulty::<LockEvent>(defect);
-        let claim = session.mutex("l").lock_for(recipient);
+        let claim = session.mutex("l").lock().deliver_to(recipient);
         until("the faulty actor has the lock", || {
             received.load(Ordering::SeqCst) == 1
         })

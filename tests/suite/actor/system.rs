@@ -10,9 +10,8 @@ use actix_etcd::{
     kv::{get, put},
     lease::{LeaseMessage, grant},
     recipes::{
-        discovery::{DiscoveryEvent, discover},
+        discovery::{DiscoveryEvent, discover, register},
         election::{LeaderEvent, leaders},
-        registration::register,
     },
     test_faults::live_actors,
     watch::watch_keys,

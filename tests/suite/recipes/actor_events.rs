@@ -61,9 +61,9 @@ async fn actors_hold_a_lock_one_at_a_time() {
     let other = etcd.session(LONG).await.unwrap();
     let (first_events, first) = record_messages();
     let (second_events, second) = record_messages();
-    let first_claim = session.mutex("l").lock_for(first);
+    let first_claim = session.mutex("l").lock().deliver_to(first);
     until_lock_events(&first_events, "acquired").await;
-    let second_claim = other.mutex("l").lock_for(second);
+    let second_claim = other.mutex("l").lock().deliver_to(second);
     until_async("both are in the queue", async || {
         etcd.get("l/").prefix().await.unwrap().count == 2
     })
@@ -94,13 +94,13 @@ async fn actor_receives_reason_of_lost_lock() {
     let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
     let session = etcd.session(LONG).await.unwrap();
     let (taken, recipient) = record_messages();
-    let _taken_claim = session.mutex("a").lock_for(recipient);
+    let _taken_claim = session.mutex("a").lock().deliver_to(recipient);
     until_lock_events(&taken, "acquired").await;
     direct.delete("a/").prefix().await.unwrap();
     until_lock_events(&taken, "acquired, lost Taken").await;
 
     let (revoked, recipient) = record_messages();
-    let _revoked_claim = session.mutex("b").lock_for(recipient);
+    let _revoked_claim = session.mutex("b").lock().deliver_to(recipient);
     until_lock_events(&revoked, "acquired").await;
     direct.revoke(session.lease().unwrap()).await.unwrap();
     until("the actor has received the loss of the session", || {
@@ -117,12 +117,12 @@ async fn actor_receives_reason_of_lost_lock() {
     .await;
     until("the session is lost", || session.lease().is_none()).await;
     let (late, recipient) = record_messages();
-    let _late_claim = session.mutex("c").lock_for(recipient);
+    let _late_claim = session.mutex("c").lock().deliver_to(recipient);
     until_lock_events(&late, "failed SessionLost").await;
 
     let short = etcd.session(2 * SECOND).await.unwrap();
     let (cut_off, recipient) = record_messages();
-    let _cut_off_claim = short.mutex("d").lock_for(recipient);
+    let _cut_off_claim = short.mutex("d").lock().deliver_to(recipient);
     until_lock_events(&cut_off, "acquired").await;
     let next = direct.session(LONG).await.unwrap();
     let mutex = next.mutex("d");
@@ -139,7 +139,7 @@ async fn released_claim_leaves_the_lock_queue() {
     let other = etcd.session(LONG).await.unwrap();
     let keys = async || etcd.get("l/").prefix().await.unwrap().count;
     let (events, recipient) = record_messages();
-    let waiting = other.mutex("l").lock_for(recipient);
+    let waiting = other.mutex("l").lock().deliver_to(recipient);
     until_async("the claim is in the queue", async || keys().await == 2).await;
     waiting.release().await;
     assert_eq!(keys().await, 1);
@@ -147,13 +147,18 @@ async fn released_claim_leaves_the_lock_queue() {
     // The claim may be released before or after its key is created.
     for _ in 0..10 {
         let (events, recipient) = record_messages();
-        other.mutex("l").lock_for(recipient).release().await;
+        other
+            .mutex("l")
+            .lock()
+            .deliver_to(recipient)
+            .release()
+            .await;
         assert_eq!(keys().await, 1);
         until_lock_events(&events, "released").await;
     }
     // A second claim of the holding session waits locally and has no key in the queue.
     let (events, recipient) = record_messages();
-    let second = session.mutex("l").lock_for(recipient);
+    let second = session.mutex("l").lock().deliver_to(recipient);
     second.release().await;
     until_lock_events(&events, "released").await;
     guard.unlock().await.unwrap();
@@ -166,7 +171,7 @@ async fn claims_fail_after_client_shutdown() {
     let (mutex, election) = (session.mutex("l"), session.election("e"));
     etcd.clone().shutdown().await;
     let (lock_events, recipient) = record_messages();
-    let claim = mutex.lock_for(recipient);
+    let claim = mutex.lock().deliver_to(recipient);
     until("the lock claim has failed", || {
         let events = lock_events.lock().unwrap();
         matches!(events[..], [LockEvent::Failed(_)])
@@ -174,14 +179,14 @@ async fn claims_fail_after_client_shutdown() {
     .await;
     claim.release().await;
     let (candidate_events, recipient) = record_messages();
-    let _claim = election.campaign_for("me", recipient);
+    let _claim = election.campaign("me").deliver_to(recipient);
     until("the campaign has failed", || {
         let events = candidate_events.lock().unwrap();
         matches!(events[..], [CandidateEvent::Failed(_)])
     })
     .await;
     let (leader_events, recipient) = record_messages();
-    let _observation = etcd.send_leaders_to("e", recipient);
+    let _observation = etcd.leaders("e").deliver_to(recipient);
     until("the observation has ended", || {
         let events = leader_events.lock().unwrap();
         matches!(&events[..], [LeaderEvent::Ended(error)] if error.kind() == ErrorKind::Shutdown)
@@ -213,7 +218,7 @@ async fn stopped_actor_releases_its_lock() {
     let session = etcd.session(LONG).await.unwrap();
     let tokens = Arc::default();
     let actor = StopsWhenLocked(Arc::clone(&tokens)).start();
-    let _claim = session.mutex("l").lock_for(actor.recipient());
+    let _claim = session.mutex("l").lock().deliver_to(actor.recipient());
     until("the actor has the lock", || {
         tokens.lock().unwrap().len() == 1
     })
@@ -232,7 +237,7 @@ async fn candidate_and_observer_receive_election_events() {
     etcd.do_send(leaders("e").deliver_to(observer));
     let session = client.session(LONG).await.unwrap();
     let (candidate_events, candidate) = record_messages::<CandidateEvent>();
-    let claim = session.election("e").campaign_for("me", candidate);
+    let claim = session.election("e").campaign("me").deliver_to(candidate);
     until("the candidate is elected and observed", || {
         let candidate_events = candidate_events.lock().unwrap();
         let leader_events = leader_events.lock().unwrap();

@@ -7,9 +7,8 @@ use actix_etcd::{
     Client, ErrorKind, Etcd,
     kv::get,
     lease::LeaseLost,
-    recipes::{
-        discovery::{Discovery, DiscoveryEvent, Instances, discover},
-        registration::{RegistrationEvent, register},
+    recipes::discovery::{
+        Discovery, DiscoveryEvent, Instances, RegistrationEvent, discover, register,
     },
 };
 use serde_json::{Value, json};

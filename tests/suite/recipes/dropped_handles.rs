@@ -41,7 +41,7 @@ fn dropped_handles_leave_no_key_lease_or_actor() {
             let (_, recipient) = record_messages();
             let observation = etcd.discover("s").deliver_to(recipient).await.unwrap();
             let (lock_events, recipient) = record_messages();
-            let claim = b.mutex("m").lock_for(recipient);
+            let claim = b.mutex("m").lock().deliver_to(recipient);
             until("the lock is acquired", || {
                 lock_events.lock().unwrap().len() == 1
             })

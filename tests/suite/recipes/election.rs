@@ -233,6 +233,18 @@ async fn unknown_leadership_is_not_resumed() {
     assert_eq!((after.count, after.header.revision), (0, before));
 }
 
+#[tokio::test]
+async fn resume_after_revoke_fails_with_session_lost() {
+    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (former, next) = (session(&etcd).await, session(&etcd).await);
+    let leadership = former.election("e").campaign("v").await.unwrap();
+    let election = next.election("e");
+    etcd.revoke(next.lease().unwrap()).await.unwrap();
+    let resume = election.resume(leadership.key(), leadership.token(), "v");
+    assert_eq!(resume.await.unwrap_err().kind(), ErrorKind::SessionLost);
+    leadership.resign().await.unwrap();
+}
+
 struct LeaderRecorder(mpsc::UnboundedSender<String>);
 
 impl Actor for LeaderRecorder {
@@ -252,7 +264,7 @@ async fn actor_receives_leaders_until_handle_is_dropped() {
     let (_cluster, etcd) = cluster_and_client(1).await;
     let (sender, mut received) = mpsc::unbounded_channel();
     let recorder = LeaderRecorder(sender).start();
-    let observation = etcd.send_leaders_to("e", recorder.clone().recipient());
+    let observation = etcd.leaders("e").deliver_to(recorder.clone().recipient());
     let session = session(&etcd).await;
     assert_eq!(received.recv().await.unwrap(), "");
     let leader = session.election("e").campaign("a").await.unwrap();

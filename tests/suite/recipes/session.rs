@@ -2,7 +2,7 @@
 
 use std::{task::Poll, time::Duration};
 
-use actix_etcd::{Client, ErrorKind, lease::LeaseLost, recipes::session::SessionEvent};
+use actix_etcd::{Client, ErrorKind, Outcome, lease::LeaseLost, recipes::session::SessionEvent};
 use testbed::Cluster;
 use tokio_stream::StreamExt;
 
@@ -103,7 +103,19 @@ async fn lost_session_keeps_reporting_its_loss() {
     );
     assert_eq!(session.lease(), None);
     let rejected = session.put("a", "1").await.unwrap_err();
-    assert_eq!(rejected.kind(), ErrorKind::LeaseNotFound);
+    assert_eq!(rejected.kind(), ErrorKind::SessionLost);
+}
+
+#[tokio::test]
+async fn put_after_revoke_fails_with_session_lost() {
+    let (cluster, etcd) = cluster_and_client(1).await;
+    let session = etcd.session(60 * SECOND).await.unwrap();
+    let other_client = Client::connect(cluster.endpoints()).await.unwrap();
+    other_client.revoke(session.lease().unwrap()).await.unwrap();
+    // The next keepalive is 20 s away, so the put is the first request to find out.
+    let rejected = session.put("a", "1").await.unwrap_err();
+    assert_eq!(rejected.kind(), ErrorKind::SessionLost);
+    assert_eq!(rejected.outcome(), Outcome::Rejected);
 }
 
 #[tokio::test]

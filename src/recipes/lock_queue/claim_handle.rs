@@ -1,0 +1,130 @@
+//! Waits for a lock or a leadership, and holds it, on behalf of an actor.
+
+use std::ops::Deref;
+
+use actix::{Message, Recipient};
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use super::{LockQueue, Ownership, QueueEntry};
+use crate::{
+    error::{Error, Result},
+    recipes::ownership_lost::OwnershipLost,
+    runtime::delivery::{SendOnDrop, actor_stopped},
+};
+
+/// Waits for a lock or a leadership and holds it on behalf of an actor. Dropping it releases the lock, or leaves the
+/// queue, in the background.
+#[derive(Debug)]
+#[must_use = "dropping the claim releases the lock or the leadership"]
+pub struct ClaimHandle {
+    end: oneshot::Sender<()>,
+    done: oneshot::Receiver<()>,
+}
+
+impl ClaimHandle {
+    /// Releases the lock, or leaves the queue, and waits until that is done. The actor gets its last event.
+    pub async fn release(self) {
+        drop(self.end);
+        // An error means that the client was shut down, which ended the session as well.
+        let _ = self.done.await;
+    }
+}
+
+/// A lock or a leadership that is held.
+pub(in crate::recipes) trait ClaimGuard:
+    Deref<Target = Ownership> + Send + 'static
+{
+    fn release(self) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// An event of a claim. Converted to the event type of the lock or the election.
+pub(in crate::recipes) enum ClaimEvent {
+    Acquired(Ownership),
+    Lost(OwnershipLost),
+    Released,
+    Failed(Error),
+}
+
+/// Joins the queue on the client's thread and sends the events to the actor.
+///
+/// Events are sent even if the mailbox is full: there are at most two, and a late report of a loss would be harmful.
+pub(in crate::recipes) fn claim<G, M, F>(
+    queue: LockQueue,
+    value: Bytes,
+    acquire: impl FnOnce(QueueEntry) -> F + Send + 'static,
+    recipient: Recipient<M>,
+) -> ClaimHandle
+where
+    G: ClaimGuard,
+    M: From<ClaimEvent> + Message<Result = ()> + Send + 'static,
+    F: Future<Output = Result<G>> + Send + 'static,
+{
+    let (end, mut ended) = oneshot::channel();
+    let (done, released) = oneshot::channel();
+    let if_shut_down = ClaimEvent::Failed(Error::shut_down());
+    let final_message = SendOnDrop::new(recipient.clone(), Some(if_shut_down.into()));
+    queue.client.clone().run(move || {
+        final_message.disarm();
+        actix_rt::spawn(async move {
+            let acquired = tokio::select! {
+                biased;
+                () = actor_stopped(&recipient) => return,
+                acquired = wait_for_guard(queue, value, acquire, &mut ended) => acquired,
+            };
+            let last_event = match acquired {
+                Ok(Some(guard)) => hold(guard, ended, &recipient).await,
+                Ok(None) => Some(ClaimEvent::Released),
+                Err(error) => Some(ClaimEvent::Failed(error)),
+            };
+            if let Some(event) = last_event {
+                recipient.do_send(event.into());
+            }
+            let _ = done.send(());
+        });
+    });
+    ClaimHandle {
+        end,
+        done: released,
+    }
+}
+
+/// Returns `None` if the claim ended first.
+async fn wait_for_guard<G, F>(
+    queue: LockQueue,
+    value: Bytes,
+    acquire: impl FnOnce(QueueEntry) -> F,
+    ended: &mut oneshot::Receiver<()>,
+) -> Result<Option<G>>
+where
+    F: Future<Output = Result<G>>,
+{
+    match queue.join_and_wait(value, ended).await? {
+        Some(entry) => acquire(entry).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Holds the guard until it is lost or the claim ends. Returns the last event, or `None` if the actor has stopped.
+async fn hold<G, M>(
+    guard: G,
+    ended: oneshot::Receiver<()>,
+    recipient: &Recipient<M>,
+) -> Option<ClaimEvent>
+where
+    G: ClaimGuard,
+    M: From<ClaimEvent> + Message<Result = ()> + Send + 'static,
+{
+    recipient.do_send(ClaimEvent::Acquired((*guard).clone()).into());
+    tokio::select! {
+        biased;
+        loss = guard.lost() => Some(ClaimEvent::Lost(loss)),
+        () = actor_stopped(recipient) => None,
+        _ = ended => {
+            if let Err(error) = guard.release().await {
+                tracing::debug!(%error, "lock or leadership not released yet, retrying in the background");
+            }
+            Some(ClaimEvent::Released)
+        }
+    }
+}

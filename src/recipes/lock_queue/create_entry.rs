@@ -1,0 +1,206 @@
+//! Creates a session's key in a lock queue.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use super::{Ownership, QueueEntry, remove_entry::remove_late_creates};
+use crate::{
+    error::{Error, ErrorKind, Outcome, Result},
+    kv::{Compare, OpResponse, TxnResponse, get, put},
+    recipes::{
+        session::{LocalMutex, LocalMutexGuard},
+        temporary_errors::{RETRY_DELAY, is_temporary},
+    },
+};
+
+/// Delay before the key is tried again while it is bound to the lease of another session.
+const OTHER_LEASE_DELAY: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum JoinMode {
+    /// Join behind the existing keys.
+    AtEnd,
+    /// Join only if there is no key.
+    IfEmpty,
+}
+
+/// Result of one request to create the key.
+#[derive(Debug, PartialEq, Eq)]
+enum CreateResult {
+    /// The key exists with this create revision. `adopted`: an earlier request created it.
+    Present { token: i64, adopted: bool },
+    /// The key exists, but is bound to another lease.
+    OtherLease,
+    /// The queue is not empty.
+    Occupied,
+}
+
+/// Repeats the request until it succeeds or fails with an error that does not pass by itself.
+pub(super) struct CreateEntry {
+    /// The token is not known yet.
+    pub(super) ownership: Ownership,
+    pub(super) prefix: Bytes,
+    pub(super) local_mutex: LocalMutex,
+    pub(super) value: Bytes,
+    pub(super) mode: JoinMode,
+    /// Whether a request got no response. It may still create the key.
+    pub(super) outcome_unknown: bool,
+}
+
+type CreatedEntry = oneshot::Sender<Result<Option<QueueEntry>>>;
+
+impl CreateEntry {
+    pub(super) async fn run(mut self, guard: LocalMutexGuard, mut created: CreatedEntry) {
+        let result = self.create(&mut created).await;
+        let entry = result.map(|result| match result {
+            CreateResult::Present { token, adopted } => Some(QueueEntry {
+                ownership: Ownership {
+                    token,
+                    ..self.ownership.clone()
+                },
+                prefix: self.prefix,
+                adopted,
+                unanswered_create: self.outcome_unknown.then(|| self.local_mutex.clone()),
+                local_guard: Some(guard),
+            }),
+            CreateResult::OtherLease | CreateResult::Occupied => None,
+        });
+        if self.outcome_unknown && !matches!(entry, Ok(Some(_))) {
+            remove_late_creates(&self.ownership, self.local_mutex);
+        }
+        // If the caller no longer waits, the entry is dropped here and deletes its key.
+        let _ = created.send(entry);
+    }
+
+    async fn create(&mut self, created: &mut CreatedEntry) -> Result<CreateResult> {
+        loop {
+            let delay = match self.create_once().await {
+                Ok(CreateResult::OtherLease) => OTHER_LEASE_DELAY,
+                Ok(result) => return Ok(result),
+                Err(error) if error.kind() == ErrorKind::LeaseNotFound => {
+                    // The response makes the client report the loss at once instead of at the next keepalive.
+                    let ownership = &self.ownership;
+                    let _ = ownership.client.keep_alive_once(ownership.lease()).await;
+                    let reason = "etcd no longer has the lease of the session";
+                    let (kind, outcome) = (ErrorKind::SessionLost, Outcome::Rejected);
+                    return Err(Error::new(kind, outcome, reason));
+                }
+                Err(error) => {
+                    self.outcome_unknown |= error.outcome() == Outcome::Unknown;
+                    if !is_temporary(&error) {
+                        return Err(error);
+                    }
+                    RETRY_DELAY
+                }
+            };
+            if created.is_closed() && !self.outcome_unknown {
+                return Ok(CreateResult::Occupied);
+            }
+            tokio::select! {
+                loss = self.ownership.session_lease.ended() => return Err(loss.into()),
+                () = tokio::time::sleep(delay) => {}
+            }
+        }
+    }
+
+    async fn create_once(&self) -> Result<CreateResult> {
+        let Ownership { client, key, .. } = &self.ownership;
+        let lease = self.ownership.lease();
+        let condition = match self.mode {
+            JoinMode::AtEnd => Compare::create_revision(key.clone()).eq(0),
+            JoinMode::IfEmpty => Compare::create_revision(self.prefix.clone()).eq(0).prefix(),
+        };
+        let response = client
+            .txn()
+            .when([condition])
+            .then([put(key.clone(), self.value.clone()).lease(lease)])
+            .otherwise([get(key.clone())])
+            .await?;
+        Ok(create_result(&response, lease, self.mode))
+    }
+}
+
+fn create_result(response: &TxnResponse, lease: i64, mode: JoinMode) -> CreateResult {
+    if response.succeeded {
+        return CreateResult::Present {
+            token: response.header.revision,
+            adopted: false,
+        };
+    }
+    let found = match response.responses.first() {
+        Some(OpResponse::Get(found)) => found.first(),
+        _ => None,
+    };
+    match found {
+        Some(found) if found.lease == lease => CreateResult::Present {
+            token: found.create_revision,
+            adopted: true,
+        },
+        _ if mode == JoinMode::IfEmpty => CreateResult::Occupied,
+        _ => CreateResult::OtherLease,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        kv::GetResponse,
+        proto::{KeyValue, ResponseHeader},
+    };
+
+    const LEASE: i64 = 0x0070_ffab;
+
+    fn response(succeeded: bool, found: Option<(i64, i64)>) -> TxnResponse {
+        let header = ResponseHeader {
+            revision: 9,
+            ..ResponseHeader::default()
+        };
+        let kvs = found.map(|(lease, create_revision)| KeyValue {
+            lease,
+            create_revision,
+            ..KeyValue::default()
+        });
+        TxnResponse {
+            header,
+            succeeded,
+            responses: vec![OpResponse::Get(GetResponse {
+                header,
+                kvs: kvs.into_iter().collect(),
+                more: false,
+                count: 0,
+            })],
+        }
+    }
+
+    #[test]
+    fn existing_key_is_adopted_only_with_same_lease() {
+        let adopted = CreateResult::Present {
+            token: 4,
+            adopted: true,
+        };
+        let created = CreateResult::Present {
+            token: 9,
+            adopted: false,
+        };
+        let (at_end, if_empty) = (JoinMode::AtEnd, JoinMode::IfEmpty);
+        assert_eq!(create_result(&response(true, None), LEASE, at_end), created);
+        let same_lease = response(false, Some((LEASE, 4)));
+        assert_eq!(create_result(&same_lease, LEASE, at_end), adopted);
+        let other_lease = response(false, Some((LEASE + 1, 4)));
+        assert_eq!(
+            create_result(&other_lease, LEASE, at_end),
+            CreateResult::OtherLease
+        );
+        assert_eq!(
+            create_result(&other_lease, LEASE, if_empty),
+            CreateResult::Occupied
+        );
+        assert_eq!(
+            create_result(&response(false, None), LEASE, if_empty),
+            CreateResult::Occupied
+        );
+    }
+}

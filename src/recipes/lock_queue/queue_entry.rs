@@ -1,0 +1,228 @@
+//! A session's key in a lock queue.
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::{
+    Ownership,
+    remove_entry::{remove, remove_late_creates, remove_until_gone},
+};
+use crate::{
+    error::{ErrorKind, Outcome, Result},
+    kv::{OpResponse, TxnResponse, get},
+    lease::LeaseLost,
+    recipes::{
+        ownership_lost::OwnershipLost,
+        session::{LocalMutex, LocalMutexGuard},
+        temporary_errors::{RETRY_DELAY, deadline_after, is_temporary},
+    },
+    watch::WatchEvent,
+};
+
+/// A key in the queue. Dropping it deletes the key in the background.
+pub(in crate::recipes) struct QueueEntry {
+    pub(in crate::recipes) ownership: Ownership,
+    pub(super) prefix: Bytes,
+    /// Whether the key existed before: its value may be another one.
+    pub(in crate::recipes) adopted: bool,
+    /// Set if a request to create the key got no response: it may create the key again after the delete.
+    pub(super) unanswered_create: Option<LocalMutex>,
+    /// Released when the key is deleted, so that the next task of the session creates a new key.
+    pub(super) local_guard: Option<LocalMutexGuard>,
+}
+
+/// The key directly before ours.
+#[derive(Debug, PartialEq, Eq)]
+enum Predecessor {
+    /// Our key is the first one.
+    None,
+    /// The key to wait for, and the revision to watch it from.
+    Key(Bytes, i64),
+    /// Our own key no longer exists.
+    OwnKeyGone,
+}
+
+impl QueueEntry {
+    /// Waits until no key is before ours. Fails when the session is lost or our key is gone.
+    pub(in crate::recipes) async fn wait_until_first(&self) -> Result<()> {
+        tokio::select! {
+            biased;
+            loss = self.ownership.session_lease.ended() => Err(loss.into()),
+            first = self.wait_for_predecessors() => first,
+        }
+    }
+
+    pub(super) async fn is_first(&self) -> Result<bool> {
+        Ok(self.predecessor().await? == Predecessor::None)
+    }
+
+    async fn wait_for_predecessors(&self) -> Result<()> {
+        loop {
+            let step = match self.predecessor().await {
+                Ok(Predecessor::None) => break,
+                Ok(Predecessor::OwnKeyGone) => return Err(self.why_key_gone().await.into()),
+                Ok(Predecessor::Key(key, from)) => self.wait_until_deleted(key, from).await,
+                Err(error) => Err(error),
+            };
+            match step {
+                Ok(()) => {}
+                Err(error) if is_temporary(&error) => tokio::time::sleep(RETRY_DELAY).await,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.ownership.session_lease.certain().await?)
+    }
+
+    /// Reads, at one revision, whether our key exists and which key is directly before it.
+    async fn predecessor(&self) -> Result<Predecessor> {
+        let before = get(self.prefix.clone())
+            .prefix()
+            .keys_only()
+            .max_create_revision(self.ownership.token - 1)
+            .last_by_create_revision();
+        let response = self.ownership.txn().then([before]).await?;
+        Ok(predecessor_in(&response))
+    }
+
+    /// Waits until the key is deleted, or until the watch ends in a way that requires a new read.
+    async fn wait_until_deleted(&self, key: Bytes, from: i64) -> Result<()> {
+        let watch = self.ownership.client.watch(key).filter_puts();
+        let mut watch = watch.start_revision(from).await?;
+        while let Some(item) = watch.next().await {
+            match item {
+                // After a restore from a backup, the key may be a different one.
+                WatchEvent::Events(_) | WatchEvent::RevisionRegressed { .. } => return Ok(()),
+                WatchEvent::Ended(end) => {
+                    let error = end.to_error();
+                    // The next read shows what was compacted.
+                    let read_again = error.kind() == ErrorKind::Compacted;
+                    return if read_again { Ok(()) } else { Err(error) };
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns why our key is gone: etcd deletes it together with the lease, before the session knows of the loss.
+    async fn why_key_gone(&self) -> OwnershipLost {
+        let lease = self.ownership.lease();
+        match self.ownership.client.time_to_live(lease).await {
+            Ok(lease) if lease.remaining.is_none() => OwnershipLost::Session(LeaseLost::Revoked),
+            Ok(_) | Err(_) => OwnershipLost::Taken,
+        }
+    }
+
+    /// Deletes the key and returns whether it was ours until then. If that fails, deleting continues in the background.
+    pub(in crate::recipes) async fn leave(mut self) -> Result<bool> {
+        let deadline = deadline_after(self.ownership.client.request_timeout());
+        let mut outcome_unknown = false;
+        loop {
+            match remove(&self.ownership).await {
+                Ok(removed) => {
+                    self.local_guard = None;
+                    if let Some(local_mutex) = self.unanswered_create.take() {
+                        remove_late_creates(&self.ownership, local_mutex);
+                    }
+                    return Ok(removed || outcome_unknown);
+                }
+                Err(error) => {
+                    outcome_unknown |= error.outcome() == Outcome::Unknown;
+                    if !is_temporary(&error) || Instant::now() > deadline {
+                        return Err(error);
+                    }
+                }
+            }
+            tokio::time::sleep(RETRY_DELAY).await;
+        }
+    }
+}
+
+impl Drop for QueueEntry {
+    fn drop(&mut self) {
+        let Some(guard) = self.local_guard.take() else {
+            return;
+        };
+        let ownership = self.ownership.clone();
+        let unanswered_create = self.unanswered_create.take();
+        // If the client was shut down, its session and the key have ended with it.
+        self.ownership.client.run(move || {
+            actix_rt::spawn(async move {
+                tokio::select! {
+                    // etcd deletes the key with its lease.
+                    _ = ownership.session_lease.ended() => {}
+                    () = remove_until_gone(&ownership, guard) => {}
+                }
+                if let Some(local_mutex) = unanswered_create {
+                    remove_late_creates(&ownership, local_mutex);
+                }
+            });
+        });
+    }
+}
+
+fn predecessor_in(response: &TxnResponse) -> Predecessor {
+    if !response.succeeded {
+        return Predecessor::OwnKeyGone;
+    }
+    let found = match response.responses.first() {
+        Some(OpResponse::Get(found)) => found.first(),
+        _ => None,
+    };
+    match found {
+        Some(before) => Predecessor::Key(before.key.clone(), response.header.revision + 1),
+        None => Predecessor::None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        kv::GetResponse,
+        proto::{KeyValue, ResponseHeader},
+    };
+
+    fn response(succeeded: bool, before: &[&'static str]) -> TxnResponse {
+        let header = ResponseHeader {
+            revision: 40,
+            ..ResponseHeader::default()
+        };
+        let kvs = before.iter().map(|key| KeyValue {
+            key: Bytes::from_static(key.as_bytes()),
+            ..KeyValue::default()
+        });
+        let found = GetResponse {
+            header,
+            kvs: kvs.collect(),
+            more: false,
+            count: 0,
+        };
+        TxnResponse {
+            header,
+            succeeded,
+            responses: if succeeded {
+                vec![OpResponse::Get(found)]
+            } else {
+                Vec::new()
+            },
+        }
+    }
+
+    #[test]
+    fn predecessor_is_watched_from_next_revision() {
+        assert_eq!(
+            predecessor_in(&response(true, &["l/1"])),
+            Predecessor::Key(Bytes::from_static(b"l/1"), 41)
+        );
+        assert_eq!(predecessor_in(&response(true, &[])), Predecessor::None);
+    }
+
+    #[test]
+    fn entry_without_key_is_never_first() {
+        assert_eq!(
+            predecessor_in(&response(false, &[])),
+            Predecessor::OwnKeyGone
+        );
+    }
+}

@@ -1,0 +1,91 @@
+//! A request for a lock.
+
+use std::{fmt, future::IntoFuture};
+
+use actix::{Message, Recipient};
+use bytes::Bytes;
+
+use super::{ClaimHandle, LockGuard, Ownership, OwnershipLost};
+use crate::{
+    error::{Error, Result},
+    recipes::lock_queue::{ClaimEvent, LockQueue, claim},
+    request::ResponseFuture,
+};
+
+/// A request for a lock, made by [`Mutex::lock`](super::Mutex::lock). Awaiting it waits for the lock and returns a
+/// [`LockGuard`]; [`deliver_to`](Self::deliver_to) waits for it on behalf of an actor.
+///
+/// Dropping the future leaves the queue. The wait continues through outages for as long as the session lives. It fails
+/// with [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) as soon as the session is lost, with
+/// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if someone deletes the session's key in the queue, and with
+/// [`ErrorKind::PermissionDenied`](crate::ErrorKind::PermissionDenied) if the user may not read and write the keys.
+#[derive(Clone)]
+#[must_use = "the lock is requested when this is awaited or delivered to an actor"]
+pub struct AcquireLock {
+    queue: LockQueue,
+}
+
+impl AcquireLock {
+    pub(super) fn new(queue: LockQueue) -> Self {
+        Self { queue }
+    }
+
+    /// Waits for the lock and holds it on behalf of an actor. The actor receives [`LockEvent::Acquired`] when it has
+    /// the lock, and one last event when that has ended. The lock is released when the claim is dropped or the actor
+    /// stops.
+    ///
+    /// An event may wait in the mailbox: [`Ownership::remaining`] returns how long the lock is still certain.
+    pub fn deliver_to(self, recipient: Recipient<LockEvent>) -> ClaimHandle {
+        let acquire = async |entry| Ok(LockGuard::new(entry));
+        claim(self.queue, Bytes::new(), acquire, recipient)
+    }
+
+    async fn acquire(self) -> Result<LockGuard> {
+        let entry = self.queue.join(Bytes::new()).await?;
+        entry.wait_until_first().await?;
+        Ok(LockGuard::new(entry))
+    }
+}
+
+impl IntoFuture for AcquireLock {
+    type Output = Result<LockGuard>;
+    type IntoFuture = ResponseFuture<LockGuard>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.acquire())
+    }
+}
+
+impl fmt::Debug for AcquireLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcquireLock")
+            .field("prefix", &self.queue.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Sent to an actor that a lock is requested for.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "()")]
+#[non_exhaustive]
+pub enum LockEvent {
+    /// The actor has the lock.
+    Acquired(Ownership),
+    /// The actor no longer has the lock, or may no longer have it. This is the last event.
+    Lost(OwnershipLost),
+    /// The lock was released, or the request was cancelled. This is the last event.
+    Released,
+    /// The lock cannot be acquired. This is the last event.
+    Failed(Error),
+}
+
+impl From<ClaimEvent> for LockEvent {
+    fn from(event: ClaimEvent) -> Self {
+        match event {
+            ClaimEvent::Acquired(ownership) => Self::Acquired(ownership),
+            ClaimEvent::Lost(loss) => Self::Lost(loss),
+            ClaimEvent::Released => Self::Released,
+            ClaimEvent::Failed(error) => Self::Failed(error),
+        }
+    }
+}

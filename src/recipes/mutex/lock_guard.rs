@@ -1,0 +1,51 @@
+//! A lock while it is held.
+
+use std::{fmt, ops::Deref};
+
+use super::{Ownership, OwnershipLost};
+use crate::{
+    error::Result,
+    recipes::lock_queue::{ClaimGuard, QueueEntry},
+};
+
+/// A lock that is held. Dereferences to its [`Ownership`]. Dropping it releases the lock in the background.
+#[must_use = "dropping the guard releases the lock"]
+pub struct LockGuard {
+    entry: QueueEntry,
+}
+
+impl LockGuard {
+    pub(super) fn new(entry: QueueEntry) -> Self {
+        Self { entry }
+    }
+
+    /// Releases the lock and waits for the response. Fails with [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if
+    /// the lock was lost before; the lock of another session is never released.
+    pub async fn unlock(self) -> Result<()> {
+        if self.entry.leave().await? {
+            Ok(())
+        } else {
+            Err(OwnershipLost::Taken.into())
+        }
+    }
+}
+
+impl ClaimGuard for LockGuard {
+    async fn release(self) -> Result<()> {
+        self.unlock().await
+    }
+}
+
+impl Deref for LockGuard {
+    type Target = Ownership;
+
+    fn deref(&self) -> &Ownership {
+        &self.entry.ownership
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LockGuard").field(&**self).finish()
+    }
+}

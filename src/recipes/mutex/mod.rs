@@ -1,0 +1,133 @@
+//! A lock that one session in the cluster holds at a time.
+//!
+//! Sessions get the lock in the order of their requests. Each waiting session watches only the one before it. Keys
+//! have the layout of the Go client's `concurrency` package, so Go programs and `etcdctl lock` share the same queue.
+//! As there, every key under `<name>/` counts as a waiting session: do not nest names.
+//!
+//! # When two owners are possible
+//! A lease is held by time. An owner that pauses for longer than its lease lasts (a long stop of the process, a network
+//! partition) may continue to work after another session got the lock. Two features protect against that:
+//! - [`Ownership::lost`] resolves, and [`Mutex::scope`] cancels the work, as soon as the lease is no longer certain.
+//! - [`Ownership::txn`] writes to etcd only during the ownership, whatever the clocks show. Other stores can reject
+//!   writes that carry an older [`Ownership::token`].
+//!
+//! ```no_run
+//! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
+//! use std::time::Duration;
+//! use actix_etcd::kv::put;
+//!
+//! let session = etcd.session(Duration::from_secs(10)).await?;
+//! let mutex = session.mutex("jobs/cleaner");
+//! let guard = mutex.lock().await?;
+//! let response = guard.txn().then([put("cleaned", "yes")]).await?;
+//! assert!(response.succeeded, "the lock was lost");
+//! guard.unlock().await?;
+//!
+//! let token = mutex.scope(|ownership| async move { ownership.token() }).await?;
+//! println!("done with fencing token {token}");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! An actor gets the lock by messages: `mutex.lock().deliver_to(recipient)` sends it [`LockEvent`]s.
+
+mod acquire_lock;
+mod lock_guard;
+
+use std::{fmt, time::Duration};
+
+use bytes::Bytes;
+
+pub use acquire_lock::{AcquireLock, LockEvent};
+pub use lock_guard::LockGuard;
+
+use super::{lock_queue::LockQueue, session::Session};
+pub use super::{
+    lock_queue::{ClaimHandle, Ownership},
+    ownership_lost::OwnershipLost,
+};
+use crate::{
+    error::{Error, ErrorKind, Outcome, Result},
+    request::IntoBytes,
+};
+
+impl Session {
+    /// Returns the lock with this name.
+    pub fn mutex(&self, name: impl IntoBytes) -> Mutex {
+        Mutex::new(self, name)
+    }
+}
+
+/// A lock in the cluster, as one session uses it. Tasks that share a `Mutex` or its clones exclude each other as well.
+#[derive(Clone)]
+pub struct Mutex {
+    queue: LockQueue,
+}
+
+impl Mutex {
+    /// Returns the lock with this name, for this session.
+    pub fn new(session: &Session, name: impl IntoBytes) -> Self {
+        Self {
+            queue: LockQueue::new(session, &name.into_bytes()),
+        }
+    }
+
+    /// Requests the lock. Await the request to get a [`LockGuard`], or call
+    /// [`deliver_to`](AcquireLock::deliver_to) to hold the lock on behalf of an actor.
+    pub fn lock(&self) -> AcquireLock {
+        AcquireLock::new(self.queue.clone())
+    }
+
+    /// Requests the lock and waits for at most `timeout`. Fails as [`lock`](Self::lock) does, and with
+    /// [`ErrorKind::DeadlineExceeded`] after the timeout, whether another session holds the lock or no member responds.
+    pub async fn lock_within(&self, timeout: Duration) -> Result<LockGuard> {
+        match tokio::time::timeout(timeout, self.lock().into_future()).await {
+            Ok(locked) => locked,
+            Err(_) => Err(Error::new(
+                ErrorKind::DeadlineExceeded,
+                Outcome::Rejected,
+                "the lock was not acquired within the timeout",
+            )),
+        }
+    }
+
+    /// Takes the lock if no session holds it or waits for it. Returns `None` otherwise, without writing anything.
+    pub async fn try_lock(&self) -> Result<Option<LockGuard>> {
+        let Some(entry) = self.queue.join_if_empty(Bytes::new()).await? else {
+            return Ok(None);
+        };
+        entry.ownership.session_lease.certain().await?;
+        Ok(Some(LockGuard::new(entry)))
+    }
+
+    /// Runs `work` under the lock and returns its output. Cancels the work, by dropping its future, when the lock is
+    /// lost. Releases the lock in any case.
+    ///
+    /// Fails as [`lock`](Self::lock) does, and with [`ErrorKind::LockLost`] or [`ErrorKind::SessionLost`] if the work
+    /// was cancelled.
+    pub async fn scope<T, F, W>(&self, work: W) -> Result<T>
+    where
+        W: FnOnce(Ownership) -> F,
+        F: Future<Output = T>,
+    {
+        let guard = self.lock().await?;
+        let output = tokio::select! {
+            biased;
+            loss = guard.lost() => return Err(loss.into()),
+            output = work((*guard).clone()) => output,
+        };
+        // The work is complete, so a failure to unlock is not the caller's.
+        if let Err(error) = guard.unlock().await {
+            tracing::debug!(%error, "lock not released yet, retrying in the background");
+        }
+        Ok(output)
+    }
+}
+
+impl fmt::Debug for Mutex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mutex")
+            .field("prefix", &self.queue.prefix)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,107 @@
+//! Reads a key, or all keys with a prefix, and then reports every later revision.
+//!
+//! The keys are read again if the revisions in between were compacted, or if the cluster was restored from an older
+//! backup and its history is a different one.
+
+use bytes::Bytes;
+
+use super::temporary_errors::{RETRY_DELAY, is_temporary};
+use crate::{
+    client::Client,
+    error::{ErrorKind, Result},
+    kv::GetResponse,
+    watch::{RevisionEvents, Watch, WatchEnd, WatchEvent},
+};
+
+pub(super) struct ReadThenWatch {
+    client: Client,
+    key: Bytes,
+    /// Whether `key` is a prefix.
+    prefix: bool,
+    watch: Option<Watch>,
+    /// Revision already seen when a member reported a lower one; the keys are read again to find out why.
+    regressed_from: Option<i64>,
+}
+
+/// The next state or change of the keys.
+#[derive(Debug)]
+pub(super) enum KeysUpdate {
+    /// All keys at one revision. Replaces everything known before.
+    Snapshot(GetResponse),
+    /// All events of the next revision.
+    Events(RevisionEvents),
+}
+
+impl ReadThenWatch {
+    pub(super) fn prefix(client: Client, prefix: Bytes) -> Self {
+        Self {
+            prefix: true,
+            ..Self::key(client, prefix)
+        }
+    }
+
+    pub(super) fn key(client: Client, key: Bytes) -> Self {
+        Self {
+            client,
+            key,
+            prefix: false,
+            watch: None,
+            regressed_from: None,
+        }
+    }
+
+    /// Returns the next update, and waits out temporary errors. Fails with an error that does not pass by itself: the
+    /// client was shut down, the user may not read the keys, or the endpoints lead to another cluster.
+    pub(super) async fn next(&mut self) -> Result<KeysUpdate> {
+        loop {
+            match self.step().await {
+                Ok(Some(update)) => return Ok(update),
+                Ok(None) => {}
+                Err(error) if is_temporary(&error) => tokio::time::sleep(RETRY_DELAY).await,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Makes one attempt. Returns `None` if there is no update yet, and fails with any error.
+    pub(super) async fn step(&mut self) -> Result<Option<KeysUpdate>> {
+        let watch = match &mut self.watch {
+            Some(watch) if self.regressed_from.is_none() => watch,
+            _ => return self.read().await,
+        };
+        match watch.next().await {
+            Some(WatchEvent::Events(events)) => Ok(Some(KeysUpdate::Events(events))),
+            Some(WatchEvent::Ended(WatchEnd::Compacted { .. })) | None => {
+                self.watch = None;
+                Ok(None)
+            }
+            Some(WatchEvent::Ended(end)) => Err(end.to_error()),
+            Some(WatchEvent::RevisionRegressed { seen, .. }) => {
+                self.regressed_from = Some(seen);
+                Ok(None)
+            }
+            Some(_) => Ok(None),
+        }
+    }
+
+    async fn read(&mut self) -> Result<Option<KeysUpdate>> {
+        let read = self.client.get(self.key.clone());
+        let found = if self.prefix { read.prefix() } else { read }.await?;
+        let revision = found.header.revision;
+        // The member was only behind: the open watch continues without a gap.
+        if self.watch.is_some() && self.regressed_from.is_some_and(|seen| revision >= seen) {
+            self.regressed_from = None;
+            return Ok(None);
+        }
+        let watch = self.client.watch(self.key.clone());
+        let watch = if self.prefix { watch.prefix() } else { watch };
+        match watch.start_revision(revision + 1).await {
+            Ok(watch) => self.watch = Some(watch),
+            // Compacted between the read and the watch: the next step reads again.
+            Err(error) if error.kind() == ErrorKind::Compacted => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        self.regressed_from = None;
+        Ok(Some(KeysUpdate::Snapshot(found)))
+    }
+}

@@ -1,0 +1,36 @@
+//! Messages from and to the actor of a session.
+
+use std::time::Instant;
+
+use actix::Message;
+use bytes::Bytes;
+
+use crate::lease::LeaseLost;
+
+/// A change in the life of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
+#[non_exhaustive]
+pub enum SessionEvent {
+    /// The lease was not renewed before its deadline. The server may still have it.
+    AtRisk {
+        /// The deadline that has passed.
+        deadline: Instant,
+    },
+    /// The lease was lost, for this reason. The session is granting a new one.
+    Healing(LeaseLost),
+    /// The session has a new lease and has put its keys again.
+    Healed {
+        /// The new lease.
+        lease: i64,
+        /// Keys that were not put again because another client has put them in the meantime.
+        taken: Vec<Bytes>,
+    },
+    /// The session is lost, for this reason. This is the last event.
+    Lost(LeaseLost),
+}
+
+/// Stops the actor: the session's handle was dropped.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct EndSession;

@@ -1,0 +1,56 @@
+//! Delivery of a stream of events to an actor, for as long as a handle is held.
+
+use actix::{Message, Recipient};
+use tokio::sync::oneshot;
+use tokio_stream::Stream;
+
+use crate::{
+    client::Client,
+    runtime::delivery::{self, SendOnDrop},
+};
+
+/// Keeps the delivery of events to an actor going. Dropping it stops the delivery.
+#[derive(Debug)]
+#[must_use = "dropping the subscription stops the delivery"]
+pub struct Subscription {
+    end: oneshot::Sender<()>,
+}
+
+impl Subscription {
+    /// Continues the delivery without the handle, until the actor stops or the client is shut down.
+    pub fn detach(self) {
+        // An error means that the delivery has already ended.
+        let _ = self.end.send(());
+    }
+}
+
+/// Delivers a stream to an actor from the client's thread. The next item is sent when the actor has handled the last
+/// one. If the client was shut down, the actor gets `if_shut_down` instead.
+pub(super) fn subscribe<M>(
+    client: &Client,
+    items: impl Stream<Item = M> + Send + Unpin + 'static,
+    recipient: Recipient<M>,
+    if_shut_down: Option<M>,
+) -> Subscription
+where
+    M: Message<Result = ()> + Send + 'static,
+{
+    let (end, ended) = oneshot::channel();
+    let handle_dropped = async move {
+        // A received value means that the subscription was detached.
+        if ended.await.is_ok() {
+            std::future::pending::<()>().await;
+        }
+    };
+    let final_message = SendOnDrop::new(recipient.clone(), if_shut_down);
+    client.run(move || {
+        final_message.disarm();
+        actix_rt::spawn(async move {
+            tokio::select! {
+                () = handle_dropped => {}
+                () = delivery::deliver(items, recipient) => {}
+            }
+        });
+    });
+    Subscription { end }
+}
