@@ -5,6 +5,11 @@ use std::{sync::Arc, time::Duration};
 use crate::call::Caller;
 
 /// A client that can send requests. [`Client`](crate::Client) is the implementation to use.
+#[diagnostic::on_unimplemented(
+    message = "this request is not bound to a client",
+    label = "not bound to a client",
+    note = "use a method of the client, such as `client.get(..)`, or bind the request with `.on(&client)`"
+)]
 pub trait ClientHandle: Clone + Send + Sync + Unpin + 'static {
     #[doc(hidden)]
     fn core(&self) -> Arc<dyn ClientCore>;

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{BalancerActor, Member};
 use crate::{
     balancer::{By, ConnectivityChange, MemberView, UpdateEndpoints},
-    client::endpoint_sync::without_downgrades,
+    client::endpoint_sync::split_tls_downgrades,
     connection::{ConnectivityState, Drain, EndpointId, actor::ConnectionActor},
     transport::Endpoint,
 };
@@ -46,7 +46,7 @@ impl BalancerActor {
         let seeds = self.seeds.iter().filter(|seed| !known.contains(seed));
         let mut missing: Vec<Endpoint> = seeds.cloned().collect();
         if !self.shared.dial.tls.allows_plain() {
-            missing = without_downgrades(missing, &known).0;
+            missing = split_tls_downgrades(missing, &known).0;
         }
         if missing.is_empty() {
             return;
