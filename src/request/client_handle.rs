@@ -6,9 +6,9 @@ use crate::call::Caller;
 
 /// A client that can send requests. [`Client`](crate::Client) is the implementation to use.
 #[diagnostic::on_unimplemented(
-    message = "this request is not bound to a client",
-    label = "not bound to a client",
-    note = "use a method of the client, such as `client.get(..)`, or bind the request with `.on(&client)`"
+    message = "`{Self}` is not a client that a request can be bound to",
+    label = "not a client",
+    note = "bind a request with a method of the client, such as `client.get(..)`, or with `.on(&client)`"
 )]
 pub trait ClientHandle: Clone + Send + Sync + Unpin + 'static {
     #[doc(hidden)]

@@ -11,11 +11,6 @@ use crate::{
 };
 
 /// A client that can keep leases alive.
-#[diagnostic::on_unimplemented(
-    message = "this request is not bound to a client",
-    label = "not bound to a client",
-    note = "use a method of the client, such as `client.lease(..)`, or bind the request with `.on(&client)`"
-)]
 pub trait LeaseClient: ClientHandle {
     #[doc(hidden)]
     fn leases(&self) -> LeaseService;

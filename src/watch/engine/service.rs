@@ -6,11 +6,6 @@ use super::hub::HubActor;
 use crate::request::ClientHandle;
 
 /// A client that can open watches.
-#[diagnostic::on_unimplemented(
-    message = "this request is not bound to a client",
-    label = "not bound to a client",
-    note = "use a method of the client, such as `client.watch(..)`, or bind the request with `.on(&client)`"
-)]
 pub trait WatchClient: ClientHandle {
     #[doc(hidden)]
     fn watches(&self) -> WatchService;
