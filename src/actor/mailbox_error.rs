@@ -26,7 +26,7 @@ impl From<MailboxError> for Error {
 mod tests {
     use std::time::Duration;
 
-    use actix::{Actor, ActorContext, Context, Handler, ResponseFuture};
+    use actix::{Actor, ActorContext, Addr, Context, Handler, ResponseActFuture, fut::wrap_future};
 
     use super::*;
     use crate::{
@@ -34,7 +34,7 @@ mod tests {
         kv::{Get, GetResponse, get},
     };
 
-    /// An actor that never responds to `keep`, and stops at every other key.
+    /// An actor that never responds. It stops at the key `stop`.
     struct Unresponsive;
 
     impl Actor for Unresponsive {
@@ -42,31 +42,35 @@ mod tests {
     }
 
     impl Handler<Get> for Unresponsive {
-        type Result = ResponseFuture<Result<GetResponse>>;
+        type Result = ResponseActFuture<Self, Result<GetResponse>>;
 
         fn handle(&mut self, request: Get, ctx: &mut Context<Self>) -> Self::Result {
-            if request.wire().unwrap().key != "keep" {
+            if request.wire().unwrap().key == "stop" {
                 ctx.stop();
             }
-            Box::pin(std::future::pending())
+            Box::pin(wrap_future(std::future::pending()))
         }
+    }
+
+    async fn failed_read(actor: &Addr<Unresponsive>, key: &'static str, timeout: u64) -> Error {
+        let read = async || -> Result<i64> {
+            let timeout = Duration::from_millis(timeout);
+            let response = actor.send(get(key)).timeout(timeout).await??;
+            Ok(response.count)
+        };
+        read().await.unwrap_err()
     }
 
     #[actix::test]
     async fn mailbox_errors_convert_with_unknown_outcome() {
-        async fn read(actor: &actix::Addr<Unresponsive>, key: &'static str) -> Result<GetResponse> {
-            let timeout = Duration::from_millis(20);
-            Ok(actor.send(get(key)).timeout(timeout).await??)
-        }
         let actor = Unresponsive.start();
-        let timed_out = read(&actor, "keep").await.unwrap_err();
-        assert_eq!(timed_out.kind(), ErrorKind::DeadlineExceeded);
-        assert_eq!(timed_out.outcome(), Outcome::Unknown);
-        let stopped = actor.send(get("stop")).await.unwrap_err();
-        let stopped = Error::from(stopped);
-        assert_eq!(stopped.kind(), ErrorKind::Shutdown);
-        assert_eq!(stopped.outcome(), Outcome::Unknown);
-        let closed = read(&actor, "keep").await.unwrap_err();
-        assert_eq!(closed.kind(), ErrorKind::Shutdown);
+        for (key, timeout, kind) in [
+            ("k", 20, ErrorKind::DeadlineExceeded),
+            ("stop", 10_000, ErrorKind::Shutdown),
+            ("k", 10_000, ErrorKind::Shutdown),
+        ] {
+            let error = failed_read(&actor, key, timeout).await;
+            assert_eq!((error.kind(), error.outcome()), (kind, Outcome::Unknown));
+        }
     }
 }

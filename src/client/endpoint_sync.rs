@@ -183,7 +183,7 @@ fn advertised_endpoints(members: &[Member]) -> Vec<Endpoint> {
         match Endpoint::parse(url) {
             Ok(endpoint) => add_missing(&mut endpoints, &[endpoint]),
             Err(error) => {
-                tracing::warn!(%error, "ignored an advertised endpoint that is not valid")
+                tracing::warn!(%error, "ignored an advertised endpoint that is not valid");
             }
         }
     }

@@ -108,7 +108,12 @@ fn logging_in_and_renewing_a_token_shows_neither_password_nor_token() {
         shown
     });
     let Some(left) = left else { return };
-    left.assert_logged(&["logging in", "cannot log in", "h2::", "cannot be sent"]);
+    left.assert_logged(&[
+        "logging in",
+        "cannot log in",
+        "h2::",
+        "not allowed in a header",
+    ]);
     left.assert_silent(&["swordfish", "sesame"]);
 }
 
