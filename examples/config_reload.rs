@@ -1,9 +1,9 @@
-//! An actix-web server whose settings live in etcd: changed there, they hold from the next request on, without a
-//! restart, and on every server at once.
+//! An actix-web server with settings in etcd. A change applies from the next request on, without a restart.
 //!
-//! `cargo run --example config_reload` starts one member and the server, asks it, changes the settings, asks again.
+//! `cargo run --example config_reload` starts one member and the server, requests a page, changes the settings, and
+//! requests the page again.
 
-use std::{error::Error, sync::Arc};
+use std::{error::Error, net::SocketAddr, sync::Arc};
 
 use actix::{Actor, Addr, AsyncContext, Context, Handler};
 use actix_etcd::{
@@ -16,50 +16,50 @@ use testbed::Cluster;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    sync::watch as current,
+    sync::watch,
 };
 
-const GREETING: &str = "web/greeting";
+const KEY: &str = "web/greeting";
 
-/// Keeps the greeting current; handlers read it without asking anybody.
-struct Reload {
+/// The current greeting. Handlers of HTTP requests read it without a request to etcd.
+type Greeting = watch::Sender<String>;
+
+/// Updates the greeting whenever its key changes.
+struct ConfigReloader {
     etcd: Addr<Etcd>,
-    since: i64,
-    greeting: Arc<current::Sender<String>>,
+    start_revision: i64,
+    greeting: Arc<Greeting>,
 }
 
-impl Actor for Reload {
+impl Actor for ConfigReloader {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        // From the revision that was read on, so no change is missed; and a compaction does not end it.
-        let changes = watch_keys(GREETING).start_revision(self.since).resync();
-        self.etcd
-            .do_send(changes.deliver_to(ctx.address().recipient()));
+        // Starts after the revision that was read, so no change is missed. `resync` continues after a compaction.
+        let watch = watch_keys(KEY).start_revision(self.start_revision).resync();
+        let recipient = ctx.address().recipient();
+        self.etcd.do_send(watch.deliver_to(recipient));
     }
 }
 
-impl Handler<WatchEvent> for Reload {
+impl Handler<WatchEvent> for ConfigReloader {
     type Result = ();
 
-    fn handle(&mut self, item: WatchEvent, _: &mut Context<Self>) {
-        let kvs: Vec<_> = match &item {
-            WatchEvent::Events(events) => events.iter().filter_map(|e| e.kv.as_ref()).collect(),
-            WatchEvent::Resynced(now) => now.created.iter().chain(&now.changed).collect(),
-            WatchEvent::Ended(why) => return println!("  no more changes: {why}"),
-            _ => return,
+    fn handle(&mut self, event: WatchEvent, _: &mut Context<Self>) {
+        let kv = match &event {
+            // The watch has one key, so a revision has one event.
+            WatchEvent::Events(events) if events[0].is_put() => events[0].kv.as_ref(),
+            WatchEvent::Resynced(state) => state.created.iter().chain(&state.changed).next(),
+            WatchEvent::Ended(reason) => return println!("  watch ended: {reason}"),
+            _ => None,
         };
-        if let Some(kv) = kvs.last() {
-            let greeting = String::from_utf8_lossy(&kv.value).into_owned();
-            self.greeting.send_replace(greeting);
+        if let Some(text) = kv.and_then(|kv| kv.value_str().ok()) {
+            self.greeting.send_replace(text.to_owned());
         }
     }
 }
 
-async fn greet(
-    greeting: web::Data<current::Sender<String>>,
-    name: web::Path<String>,
-) -> HttpResponse {
+async fn greet(greeting: web::Data<Greeting>, name: web::Path<String>) -> HttpResponse {
     HttpResponse::Ok().body(format!("{}, {name}!", *greeting.borrow()))
 }
 
@@ -71,50 +71,47 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Etcd::configure(client.clone())?;
     let etcd = Etcd::from_registry();
 
-    etcd.send(put(GREETING, "Hello")).await??;
-    let found = etcd.send(get(GREETING)).await??;
-    let first = found.kvs.first().ok_or("it was put just now")?;
-    let first = String::from_utf8_lossy(&first.value).into_owned();
-    let greeting = Arc::new(current::Sender::new(first));
-    let reload = Reload {
+    etcd.send(put(KEY, "Hello")).await??;
+    let response = etcd.send(get(KEY)).await??;
+    let text = response.first().ok_or("key not found")?.value_str()?;
+    let greeting = Arc::new(Greeting::new(text.to_owned()));
+    let reloader = ConfigReloader {
         etcd: etcd.clone(),
-        since: found.header.revision + 1,
+        start_revision: response.header.revision + 1,
         greeting: greeting.clone(),
     };
-    let _reload = reload.start();
+    let _reloader = reloader.start();
 
     println!("▸ starting the web server");
-    let settings = web::Data::from(greeting.clone());
-    let server = HttpServer::new(move || {
-        let app = App::new().app_data(settings.clone());
-        app.route("/{name}", web::get().to(greet))
-    });
+    let data = web::Data::from(greeting.clone());
+    let app = move || App::new().app_data(data.clone());
+    let server = HttpServer::new(move || app().route("/{name}", web::get().to(greet)));
     let server = server.workers(2).bind("127.0.0.1:0")?;
     let address = server.addrs()[0];
     let server = server.run();
     let handle = server.handle();
     actix_rt::spawn(server);
-    println!("  http://{address}/etcd says: {}", ask(address).await?);
+    println!("  GET http://{address}/etcd: {}", http_get(address).await?);
 
     println!("▸ changing the greeting in etcd");
     let mut changes = greeting.subscribe();
-    etcd.send(put(GREETING, "Good evening")).await??;
+    etcd.send(put(KEY, "Good evening")).await??;
     changes.changed().await?;
-    let answer = ask(address).await?;
-    println!("  http://{address}/etcd says: {answer}");
-    assert_eq!(answer, "Good evening, etcd!");
+    let body = http_get(address).await?;
+    println!("  GET http://{address}/etcd: {body}");
+    assert_eq!(body, "Good evening, etcd!");
 
     handle.stop(true).await;
     client.shutdown().await;
     Ok(())
 }
 
-/// What a browser would show.
-async fn ask(address: std::net::SocketAddr) -> Result<String, Box<dyn Error>> {
+/// Requests `/etcd` and returns the body of the response.
+async fn http_get(address: SocketAddr) -> Result<String, Box<dyn Error>> {
     let mut socket = TcpStream::connect(address).await?;
     let request = "GET /etcd HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     socket.write_all(request.as_bytes()).await?;
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).await?;
-    Ok(answer.split("\r\n\r\n").skip(1).collect())
+    let mut response = String::new();
+    socket.read_to_string(&mut response).await?;
+    Ok(response.split("\r\n\r\n").skip(1).collect())
 }

@@ -1,7 +1,7 @@
-//! A lock of the whole cluster: for a piece of work, for an actor of yours, and what happens when it is lost.
+//! A distributed lock: for a piece of work, for an actor, and what happens when it is lost.
 //!
-//! `cargo run --example distributed_lock` starts three members and kills one. Programs in Go and `etcdctl lock printer`
-//! would wait in the same queue.
+//! `cargo run --example distributed_lock` starts three members and kills one. Go programs and `etcdctl lock printer`
+//! use the same keys: they would wait in the same queue.
 
 use std::{error::Error, time::Duration};
 
@@ -14,9 +14,11 @@ use actix_etcd::{
 use testbed::Cluster;
 use tokio::sync::watch;
 
-/// Prints, while it has the printer.
+const TTL: Duration = Duration::from_secs(5);
+
+/// An actor that works while it owns the lock.
 struct Printer {
-    has_it: watch::Sender<Option<Ownership>>,
+    ownership: watch::Sender<Option<Ownership>>,
 }
 
 impl Actor for Printer {
@@ -28,28 +30,28 @@ impl Handler<LockEvent> for Printer {
 
     fn handle(&mut self, event: LockEvent, _: &mut Context<Self>) {
         match event {
-            LockEvent::Acquired(held) => {
-                println!("  the actor has the lock, with token {}", held.token());
-                self.has_it.send_replace(Some(held));
+            LockEvent::Acquired(ownership) => {
+                println!("  lock acquired, fencing token {}", ownership.token());
+                self.ownership.send_replace(Some(ownership));
             }
-            LockEvent::Lost(loss) => {
-                println!("  the actor has lost the lock: {loss}");
-                self.has_it.send_replace(None);
+            LockEvent::Lost(reason) => {
+                println!("  lock lost: {reason}");
+                self.ownership.send_replace(None);
             }
-            LockEvent::Released => println!("  the actor has given the lock back"),
-            LockEvent::Failed(error) => println!("  the actor can't have the lock: {error}"),
+            LockEvent::Released => println!("  lock released"),
+            LockEvent::Failed(error) => println!("  cannot acquire the lock: {error}"),
             _ => {}
         }
     }
 }
 
-async fn print_pages(worker: u32, held: Ownership) -> actix_etcd::Result<()> {
+async fn print_pages(worker: u32, ownership: Ownership) -> actix_etcd::Result<()> {
     for page in 1..=2 {
         println!("  worker {worker} prints page {page}");
-        // Written only while the lock is held, whatever the clocks say.
+        // etcd applies this write only while the lock is held, even if this process was paused.
         let text = format!("page {page} of worker {worker}");
-        let done = held.txn().then([put("printed", text)]).await?;
-        assert!(done.succeeded);
+        let txn = ownership.txn().then(put("printed", text)).await?;
+        assert!(txn.succeeded);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     Ok(())
@@ -61,12 +63,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let cluster = Cluster::start(3).await;
     let etcd = Client::connect(cluster.endpoints()).await?;
 
-    println!("▸ three workers want the printer, one has it at a time");
+    println!("▸ three workers use the printer, one at a time");
     let workers = (1..=3).map(|worker| {
         let etcd = etcd.clone();
         actix_rt::spawn(async move {
-            // A worker of its own would be a process of its own: with a session of its own.
-            let session = etcd.session(Duration::from_secs(5)).await?;
+            // One session per owner: usually one per process.
+            let session = etcd.session(TTL).await?;
             let mutex = session.mutex("printer");
             mutex.scope(|held| print_pages(worker, held)).await?
         })
@@ -75,37 +77,34 @@ async fn main() -> Result<(), Box<dyn Error>> {
         worker.await??;
     }
 
-    println!("▸ work that takes too long is cancelled when the lock is lost");
-    let session = etcd.session(Duration::from_secs(5)).await?;
-    let forever = session.mutex("printer");
-    let forever = forever.scope(|_| std::future::pending::<()>());
-    let (cancelled, revoked) = tokio::join!(forever, async {
+    println!("▸ work is cancelled when its lock is lost");
+    let session = etcd.session(TTL).await?;
+    let mutex = session.mutex("printer");
+    let endless_work = mutex.scope(|_| std::future::pending::<()>());
+    let (result, revoked) = tokio::join!(endless_work, async {
         tokio::time::sleep(Duration::from_millis(200)).await;
         etcd.revoke(session.lease().unwrap_or_default()).await
     });
     revoked?;
-    println!(
-        "  cancelled: {}",
-        cancelled.err().ok_or("it was cancelled")?
-    );
+    println!("  cancelled: {}", result.err().ok_or("not cancelled")?);
 
-    println!("▸ an actor wants the printer, and is told by messages");
-    let (has_it, mut printer) = watch::channel(None);
-    let actor = Printer { has_it }.start();
-    let session = etcd.session(Duration::from_secs(5)).await?;
+    println!("▸ an actor waits for the lock and receives lock events");
+    let (ownership, mut state) = watch::channel(None);
+    let printer = Printer { ownership }.start();
+    let session = etcd.session(TTL).await?;
     let claim = session
         .mutex("printer")
         .lock()
-        .deliver_to(actor.clone().recipient());
-    printer.wait_for(Option::is_some).await?;
-    println!("▸ killing a member: the lock is kept by the others");
+        .deliver_to(printer.recipient());
+    state.wait_for(Option::is_some).await?;
+    println!("▸ killing a member: the lock stays held");
     cluster.member(0).kill();
-    println!("▸ an operator takes the lock away");
-    // Of a write that was under way when the member died nobody can know: this one may be done twice.
+    println!("▸ deleting the lock's keys, as an operator can");
+    // A write in flight when the member dies may fail. This one is safe to repeat.
     while let Err(error) = etcd.delete("printer/").prefix().await {
         println!("  {error}");
     }
-    printer.wait_for(Option::is_none).await?;
+    state.wait_for(Option::is_none).await?;
     claim.release().await;
     etcd.shutdown().await;
     Ok(())

@@ -1,5 +1,5 @@
-//! How to test an actor that uses etcd, without etcd: it holds a `Recipient` of what it may ask, and in a test that is
-//! a fake which answers the same messages. The same actor then runs on a real member.
+//! Testing an actor without etcd: the actor holds a `Recipient` of the requests it may send, and a test gives it a fake
+//! that handles the same messages. The same actor then runs with a real member.
 //!
 //! `cargo run --example fake_etcd`
 
@@ -13,7 +13,7 @@ use actix_etcd::{
 };
 use testbed::Cluster;
 
-/// The actor to be tested: may read keys, and nothing else.
+/// The actor under test. It can read keys, but not write them.
 struct Prices {
     reader: Recipient<Get>,
 }
@@ -22,7 +22,7 @@ impl Actor for Prices {
     type Context = Context<Self>;
 }
 
-/// What does this cost? Where nobody knows, it is not for sale.
+/// Returns the price of a fruit, or `None` if it has none.
 #[derive(Message)]
 #[rtype(result = "Option<u32>")]
 struct PriceOf(&'static str);
@@ -31,16 +31,15 @@ impl Handler<PriceOf> for Prices {
     type Result = ResponseFuture<Option<u32>>;
 
     fn handle(&mut self, PriceOf(fruit): PriceOf, _: &mut Context<Self>) -> Self::Result {
-        let found = self.reader.send(get(format!("price/{fruit}")));
+        let response = self.reader.send(get(format!("price/{fruit}")));
         Box::pin(async move {
-            let found = found.await.ok()?.ok()?;
-            let value = &found.kvs.first()?.value;
-            std::str::from_utf8(value).ok()?.parse().ok()
+            let response = response.await.ok()?.ok()?;
+            response.first()?.value_str().ok()?.parse().ok()
         })
     }
 }
 
-/// Answers from a map; keys that are not in it cannot be read at all.
+/// Returns values from a map. Reading any other key fails.
 struct FakeEtcd(HashMap<&'static str, &'static str>);
 
 impl Actor for FakeEtcd {
@@ -52,23 +51,21 @@ impl Handler<Get> for FakeEtcd {
 
     fn handle(&mut self, get: Get, _: &mut Context<Self>) -> Self::Result {
         let key = get.wire()?.key;
-        let value = std::str::from_utf8(&key)
-            .ok()
-            .and_then(|key| self.0.get(key));
-        let Some(value) = value else {
+        let name = String::from_utf8_lossy(&key);
+        let Some(value) = self.0.get(&*name) else {
             let (kind, outcome) = (ErrorKind::PermissionDenied, Outcome::Rejected);
             return Err(actix_etcd::Error::new(kind, outcome, "not in the map"));
         };
-        let answer = RangeResponse {
+        let response = RangeResponse {
             header: Some(ResponseHeader::default()),
             kvs: vec![KeyValue {
-                key,
+                key: key.clone(),
                 value: (*value).into(),
                 ..KeyValue::default()
             }],
             ..RangeResponse::default()
         };
-        answer.try_into()
+        response.try_into()
     }
 }
 
@@ -81,7 +78,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     assert_eq!(prices.send(PriceOf("apple")).await?, Some(3));
     assert_eq!(prices.send(PriceOf("pear")).await?, None);
     assert_eq!(prices.send(PriceOf("plum")).await?, None);
-    println!("  as expected: a price, what is no price, and an error");
+    println!("  tested: a price, a value that is no number, and an error");
 
     println!("▸ with a real member");
     let cluster = Cluster::start(1).await;
@@ -91,7 +88,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let reader = etcd.recipient();
     let prices = Prices { reader }.start();
     let price = prices.send(PriceOf("apple")).await?;
-    println!("  an apple costs {price:?}");
+    println!("  price of an apple: {price:?}");
     assert_eq!(price, Some(4));
     client.shutdown().await;
     Ok(())

@@ -1,19 +1,19 @@
-//! An actor of yours runs on exactly one of three nodes, and moves when its node is cut off or stopped.
+//! An actor runs on exactly one of three nodes, and moves to another node when its node is cut off or stopped.
 //!
-//! `cargo run --example leader_singleton` starts an etcd cluster of three. The three nodes would be three processes of
-//! yours on three machines; here they are three clients in one.
+//! `cargo run --example leader_singleton` starts three etcd members. In production, the three nodes are processes on
+//! different machines; here they are clients in one process.
 
 use std::{error::Error, time::Duration};
 
-use actix::{Actor, AsyncContext, Context};
+use actix::{Actor, AsyncContext, Context, fut::wrap_future};
 use actix_etcd::{
-    Client,
+    Client, WatchEvent,
     kv::put,
     recipes::{election::Ownership, singleton::Singleton},
 };
 use testbed::{Cluster, Fault, TcpProxy};
 
-/// The one that plans the work of all.
+/// The actor that must run only once.
 struct Scheduler {
     node: &'static str,
     leadership: Ownership,
@@ -23,20 +23,16 @@ impl Actor for Scheduler {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        println!(
-            "  scheduler starts on node {} with token {}",
-            self.node,
-            self.leadership.token()
-        );
+        let (node, token) = (self.node, self.leadership.token());
+        println!("  scheduler started on node {node}, fencing token {token}");
         ctx.run_interval(Duration::from_millis(200), |scheduler, ctx| {
-            // Written only while this node leads, whatever the clocks say.
-            let plan = put("plan", scheduler.node);
-            let write = scheduler.leadership.txn().then([plan]).into_future();
             let node = scheduler.node;
-            ctx.spawn(actix::fut::wrap_future(async move {
+            // etcd applies this write only while the node is the leader, even if its clock is wrong.
+            let write = scheduler.leadership.txn().then(put("plan", node));
+            ctx.spawn(wrap_future(async move {
                 match write.await {
-                    Ok(done) if done.succeeded => {}
-                    Ok(_) => println!("  node {node} may not write any more"),
+                    Ok(txn) if txn.succeeded => {}
+                    Ok(_) => println!("  node {node} is not the leader any more"),
                     Err(error) => println!("  node {node} could not write: {error}"),
                 }
             }));
@@ -44,7 +40,7 @@ impl Actor for Scheduler {
     }
 
     fn stopped(&mut self, _: &mut Context<Self>) {
-        println!("  scheduler has ended on node {}", self.node);
+        println!("  scheduler stopped on node {}", self.node);
     }
 }
 
@@ -55,18 +51,18 @@ fn start_node(etcd: &Client, node: &'static str) -> actix_etcd::Result<Singleton
         .start(move |leadership| Scheduler { node, leadership })
 }
 
-/// Waits until the plan is this node's.
-async fn planned_by(etcd: &Client, node: &str) -> actix_etcd::Result<()> {
-    let mut plan = etcd.watch("plan").start_revision(1).await?;
-    while let Some(item) = plan.next().await {
-        if let actix_etcd::WatchEvent::Events(events) = item
+/// Waits until this node has written the plan.
+async fn wait_for_plan_of(etcd: &Client, node: &str) -> actix_etcd::Result<()> {
+    let mut watch = etcd.watch("plan").start_revision(1).await?;
+    while let Some(event) = watch.next().await {
+        if let WatchEvent::Events(events) = event
             && events.iter().any(|event| event.value() == node.as_bytes())
         {
-            println!("  node {node} plans");
-            return Ok(());
+            println!("  node {node} has written the plan");
+            break;
         }
     }
-    unreachable!("a watch goes on until it is dropped")
+    Ok(())
 }
 
 #[actix_rt::main]
@@ -75,37 +71,35 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let cluster = Cluster::start(3).await;
     let etcd = Client::connect(cluster.endpoints()).await?;
 
-    println!("▸ node a begins; its way to etcd can be cut");
-    let port = cluster.direct_endpoints()[0]
-        .rsplit(':')
-        .next()
-        .map(str::parse);
-    let way = TcpProxy::to_port(port.ok_or("an endpoint has a port")??);
-    let cut_off = Client::connect([format!("http://{}", way.address())]).await?;
-    let a = start_node(&cut_off, "a")?;
+    println!("▸ starting node a, behind a proxy that can cut it off");
+    let endpoint = &cluster.direct_endpoints()[0];
+    let (_, port) = endpoint.rsplit_once(':').ok_or("endpoint without port")?;
+    let proxy = TcpProxy::to_port(port.parse()?);
+    let client_a = Client::connect([format!("http://{}", proxy.address())]).await?;
+    let a = start_node(&client_a, "a")?;
     a.running().await?;
-    println!("▸ nodes b and c join");
+    println!("▸ starting nodes b and c");
     let b = start_node(&etcd, "b")?;
     let c = start_node(&etcd, "c")?;
-    planned_by(&etcd, "a").await?;
+    wait_for_plan_of(&etcd, "a").await?;
 
-    println!("▸ cutting node a off: it stops its scheduler before another node can have it");
-    way.link().set(Fault::Freeze);
+    println!("▸ cutting off node a: its scheduler stops before another node may start one");
+    proxy.link().set(Fault::Freeze);
     tokio::select! {
         running = b.running() => drop(running?),
         running = c.running() => drop(running?),
     }
     assert!(a.addr().is_none());
-    let leader = etcd.leader("scheduler").await?.ok_or("somebody leads")?;
-    println!("▸ everybody can see who leads: {:?}", leader.value);
+    let leader = etcd.leader("scheduler").await?.ok_or("no leader")?;
+    println!("▸ every client can read the leader: {:?}", leader.value);
 
-    println!("▸ stopping nodes b and c: node a is back, and takes over");
-    way.link().heal();
+    println!("▸ reconnecting node a and stopping nodes b and c: node a takes over");
+    proxy.link().heal();
     b.stop().await;
     c.stop().await;
     a.running().await?;
     a.stop().await;
-    cut_off.shutdown().await;
+    client_a.shutdown().await;
     etcd.shutdown().await;
     Ok(())
 }

@@ -1,11 +1,10 @@
-//! An actor of yours holds a lease and is told what happens to it: renewed, at risk, lost.
+//! An actor holds a lease and receives its events: renewed, at risk, lost.
 //!
-//! `cargo run --example lease_actor` starts three members, kills one, and in the end revokes the lease behind the
-//! actor's back.
+//! `cargo run --example lease_actor` starts three members, kills one, and at the end revokes the lease.
 
 use std::{error::Error, time::Duration};
 
-use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, ResponseFuture};
+use actix::{Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message, ResponseFuture};
 use actix_etcd::{
     Client, Etcd, Lease,
     kv::{get, put},
@@ -14,50 +13,50 @@ use actix_etcd::{
 use testbed::Cluster;
 use tokio::sync::{mpsc, oneshot};
 
-/// Is registered for as long as it lives, and its lease does.
+/// Registers itself in etcd. Its key exists as long as its lease.
 struct Worker {
-    etcd: actix::Addr<Etcd>,
+    etcd: Addr<Etcd>,
     lease: Option<Lease>,
-    renewed: mpsc::Sender<()>,
-    lost: Option<oneshot::Sender<LeaseLost>>,
+    renewals: mpsc::Sender<()>,
+    loss: Option<oneshot::Sender<LeaseLost>>,
 }
 
 impl Actor for Worker {
     type Context = Context<Self>;
 }
 
-/// Register. Gives the lease's id.
+/// Registers the worker. Returns the id of its lease.
 #[derive(Message)]
-#[rtype(result = "Result<i64, Box<dyn Error + Send + Sync>>")]
+#[rtype(result = "actix_etcd::Result<i64>")]
 struct Register;
 
 impl Handler<Register> for Worker {
-    type Result = ResponseFuture<Result<i64, Box<dyn Error + Send + Sync>>>;
+    type Result = ResponseFuture<actix_etcd::Result<i64>>;
 
     fn handle(&mut self, _: Register, ctx: &mut Context<Self>) -> Self::Result {
         let (etcd, worker) = (self.etcd.clone(), ctx.address());
         Box::pin(async move {
-            let lease = grant(Duration::from_secs(2)).keep_alive();
-            let lease = etcd
-                .send(lease.deliver_to(worker.clone().recipient()))
-                .await??;
+            let lease = grant(Duration::from_secs(2))
+                .keep_alive()
+                .deliver_to(worker.clone().recipient());
+            let lease = etcd.send(lease).await??;
             let id = lease.id();
-            etcd.send(put("workers/me", "at work").lease(id)).await??;
-            worker.send(Hold(lease)).await?;
+            etcd.send(put("workers/1", "running").lease(id)).await??;
+            worker.send(KeepLease(lease)).await?;
             Ok(id)
         })
     }
 }
 
-/// Hold this lease: it is kept alive as long as somebody does.
+/// Stores the lease in the actor. It is renewed until the `Lease` is dropped.
 #[derive(Message)]
 #[rtype(result = "()")]
-struct Hold(Lease);
+struct KeepLease(Lease);
 
-impl Handler<Hold> for Worker {
+impl Handler<KeepLease> for Worker {
     type Result = ();
 
-    fn handle(&mut self, Hold(lease): Hold, _: &mut Context<Self>) {
+    fn handle(&mut self, KeepLease(lease): KeepLease, _: &mut Context<Self>) {
         self.lease = Some(lease);
     }
 }
@@ -65,17 +64,17 @@ impl Handler<Hold> for Worker {
 impl Handler<LeaseMessage> for Worker {
     type Result = ();
 
-    fn handle(&mut self, news: LeaseMessage, ctx: &mut Context<Self>) {
-        match news.event {
+    fn handle(&mut self, message: LeaseMessage, ctx: &mut Context<Self>) {
+        match message.event {
             LeaseEvent::Renewed { .. } => {
-                println!("  renewed");
-                let _ = self.renewed.try_send(());
+                println!("  lease renewed");
+                let _ = self.renewals.try_send(());
             }
-            LeaseEvent::AtRisk { .. } => println!("  at risk: stop what must not be done twice"),
+            LeaseEvent::AtRisk { .. } => println!("  lease at risk: pause work that needs it"),
             LeaseEvent::Lost(reason) => {
-                println!("  lost: {reason:?}");
-                if let Some(lost) = self.lost.take() {
-                    let _ = lost.send(reason);
+                println!("  lease lost: {reason:?}");
+                if let Some(loss) = self.loss.take() {
+                    let _ = loss.send(reason);
                 }
                 ctx.stop();
             }
@@ -85,33 +84,32 @@ impl Handler<LeaseMessage> for Worker {
 }
 
 #[actix_rt::main]
-async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+async fn main() -> Result<(), Box<dyn Error>> {
     println!("▸ starting three etcd members on this machine");
     let cluster = Cluster::start(3).await;
     let client = Client::connect(cluster.endpoints()).await?;
     let etcd = Etcd::new(client.clone()).start();
-    let (renewed, mut renewals) = mpsc::channel(1);
-    let (lost, was_lost) = oneshot::channel();
+    let (renewals, mut renewed) = mpsc::channel(1);
+    let (loss, lost) = oneshot::channel();
     let worker = Worker {
         etcd: etcd.clone(),
         lease: None,
-        renewed,
-        lost: Some(lost),
+        renewals,
+        loss: Some(loss),
     };
 
-    println!("▸ an actor registers itself, with a lease of two seconds");
+    println!("▸ an actor registers itself with a lease of two seconds");
     let lease = worker.start().send(Register).await??;
-    renewals.recv().await;
-    println!("▸ killing a member: the lease is kept by the others");
+    renewed.recv().await;
+    println!("▸ killing a member: the others keep the lease alive");
     cluster.member(0).kill();
     for _ in 0..5 {
-        renewals.recv().await;
+        renewed.recv().await;
     }
-    let still_there = etcd.send(get("workers/me")).await??;
-    assert_eq!(still_there.count, 1);
-    println!("▸ revoking the lease behind its back");
+    assert_eq!(etcd.send(get("workers/1")).await??.count, 1);
+    println!("▸ revoking the lease without the actor");
     etcd.send(revoke(lease)).await??;
-    assert_eq!(was_lost.await?, LeaseLost::Revoked);
+    assert_eq!(lost.await?, LeaseLost::Revoked);
     client.shutdown().await;
     Ok(())
 }

@@ -1,5 +1,4 @@
-//! Without actix: an ordinary multi-threaded tokio program. The client lives on a thread of its own, and its clones
-//! work from every task.
+//! A multi-threaded tokio program without actix. The client runs on its own thread; its clones work in every task.
 //!
 //! `cargo run --example plain_tokio` starts three members itself. With `ETCD_ENDPOINTS=http://a:2379,http://b:2379` it
 //! uses yours.
@@ -13,13 +12,14 @@ use actix_etcd::{
 use testbed::Cluster;
 use tokio::task::JoinSet;
 
+const COUNTER: &str = "tokio/counter";
 const WORKERS: u32 = 4;
-const ROUNDS: u32 = 5;
+const INCREMENTS: u32 = 5;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let (cluster, endpoints) = if let Ok(given) = std::env::var("ETCD_ENDPOINTS") {
-        (None, given.split(',').map(str::to_owned).collect())
+    let (cluster, endpoints) = if let Ok(list) = std::env::var("ETCD_ENDPOINTS") {
+        (None, list.split(',').map(str::to_owned).collect())
     } else {
         println!("▸ starting three etcd members on this machine");
         let cluster = Cluster::start(3).await;
@@ -30,31 +30,30 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .request_timeout(Duration::from_secs(3))
         .connect()
         .await?;
-    etcd.put("tokio/counter", "0").await?;
+    etcd.put(COUNTER, "0").await?;
 
-    println!("▸ {WORKERS} tasks count to {} together", WORKERS * ROUNDS);
-    let mut watch = etcd.watch("tokio/counter").await?;
+    let total = WORKERS * INCREMENTS;
+    println!("▸ {WORKERS} tasks increment one counter to {total}");
+    let mut watch = etcd.watch(COUNTER).await?;
     let mut workers: JoinSet<actix_etcd::Result<()>> = JoinSet::new();
     for _ in 0..WORKERS {
         let etcd = etcd.clone();
         workers.spawn(async move {
-            for _ in 0..ROUNDS {
-                count(&etcd).await?;
+            for _ in 0..INCREMENTS {
+                increment(&etcd).await?;
             }
             Ok(())
         });
     }
 
-    // A watch is a stream like any other.
-    let goal = (WORKERS * ROUNDS).to_string();
-    while let Some(item) = watch.next().await {
-        let WatchEvent::Events(events) = item else {
+    // A watch is a stream. Each `Events` holds all changes of one revision.
+    while let Some(event) = watch.next().await {
+        let WatchEvent::Events(events) = event else {
             continue;
         };
-        let last = events.iter().rev().find_map(|event| event.kv.as_ref());
-        let value = last.map(|kv| String::from_utf8_lossy(&kv.value));
-        println!("  {}", value.as_deref().unwrap_or("gone"));
-        if value.as_deref() == Some(&goal) {
+        let value = events.last().map_or(&[][..], |event| event.value());
+        println!("  counter is {}", String::from_utf8_lossy(value));
+        if value == total.to_string().as_bytes() {
             break;
         }
     }
@@ -62,10 +61,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         worker??;
     }
 
-    println!("▸ reading all keys in pages");
+    println!("▸ reading all keys in pages of 100");
     let mut pages = etcd.get("tokio/").prefix().pages(100);
     while let Some(page) = pages.next().await {
-        println!("  {} keys", page?.kvs.len());
+        println!("  a page with {} key(s)", page?.kvs.len());
     }
     etcd.delete("tokio/").prefix().await?;
     etcd.shutdown().await;
@@ -73,20 +72,20 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Adds one, whoever else does: writes only if nobody has since it was read.
-async fn count(etcd: &Client) -> actix_etcd::Result<()> {
+/// Adds one to the counter. Writes only if no other task has changed it since it was read; otherwise reads again.
+async fn increment(etcd: &Client) -> actix_etcd::Result<()> {
     loop {
-        let found = etcd.get("tokio/counter").await?;
-        let Some(kv) = found.kvs.first() else {
+        let response = etcd.get(COUNTER).await?;
+        let Some(kv) = response.first() else {
             return Ok(());
         };
-        let number: u32 = String::from_utf8_lossy(&kv.value).parse().unwrap_or(0);
-        let done = etcd
+        let number: u32 = kv.value_str().unwrap_or_default().parse().unwrap_or(0);
+        let txn = etcd
             .txn()
-            .when([Compare::mod_revision("tokio/counter").eq(kv.mod_revision)])
-            .then([put("tokio/counter", (number + 1).to_string())])
+            .when(Compare::mod_revision(COUNTER).eq(kv.mod_revision))
+            .then(put(COUNTER, (number + 1).to_string()))
             .await?;
-        if done.succeeded {
+        if txn.succeeded {
             return Ok(());
         }
     }

@@ -1,11 +1,11 @@
-//! Services register themselves, and an actor of yours holds the list of those that are there.
+//! Services register themselves, and an actor holds the list of live instances.
 //!
-//! `cargo run --example service_discovery` starts three members, kills one, and lets an instance die. Keys and values
-//! are those of Go's `naming/endpoints`: gRPC clients in Go find the same instances.
+//! `cargo run --example service_discovery` starts three members, kills one, and cuts off an instance. Keys and values
+//! have the format of Go's `naming/endpoints`: gRPC clients in Go find the same instances.
 
 use std::{error::Error, time::Duration};
 
-use actix::{Actor, AsyncContext, Context, Handler};
+use actix::{Actor, Addr, AsyncContext, Context, Handler};
 use actix_etcd::{
     Client, Etcd,
     recipes::discovery::{DiscoveryEvent, discover, register},
@@ -13,9 +13,11 @@ use actix_etcd::{
 use testbed::{Cluster, Fault, TcpProxy};
 use tokio::sync::watch;
 
-/// Knows where the service can be reached.
+const SERVICE: &str = "services/web";
+
+/// Holds the addresses of all live instances of the service.
 struct Directory {
-    etcd: actix::Addr<Etcd>,
+    etcd: Addr<Etcd>,
     addresses: watch::Sender<Vec<String>>,
 }
 
@@ -23,9 +25,9 @@ impl Actor for Directory {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        // With `do_send` it is told for as long as it lives.
-        let me = ctx.address().recipient();
-        self.etcd.do_send(discover("services/web").deliver_to(me));
+        // Sent with `do_send`, the subscription lives as long as this actor.
+        let subscription = discover(SERVICE).deliver_to(ctx.address().recipient());
+        self.etcd.do_send(subscription);
     }
 }
 
@@ -36,19 +38,19 @@ impl Handler<DiscoveryEvent> for Directory {
         match event {
             DiscoveryEvent::Changed(change) => {
                 for instance in &change.joined {
-                    println!("  + {} {}", instance.addr, instance.metadata);
+                    println!("  joined:  {} {}", instance.addr, instance.metadata);
                 }
                 for instance in &change.changed {
-                    println!("  * {} {}", instance.addr, instance.metadata);
+                    println!("  changed: {} {}", instance.addr, instance.metadata);
                 }
                 for instance in &change.left {
-                    println!("  - {}", instance.addr);
+                    println!("  left:    {}", instance.addr);
                 }
-                let now = change.instances.iter();
-                let now = now.map(|instance| instance.addr.clone()).collect();
-                self.addresses.send_replace(now);
+                let instances = change.instances.iter();
+                let addresses = instances.map(|instance| instance.addr.clone()).collect();
+                self.addresses.send_replace(addresses);
             }
-            DiscoveryEvent::Ended(error) => println!("  over: {error}"),
+            DiscoveryEvent::Ended(error) => println!("  discovery ended: {error}"),
             _ => {}
         }
     }
@@ -61,48 +63,48 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let client = Client::connect(cluster.endpoints()).await?;
     let etcd = Etcd::new(client.clone()).start();
     let (addresses, mut list) = watch::channel(Vec::new());
-    let _directory = Directory {
+    let directory = Directory {
         etcd: etcd.clone(),
         addresses,
-    }
-    .start();
+    };
+    let _directory = directory.start();
 
-    println!("▸ two instances register themselves");
-    let first = register("services/web", "10.0.0.1:80").metadata("zone a");
+    println!("▸ two instances register: one with a message, one with the client");
+    let first = register(SERVICE, "10.0.0.1:80").metadata("zone a");
     let first = etcd.send(first).await??;
-    let second = client.register("services/web", "10.0.0.2:80");
-    let second = second.metadata("zone b").await?;
+    let second = client.register(SERVICE, "10.0.0.2:80").metadata("zone b");
+    let second = second.await?;
     list.wait_for(|list| list.len() == 2).await?;
 
-    println!("▸ a third one does, whose machine will be cut off");
-    let port = cluster.direct_endpoints()[1]
-        .rsplit(':')
-        .next()
-        .map(str::parse);
-    let way = TcpProxy::to_port(port.ok_or("an endpoint has a port")??);
-    let doomed = Client::connect([format!("http://{}", way.address())]).await?;
-    let third = doomed.register("services/web", "10.0.0.3:80");
-    let third = third.metadata("zone c").ttl(Duration::from_secs(2));
-    let third = third.await?;
+    println!("▸ a third instance registers, behind a proxy that can cut it off");
+    let endpoint = &cluster.direct_endpoints()[1];
+    let (_, port) = endpoint.rsplit_once(':').ok_or("endpoint without port")?;
+    let proxy = TcpProxy::to_port(port.parse()?);
+    let third_client = Client::connect([format!("http://{}", proxy.address())]).await?;
+    let third = third_client
+        .register(SERVICE, "10.0.0.3:80")
+        .metadata("zone c")
+        .ttl(Duration::from_secs(2))
+        .await?;
     list.wait_for(|list| list.len() == 3).await?;
 
-    println!("▸ killing an etcd member: nobody is lost");
+    println!("▸ killing an etcd member: all instances stay registered");
     cluster.member(0).kill();
-    // Of a write that was under way when the member died nobody can know: this one may be done twice.
+    // A write in flight when the member dies may fail. This one is safe to repeat.
     while let Err(error) = first.update("10.0.0.1:80", "zone d").await {
         println!("  {error}");
     }
     list.changed().await?;
     assert_eq!(list.borrow().len(), 3);
 
-    println!("▸ cutting the third one off: after two seconds it is not listed");
-    way.link().set(Fault::Freeze);
+    println!("▸ cutting off the third instance: it leaves after its TTL of two seconds");
+    proxy.link().set(Fault::Freeze);
     list.wait_for(|list| list.len() == 2).await?;
-    println!("▸ it is back, and registers itself again");
-    way.link().heal();
+    println!("▸ reconnecting the third instance: it registers again");
+    proxy.link().heal();
     list.wait_for(|list| list.len() == 3).await?;
 
-    println!("▸ all leave");
+    println!("▸ all instances unregister");
     first.unregister().await?;
     second.unregister().await?;
     third.unregister().await?;

@@ -1,80 +1,82 @@
-//! An actor of yours gets the changes of keys as messages, and goes on getting them when a member is killed.
+//! An actor receives the changes of keys as messages, without a gap when a member is killed.
 //!
 //! `cargo run --example watch_actor` starts three members itself. With `ETCD_ENDPOINTS=http://a:2379,http://b:2379` it
-//! uses yours, and kills nobody.
+//! uses yours, and kills none.
 
 use std::{collections::BTreeMap, error::Error};
 
-use actix::{Actor, AsyncContext, Context, Handler};
+use actix::{Actor, Addr, AsyncContext, Context, Handler};
 use actix_etcd::{
     Client, Etcd, WatchEvent,
     kv::{delete, put},
-    proto::{Event, event::EventType},
+    proto::Event,
     watch::watch_keys,
 };
 use testbed::Cluster;
 use tokio::sync::oneshot;
 
-/// Holds the settings as they are now.
+type Values = BTreeMap<String, String>;
+
+/// Holds the current settings.
 struct Settings {
-    etcd: actix::Addr<Etcd>,
-    since: i64,
-    now: BTreeMap<String, String>,
-    complete: Option<oneshot::Sender<BTreeMap<String, String>>>,
+    etcd: Addr<Etcd>,
+    start_revision: i64,
+    values: Values,
+    done: Option<oneshot::Sender<Values>>,
 }
 
 impl Actor for Settings {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        // With `do_send` the watch lives as long as this actor does.
-        let changes = watch_keys("settings/").prefix().start_revision(self.since);
-        let me = ctx.address().recipient();
-        self.etcd.do_send(changes.status_events().deliver_to(me));
+        let watch = watch_keys("settings/").prefix().status_events();
+        let watch = watch.start_revision(self.start_revision);
+        // Sent with `do_send`, the watch lives as long as this actor.
+        let recipient = ctx.address().recipient();
+        self.etcd.do_send(watch.deliver_to(recipient));
     }
 }
 
 impl Handler<WatchEvent> for Settings {
     type Result = ();
 
-    fn handle(&mut self, item: WatchEvent, _: &mut Context<Self>) {
-        match item {
+    fn handle(&mut self, event: WatchEvent, _: &mut Context<Self>) {
+        match event {
             WatchEvent::Events(events) => {
                 println!("  revision {}", events.revision());
                 events.iter().for_each(|event| self.apply(event));
             }
-            WatchEvent::Disconnected(error) => println!("  interrupted: {error}"),
-            WatchEvent::Resumed => println!("  resumed, with nothing lost"),
-            WatchEvent::Ended(why) => println!("  over: {why}"),
+            WatchEvent::Disconnected(error) => println!("  watch interrupted: {error}"),
+            WatchEvent::Resumed => println!("  watch resumed, no event was lost"),
+            WatchEvent::Ended(reason) => println!("  watch ended: {reason}"),
             _ => {}
         }
-        if self.now.contains_key("settings/done")
-            && let Some(complete) = self.complete.take()
+        if self.values.contains_key("settings/done")
+            && let Some(done) = self.done.take()
         {
-            let _ = complete.send(self.now.clone());
+            let _ = done.send(self.values.clone());
         }
     }
 }
 
 impl Settings {
     fn apply(&mut self, event: &Event) {
-        let Some(kv) = &event.kv else { return };
-        let key = String::from_utf8_lossy(&kv.key).into_owned();
-        if event.r#type() == EventType::Delete {
-            println!("    {key} is gone");
-            self.now.remove(&key);
+        let key = String::from_utf8_lossy(event.key()).into_owned();
+        if event.is_delete() {
+            println!("    {key} was deleted");
+            self.values.remove(&key);
         } else {
-            let value = String::from_utf8_lossy(&kv.value).into_owned();
+            let value = String::from_utf8_lossy(event.value()).into_owned();
             println!("    {key} = {value}");
-            self.now.insert(key, value);
+            self.values.insert(key, value);
         }
     }
 }
 
 #[actix_rt::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let (cluster, endpoints) = if let Ok(given) = std::env::var("ETCD_ENDPOINTS") {
-        (None, given.split(',').map(str::to_owned).collect())
+    let (cluster, endpoints) = if let Ok(list) = std::env::var("ETCD_ENDPOINTS") {
+        (None, list.split(',').map(str::to_owned).collect())
     } else {
         println!("▸ starting three etcd members on this machine");
         let cluster = Cluster::start(3).await;
@@ -82,16 +84,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
         (Some(cluster), endpoints)
     };
     let client = Client::connect(endpoints).await?;
-    let emptied = client.delete("settings/").prefix().await?;
+    let deleted = client.delete("settings/").prefix().await?;
     let etcd = Etcd::new(client.clone()).start();
 
-    println!("▸ an actor that holds the settings");
-    let (complete, completed) = oneshot::channel();
+    println!("▸ starting an actor that watches settings/");
+    let (done, settings_done) = oneshot::channel();
     let settings = Settings {
         etcd: etcd.clone(),
-        since: emptied.header.revision + 1,
-        now: BTreeMap::new(),
-        complete: Some(complete),
+        start_revision: deleted.header.revision + 1,
+        values: Values::new(),
+        done: Some(done),
     };
     let _settings = settings.start();
 
@@ -101,16 +103,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
         println!("▸ killing a member");
         cluster.member(0).kill();
     }
-    // Of a write that was under way when the member died nobody can know: this one may be done twice.
+    // A write in flight when the member dies may fail. This one is safe to repeat.
     while let Err(error) = etcd.send(put("settings/size", "2")).await? {
         println!("  {error}");
     }
     etcd.send(delete("settings/color")).await??;
     etcd.send(put("settings/done", "yes")).await??;
 
-    let seen = completed.await?;
-    println!("▸ the actor holds {seen:?}");
-    assert_eq!(seen.len(), 2);
+    let values = settings_done.await?;
+    println!("▸ the actor holds {values:?}");
+    assert_eq!(values.len(), 2);
     client.shutdown().await;
     Ok(())
 }

@@ -36,7 +36,7 @@ pub fn crash_retry(client: &Client) {
 
 /// Makes the auth actor panic, if the client has one.
 pub fn crash_auth(client: &Client) {
-    if let Some(auth) = client.actors().auth {
+    if let Some(auth) = &client.actors().auth {
         auth.do_send(supervisor::Crash);
     }
 }
@@ -92,9 +92,9 @@ pub fn crash_session(session: &Session) {
 }
 
 fn hub(client: &Client) -> &Addr<HubActor> {
-    client.actors().watch_hub
+    &client.actors().watch_hub
 }
 
 fn keeper(client: &Client) -> &Addr<KeeperActor> {
-    client.actors().lease_keeper
+    &client.actors().lease_keeper
 }

@@ -1,4 +1,4 @@
-//! What a client logs in with.
+//! Credentials of a client, and where it gets them.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use prost::Message;
 use zeroize::Zeroizing;
 
-/// A user and a password, or a token. Never printed, and wiped from memory when dropped.
+/// A user name and a password, or a token. Passwords and tokens are never printed, and are wiped from memory when dropped.
 #[derive(Clone)]
 pub struct Credentials(pub(super) Secret);
 
@@ -20,7 +20,7 @@ pub(super) enum Secret {
 }
 
 impl Credentials {
-    /// A user of the cluster and its password.
+    /// Logs in as a user of the cluster, with its password.
     pub fn password(user: impl Into<String>, password: impl Into<String>) -> Self {
         Self(Secret::Password {
             user: user.into(),
@@ -28,7 +28,7 @@ impl Credentials {
         })
     }
 
-    /// A token that was made elsewhere, such as a JWT signed with a key that the cluster knows.
+    /// Uses a token without logging in, such as a JWT signed with a key that the cluster accepts.
     pub fn token(token: impl Into<String>) -> Self {
         Self(Secret::Token(Zeroizing::new(token.into())))
     }
@@ -46,63 +46,66 @@ impl fmt::Debug for Credentials {
 }
 
 type BoxedError = Box<dyn std::error::Error + Send + Sync>;
-type Given = Pin<Box<dyn Future<Output = Result<Credentials, BoxedError>> + Send>>;
+type CredentialsFuture = Pin<Box<dyn Future<Output = Result<Credentials, BoxedError>> + Send>>;
 
-/// Gives the credentials whenever the client has to log in.
+/// A function that returns the credentials for each login.
 #[derive(Clone)]
-pub(crate) struct Provider(Arc<dyn Fn() -> Given + Send + Sync>);
+pub(crate) struct CredentialsProvider(Arc<dyn Fn() -> CredentialsFuture + Send + Sync>);
 
-impl Provider {
-    pub(crate) fn new<F, R, E>(give: F) -> Self
+impl CredentialsProvider {
+    pub(crate) fn new<F, R, E>(provide: F) -> Self
     where
         F: Fn() -> R + Send + Sync + 'static,
         R: Future<Output = Result<Credentials, E>> + Send + 'static,
         E: Into<BoxedError>,
     {
         Self(Arc::new(move || {
-            let given = give();
-            Box::pin(async move { given.await.map_err(Into::into) })
+            let credentials = provide();
+            Box::pin(async move { credentials.await.map_err(Into::into) })
         }))
     }
 
-    pub(crate) fn always(credentials: Credentials) -> Self {
+    /// Provides the same credentials every time.
+    pub(crate) fn fixed(credentials: Credentials) -> Self {
         Self(Arc::new(move || {
             let credentials = credentials.clone();
             Box::pin(async move { Ok(credentials) })
         }))
     }
 
-    pub(super) fn give(&self) -> Given {
+    pub(super) fn provide(&self) -> CredentialsFuture {
         (self.0)()
     }
 }
 
-/// Whether and how a client logs in.
+/// How a client authenticates.
 #[derive(Clone, Default)]
-pub(crate) enum Login {
+pub(crate) enum AuthMethod {
+    /// Requests carry no token.
     #[default]
     Anonymous,
-    /// One token for the client's whole life.
-    Token(Zeroizing<String>),
-    Provided(Provider),
+    /// Requests carry this token, which is never renewed.
+    FixedToken(Zeroizing<String>),
+    /// The client logs in, and renews its token.
+    Login(CredentialsProvider),
 }
 
-impl fmt::Debug for Login {
+impl fmt::Debug for AuthMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Anonymous => "Anonymous",
-            Self::Token(_) => "Token(<hidden>)",
-            Self::Provided(_) => "Provided(<hidden>)",
+            Self::FixedToken(_) => "FixedToken(<hidden>)",
+            Self::Login(_) => "Login(<hidden>)",
         })
     }
 }
 
-/// A message with a secret in it, ready to be sent, wiped from memory when the last user drops it.
+/// Encodes a message that contains a secret as a gRPC frame. The bytes are wiped from memory when dropped.
 pub(crate) fn secret_body(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut body = Vec::with_capacity(5 + length);
     body.push(0);
-    // A password of 4 GiB is cut off here and refused by the server.
+    // The server rejects the wrong length of a frame above 4 GiB.
     body.extend(u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
     message.encode_raw(&mut body);
     Bytes::from_owner(Zeroizing::new(body))
@@ -116,39 +119,39 @@ mod tests {
     use crate::{proto::AuthenticateRequest, transport::grpc};
 
     #[test]
-    fn nothing_that_holds_a_secret_prints_it() {
-        let both = [
+    fn secrets_are_never_printed() {
+        let all = [
             Credentials::password("ann", "correct horse"),
             Credentials::token("correct horse"),
         ];
-        for credentials in both {
+        for credentials in all {
             assert!(!format!("{credentials:?}").contains("horse"));
-            let login = Login::Provided(Provider::always(credentials));
-            assert!(!format!("{login:?}").contains("horse"));
+            let method = AuthMethod::Login(CredentialsProvider::fixed(credentials));
+            assert!(!format!("{method:?}").contains("horse"));
         }
-        let login = Login::Token(Zeroizing::new("correct horse".to_owned()));
-        assert!(!format!("{login:?}").contains("horse"));
+        let method = AuthMethod::FixedToken(Zeroizing::new("correct horse".to_owned()));
+        assert!(!format!("{method:?}").contains("horse"));
     }
 
     #[test]
-    fn what_holds_a_secret_wipes_it() {
-        fn wiped(_: &impl ZeroizeOnDrop) {}
+    fn secrets_are_wiped_when_dropped() {
+        fn is_wiped(_: &impl ZeroizeOnDrop) {}
         for credentials in [
             Credentials::password("ann", "correct horse"),
             Credentials::token("correct horse"),
         ] {
             match &credentials.0 {
-                Secret::Password { password, .. } => wiped(password),
-                Secret::Token(token) => wiped(token),
+                Secret::Password { password, .. } => is_wiped(password),
+                Secret::Token(token) => is_wiped(token),
             }
         }
-        if let Login::Token(token) = Login::Token(Zeroizing::default()) {
-            wiped(&token);
+        if let AuthMethod::FixedToken(token) = AuthMethod::FixedToken(Zeroizing::default()) {
+            is_wiped(&token);
         }
     }
 
     #[test]
-    fn a_secret_message_is_framed_like_any_other() {
+    fn secret_message_is_framed_like_any_other() {
         let message = AuthenticateRequest {
             name: "ann".into(),
             password: "correct horse".into(),

@@ -8,4 +8,4 @@ pub mod users;
 
 pub use administration::{Auth, AuthStatus, requests};
 pub use credentials::Credentials;
-pub(crate) use credentials::{Login, Provider, secret_body};
+pub(crate) use credentials::{AuthMethod, CredentialsProvider, secret_body};

@@ -1,18 +1,19 @@
-//! Endpoints that follow the cluster: taken over from its member list, once or again and again.
+//! Updates the endpoints from the cluster's member list, once or periodically.
 //!
-//! What a cluster advertises is not always reachable (behind a load balancer, say). So an address is adopted only once
-//! its member has answered with the right cluster id, an empty list is never adopted, and the endpoints the
-//! client was given stay as a fallback. Nor does a member list lead to plain text whoever was told to encrypt.
+//! Members can advertise addresses that the client cannot reach, for example behind a load balancer. Therefore a new
+//! address is adopted only after its member has responded with the right cluster id, an empty list is never adopted, and
+//! the endpoints given by the user stay as a fallback. A plain address is never adopted next to encrypted ones, unless the
+//! user allows it.
 
 use std::{sync::Weak, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use super::{Client, Inner};
+use super::{Client, RunningClient, update_endpoints};
 use crate::{
     balancer::{
         ConnectionMode, MemberView,
-        messages::{ConnectEndpoint, EndpointSource, UpdateEndpoints},
+        messages::{ConnectEndpoint, EndpointSource},
         split_tls_downgrades,
     },
     call::deadline_in,
@@ -20,181 +21,182 @@ use crate::{
     error::{Error, ErrorKind},
     proto::{Member, MemberListRequest, MemberListResponse, rpc},
     request::macros::response_headers,
+    runtime::backoff::Backoff,
     transport::{Endpoint, grpc},
 };
 
 response_headers!(MemberListResponse);
 
-/// How often it is looked whether new endpoints have answered.
-const LOOK: Duration = Duration::from_millis(20);
+/// Interval at which the states of new endpoints are read.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Share of the sync interval that jitter adds or subtracts.
+const SYNC_JITTER: f64 = 0.1;
 
 impl Client {
-    /// Takes the endpoints over from the cluster's member list and gives the ones in use then.
+    /// Replaces the endpoints by the addresses in the cluster's member list, and returns the endpoints then in use.
     ///
-    /// Learners, members that have not started and new addresses that do not answer with this cluster's id are left out,
-    /// and so are plain ones next to encrypted ones unless `TlsOptions::allow_plain_endpoints` was said; if nothing is
-    /// left, the endpoints stay as they are. When no member can be reached, the endpoints the client was given are tried
-    /// as well. A [`set_endpoints`](Self::set_endpoints) meanwhile prevails.
+    /// Leaves out learners, members that have not started, new addresses that do not respond with this cluster's id, and
+    /// plain addresses next to encrypted ones (unless `TlsOptions::allow_plain_endpoints` is set). If no address is left,
+    /// the endpoints stay as they are. If no member can be reached, the endpoints that were given to the client are tried,
+    /// too. If [`set_endpoints`](Self::set_endpoints) is called meanwhile, its endpoints are used.
     pub async fn sync(&self) -> Result<Vec<String>, Error> {
-        let choice = self.caller().ready.load().seeds_version;
-        let listed = match self.listed().await {
+        let source = EndpointSource::MemberList {
+            seeds_version: self.caller().ready.load().seeds_version,
+        };
+        let members = match self.member_list().await {
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 let set = self.caller().ready.load_full();
                 let mut with_seeds = set.endpoints();
-                let seeds = self.without_plain(set.seeds.to_vec(), &with_seeds);
-                extend(&mut with_seeds, &seeds);
-                self.update(with_seeds, choice).await?;
-                self.listed().await?
+                let seeds = self.without_downgrades(set.seeds.to_vec(), &with_seeds);
+                add_missing(&mut with_seeds, &seeds);
+                update_endpoints(self.caller(), with_seeds, source).await?;
+                self.member_list().await?
             }
-            listed => listed?,
+            members => members?,
         };
         let before = self.caller().ready.load().endpoints();
-        let advertised = self.without_plain(advertised(&listed), &before);
-        let mut union = before.clone();
-        extend(&mut union, &advertised);
-        self.update(union, choice).await?;
-        let answers = self.answering(&advertised).await;
-        let adopted = adopted(before, &advertised, &answers);
-        self.update(adopted, choice).await?;
+        let advertised = self.without_downgrades(advertised_endpoints(&members), &before);
+        let mut candidates = before.clone();
+        add_missing(&mut candidates, &advertised);
+        update_endpoints(self.caller(), candidates, source).await?;
+        let checks = self.check_endpoints(&advertised).await;
+        let adopted = adopted_endpoints(before, &advertised, &checks);
+        update_endpoints(self.caller(), adopted, source).await?;
         Ok(self.endpoints())
     }
 
-    fn without_plain(&self, more: Vec<Endpoint>, known: &[Endpoint]) -> Vec<Endpoint> {
+    /// Removes plain endpoints if others are encrypted and the user does not allow the mixture.
+    fn without_downgrades(&self, new: Vec<Endpoint>, known: &[Endpoint]) -> Vec<Endpoint> {
         if self.caller().shared.dial.tls.allows_plain() {
-            return more;
+            return new;
         }
-        let (kept, plain) = split_tls_downgrades(more, known);
+        let (kept, plain) = split_tls_downgrades(new, known);
         for endpoint in plain {
-            tracing::warn!(%endpoint, "a member advertises an endpoint that is not encrypted; it is left out");
+            tracing::warn!(%endpoint, "ignored an advertised endpoint that is not encrypted");
         }
         kept
     }
 
-    async fn listed(&self) -> Result<Vec<Member>, Error> {
+    async fn member_list(&self) -> Result<Vec<Member>, Error> {
         let request = MemberListRequest { linearizable: true };
         let body = grpc::encode(&request)?;
-        let answer: MemberListResponse = self
+        let response: MemberListResponse = self
             .caller()
             .unary(rpc::MEMBER_LIST, body, self.request_timeout())
             .await?;
-        Ok(answer.members)
+        Ok(response.members)
     }
 
-    async fn update(&self, endpoints: Vec<Endpoint>, choice: u64) -> Result<(), Error> {
-        let update = UpdateEndpoints {
-            endpoints,
-            source: EndpointSource::MemberList {
-                seeds_version: choice,
-            },
-        };
-        let told = self.caller().balancer.send(update).await;
-        told.map_err(|_| Error::shut_down())
-    }
-
-    /// Waits until each of these has answered or failed, and tells how each stands.
-    async fn answering(&self, endpoints: &[Endpoint]) -> Vec<StreamRegistration> {
+    /// Waits until each endpoint has connected or failed, but not longer than a connection attempt may take.
+    async fn check_endpoints(&self, endpoints: &[Endpoint]) -> Vec<EndpointCheck> {
         let caller = self.caller();
         if caller.policy.connection_mode() == ConnectionMode::Single {
-            // A policy that keeps one connection would leave the others idle, and nobody would know of them.
+            // This policy leaves all but one endpoint idle: connect them for the check.
             for endpoint in endpoints {
                 caller.balancer.do_send(ConnectEndpoint(endpoint.clone()));
             }
         }
-        let patience = deadline_in(caller.shared.dial.connect_timeout) + LOOK;
+        let deadline = deadline_in(caller.shared.dial.connect_timeout) + POLL_INTERVAL;
         loop {
             let set = caller.ready.load_full();
-            let standing = |endpoint: &Endpoint| {
+            let check = |endpoint: &Endpoint| {
                 let member = set.members.iter().find(|view| view.endpoint == *endpoint);
-                member.map_or(StreamRegistration::Foreign, standing_of)
+                member.map_or(EndpointCheck::Foreign, EndpointCheck::of)
             };
-            let standings: Vec<StreamRegistration> = endpoints.iter().map(standing).collect();
-            if !standings.contains(&StreamRegistration::Undecided) || Instant::now() >= patience {
-                return standings;
+            let checks: Vec<EndpointCheck> = endpoints.iter().map(check).collect();
+            if !checks.contains(&EndpointCheck::Pending) || Instant::now() >= deadline {
+                return checks;
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 }
 
-/// How an advertised address stands.
+/// Result of connecting to an advertised endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum StreamRegistration {
-    /// It has neither answered nor failed yet.
-    Undecided,
-    /// It answered, and for this cluster.
-    Answers,
-    /// It does not answer now.
-    Fails,
-    /// It belongs to another cluster, or nobody wants it any more.
+enum EndpointCheck {
+    /// Has neither connected nor failed yet.
+    Pending,
+    /// Responded with this cluster's id.
+    Reachable,
+    /// Cannot be reached now.
+    Unreachable,
+    /// Belongs to another cluster, or was removed from the endpoints meanwhile.
     Foreign,
 }
 
-fn standing_of(member: &MemberView) -> StreamRegistration {
-    match member.state {
-        ConnectivityState::Idle | ConnectivityState::Connecting if member.error.is_none() => {
-            StreamRegistration::Undecided
+impl EndpointCheck {
+    fn of(member: &MemberView) -> Self {
+        match member.state {
+            ConnectivityState::Idle | ConnectivityState::Connecting if member.error.is_none() => {
+                Self::Pending
+            }
+            ConnectivityState::Ready | ConnectivityState::NoLeader => Self::Reachable,
+            ConnectivityState::Shutdown => Self::Foreign,
+            ConnectivityState::Idle
+            | ConnectivityState::Connecting
+            | ConnectivityState::TransientFailure => match &member.error {
+                Some(error) if error.kind() == ErrorKind::ClusterChanged => Self::Foreign,
+                Some(_) | None => Self::Unreachable,
+            },
         }
-        ConnectivityState::Ready | ConnectivityState::NoLeader => StreamRegistration::Answers,
-        ConnectivityState::Shutdown => StreamRegistration::Foreign,
-        ConnectivityState::Idle
-        | ConnectivityState::Connecting
-        | ConnectivityState::TransientFailure => match &member.error {
-            Some(error) if error.kind() == ErrorKind::ClusterChanged => StreamRegistration::Foreign,
-            Some(_) | None => StreamRegistration::Fails,
-        },
     }
 }
 
-/// The endpoints after a sync: new ones that answer, and those in use that are still advertised, even if they are down
-/// for the moment. The ones before where none answers.
-fn adopted(
+/// Returns the endpoints after a sync: advertised ones that are reachable, and advertised ones in use before, even if
+/// they are down. If none is reachable, returns the endpoints in use before.
+fn adopted_endpoints(
     before: Vec<Endpoint>,
     advertised: &[Endpoint],
-    standings: &[StreamRegistration],
+    checks: &[EndpointCheck],
 ) -> Vec<Endpoint> {
-    if !standings.contains(&StreamRegistration::Answers) {
+    if !checks.contains(&EndpointCheck::Reachable) {
         return before;
     }
-    let wanted = |(endpoint, standing): &(&Endpoint, &StreamRegistration)| match standing {
-        StreamRegistration::Answers => true,
-        StreamRegistration::Fails | StreamRegistration::Undecided => before.contains(endpoint),
-        StreamRegistration::Foreign => false,
+    let adopt = |(endpoint, check): &(&Endpoint, &EndpointCheck)| match check {
+        EndpointCheck::Reachable => true,
+        EndpointCheck::Unreachable | EndpointCheck::Pending => before.contains(endpoint),
+        EndpointCheck::Foreign => false,
     };
-    let wanted = advertised.iter().zip(standings).filter(wanted);
-    wanted.map(|(endpoint, _)| endpoint.clone()).collect()
+    let adopted = advertised.iter().zip(checks).filter(adopt);
+    adopted.map(|(endpoint, _)| endpoint.clone()).collect()
 }
 
-/// Syncs again and again for as long as the client lives.
-pub(crate) async fn keep_in_sync(client: Weak<Inner>, interval: Duration) {
+/// Syncs at this interval until the client is shut down.
+pub(super) async fn sync_periodically(client: Weak<RunningClient>, interval: Duration) {
+    let schedule = Backoff::new(interval, interval).jitter(SYNC_JITTER);
     loop {
-        sleep(interval.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
-        let Some(client) = client.upgrade().map(Client::from_inner) else {
+        sleep(schedule.delay(0, fastrand::f64())).await;
+        let Some(running) = client.upgrade() else {
             return;
         };
-        match client.sync().await {
-            Ok(endpoints) => tracing::debug!(?endpoints, "endpoints are in sync"),
+        match (Client { running }).sync().await {
+            Ok(endpoints) => tracing::debug!(?endpoints, "endpoints synced"),
             Err(error) if error.kind() == ErrorKind::Shutdown => return,
-            Err(error) => tracing::warn!(%error, "endpoints could not be synced"),
+            Err(error) => tracing::warn!(%error, "cannot sync endpoints"),
         }
     }
 }
 
-/// The client addresses of members that serve.
-fn advertised(members: &[Member]) -> Vec<Endpoint> {
+/// Returns the client addresses of all members that have started and are not learners.
+fn advertised_endpoints(members: &[Member]) -> Vec<Endpoint> {
     let mut endpoints = Vec::new();
     let serving = members
         .iter()
         .filter(|member| !member.name.is_empty() && !member.is_learner);
     for url in serving.flat_map(|member| &member.client_ur_ls) {
         match Endpoint::parse(url) {
-            Ok(endpoint) => extend(&mut endpoints, &[endpoint]),
-            Err(error) => tracing::warn!(%error, "a member advertises what is no endpoint"),
+            Ok(endpoint) => add_missing(&mut endpoints, &[endpoint]),
+            Err(error) => {
+                tracing::warn!(%error, "ignored an advertised endpoint that is not valid");
+            }
         }
     }
     endpoints
 }
 
-fn extend(endpoints: &mut Vec<Endpoint>, more: &[Endpoint]) {
+fn add_missing(endpoints: &mut Vec<Endpoint>, more: &[Endpoint]) {
     for endpoint in more {
         if !endpoints.contains(endpoint) {
             endpoints.push(endpoint.clone());
@@ -221,26 +223,29 @@ mod tests {
     }
 
     #[test]
-    fn a_member_in_use_stays_while_it_is_down_and_a_new_one_has_to_answer() {
-        use StreamRegistration::{Answers, Fails, Foreign, Undecided};
+    fn new_endpoint_is_adopted_only_if_reachable() {
+        use EndpointCheck::{Foreign, Pending, Reachable, Unreachable};
         let advertised = endpoints(&["a:1", "b:1", "c:1", "d:1", "e:1"]);
         let before = endpoints(&["seed:1", "b:1", "d:1"]);
-        let standings = [Answers, Fails, Fails, Foreign, Undecided];
-        let after = adopted(before.clone(), &advertised, &standings);
+        let checks = [Reachable, Unreachable, Unreachable, Foreign, Pending];
+        let after = adopted_endpoints(before.clone(), &advertised, &checks);
         assert_eq!(after, endpoints(&["a:1", "b:1"]));
-        let none = [Fails, Fails, Undecided, Foreign, Fails];
-        assert_eq!(adopted(before.clone(), &advertised, &none), before);
+        let none = [Unreachable, Unreachable, Pending, Foreign, Unreachable];
+        assert_eq!(
+            adopted_endpoints(before.clone(), &advertised, &none),
+            before
+        );
     }
 
     #[test]
-    fn learners_unstarted_members_and_nonsense_are_left_out() {
+    fn only_valid_urls_of_serving_members_are_used() {
         let members = [
             member("a", false, &["http://a:1", "http://b:1"]),
             member("", false, &["http://unstarted:1"]),
             member("l", true, &["http://learner:1"]),
             member("b", false, &["http://a:1", "nonsense://"]),
         ];
-        let names: Vec<_> = advertised(&members)
+        let names: Vec<_> = advertised_endpoints(&members)
             .iter()
             .map(|e| e.as_str().to_owned())
             .collect();

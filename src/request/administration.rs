@@ -100,7 +100,7 @@ where
     Box::pin(async move { caller.unary::<R>(rpc, body, timeout).await?.try_into() })
 }
 
-impl<T: 'static, C: ClientHandle> IntoFuture for Request<T, C> {
+impl<T: 'static, Client: ClientHandle> IntoFuture for Request<T, Client> {
     type Output = Result<T>;
     type IntoFuture = ResponseFuture<T>;
 
@@ -176,7 +176,7 @@ impl<T: 'static> MemberRequest<T> {
     }
 }
 
-impl<T: 'static, C: ClientHandle> IntoFuture for MemberRequest<T, C> {
+impl<T: 'static, Client: ClientHandle> IntoFuture for MemberRequest<T, Client> {
     type Output = Result<T>;
     type IntoFuture = ResponseFuture<T>;
 

@@ -5,6 +5,11 @@ use std::{sync::Arc, time::Duration};
 use crate::call::Caller;
 
 /// A client that can send requests. [`Client`](crate::Client) is the implementation to use.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a client that a request can be bound to",
+    label = "not a client",
+    note = "bind a request with a method of the client, such as `client.get(..)`, or with `.on(&client)`"
+)]
 pub trait ClientHandle: Clone + Send + Sync + Unpin + 'static {
     #[doc(hidden)]
     fn core(&self) -> Arc<dyn ClientCore>;

@@ -38,7 +38,9 @@ macro_rules! request {
             }
         }
 
-        impl<C: $bound> std::future::IntoFuture for $request<C> {
+        // The parameter's name is part of rustc's help if an unbound request is awaited: "`IntoFuture` is implemented
+        // for `Get<Client>`".
+        impl<Client: $bound> std::future::IntoFuture for $request<Client> {
             type Output = $crate::error::Result<$response>;
             type IntoFuture = $crate::request::ResponseFuture<$response>;
 

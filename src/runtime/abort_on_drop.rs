@@ -2,26 +2,32 @@
 
 use std::future::Future;
 
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 
 /// Aborts a task when dropped.
 #[derive(Debug)]
-pub(crate) struct AbortOnDrop(Option<JoinHandle<()>>);
+pub(crate) struct AbortOnDrop {
+    /// `None` once the task may run to its end.
+    abort: Option<AbortHandle>,
+    /// `None` if the result of the task is awaited elsewhere.
+    task: Option<JoinHandle<()>>,
+}
 
 impl AbortOnDrop {
     /// Spawns a task on the current arbiter.
     pub(crate) fn spawn(task: impl Future<Output = ()> + 'static) -> Self {
-        Self(Some(actix_rt::spawn(task)))
+        actix_rt::spawn(task).into()
     }
 
     /// Returns whether the task has ended.
     pub(crate) fn is_finished(&self) -> bool {
-        self.0.as_ref().is_none_or(JoinHandle::is_finished)
+        self.abort.as_ref().is_none_or(AbortHandle::is_finished)
     }
 
     /// Lets the task run to its end. The returned future resolves then; dropping it does not abort the task.
     pub(crate) fn finish(mut self) -> impl Future<Output = ()> + 'static {
-        let task = self.0.take();
+        self.abort = None;
+        let task = self.task.take();
         async move {
             if let Some(task) = task {
                 // An error means that the task panicked, which ends it, too.
@@ -33,14 +39,27 @@ impl AbortOnDrop {
 
 impl From<JoinHandle<()>> for AbortOnDrop {
     fn from(task: JoinHandle<()>) -> Self {
-        Self(Some(task))
+        Self {
+            abort: Some(task.abort_handle()),
+            task: Some(task),
+        }
+    }
+}
+
+/// For a task whose result is awaited elsewhere.
+impl From<AbortHandle> for AbortOnDrop {
+    fn from(abort: AbortHandle) -> Self {
+        Self {
+            abort: Some(abort),
+            task: None,
+        }
     }
 }
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        if let Some(task) = &self.0 {
-            task.abort();
+        if let Some(abort) = &self.abort {
+            abort.abort();
         }
     }
 }

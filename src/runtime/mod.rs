@@ -1,8 +1,6 @@
 //! The environment of the actors: the client's thread, supervision, backoff, delivery to other actors.
 
-#[allow(dead_code)]
 pub(crate) mod abort_on_drop;
-#[allow(dead_code)]
 pub(crate) mod backoff;
 pub(crate) mod delivery;
 pub(crate) mod supervisor;

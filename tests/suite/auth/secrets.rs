@@ -111,7 +111,12 @@ fn login_and_renewal_show_no_secret() {
         shown
     });
     let Some(output) = output else { return };
-    output.assert_logged(&["logging in", "cannot log in", "h2::", "cannot be sent"]);
+    output.assert_logged(&[
+        "logging in",
+        "cannot log in",
+        "h2::",
+        "not allowed in a header",
+    ]);
     output.assert_hidden(&["swordfish", "sesame"]);
 }
 

@@ -4,5 +4,6 @@ mod connect;
 mod endpoints;
 mod logs;
 mod raw_grpc;
-mod shutdown;
+mod runtime;
+pub mod shutdown;
 mod supervision;

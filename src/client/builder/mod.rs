@@ -1,0 +1,309 @@
+//! The options of a client.
+
+#[cfg(test)]
+mod tests;
+mod validation;
+
+pub(super) use validation::parse_endpoints;
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use zeroize::Zeroizing;
+
+use super::{Client, startup::require_tokio_runtime};
+#[cfg(feature = "tls")]
+use crate::transport::TlsOptions;
+use crate::{
+    auth::{AuthMethod, Credentials, CredentialsProvider},
+    balancer::{BalancePolicy, RoundRobin},
+    call::{MAX_TIMEOUT, deadline_in},
+    error::Error,
+    maintenance::versions::{member_versions, require_version},
+    retry::{BudgetLimits, RetryPolicy, StandardRetry},
+    transport::{RawEndpoint, dial::DialOptions, tls::Tls},
+};
+
+/// Options of a [`Client`], created by [`Client::builder`]. Every option has a default; the endpoints are enough to
+/// connect.
+///
+/// ```no_run
+/// # async fn example() -> actix_etcd::Result<()> {
+/// use std::time::Duration;
+///
+/// use actix_etcd::Client;
+///
+/// let etcd = Client::builder(["http://10.0.0.1:2379", "http://10.0.0.2:2379", "http://10.0.0.3:2379"])
+///     .request_timeout(Duration::from_secs(3))
+///     .credentials("app", "a password")
+///     .connect()
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until `connect` or `connect_lazy` is awaited"]
+pub struct ClientBuilder {
+    pub(super) endpoints: Vec<RawEndpoint>,
+    pub(super) request_timeout: Duration,
+    pub(super) shutdown_grace: Duration,
+    pub(super) dial: DialOptions,
+    pub(super) balance_policy: Arc<dyn BalancePolicy>,
+    pub(super) retry_policy: Arc<dyn RetryPolicy>,
+    pub(super) retry_budget: BudgetLimits,
+    pub(super) on_current_arbiter: bool,
+    pub(super) auto_sync: Option<Duration>,
+    pub(super) watches_per_stream: usize,
+    pub(super) auth_method: AuthMethod,
+    pub(super) token_lifetime: Option<Duration>,
+    pub(super) follow_cluster_change: bool,
+    min_cluster_version: Option<String>,
+    /// Why the TLS options are not valid.
+    tls_error: Option<Error>,
+}
+
+impl ClientBuilder {
+    pub(super) fn new<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> Self {
+        Self {
+            endpoints: endpoints
+                .into_iter()
+                .map(|text| RawEndpoint(text.into()))
+                .collect(),
+            request_timeout: Duration::from_secs(5),
+            shutdown_grace: Duration::from_secs(1),
+            dial: DialOptions {
+                connect_timeout: Duration::from_secs(2),
+                max_response_size: usize::MAX,
+                ping_interval: Some(Duration::from_secs(10)),
+                ping_timeout: Duration::from_secs(3),
+                tls: Tls::default(),
+            },
+            balance_policy: Arc::new(RoundRobin::new()),
+            retry_policy: Arc::new(StandardRetry),
+            retry_budget: BudgetLimits::default(),
+            on_current_arbiter: false,
+            auto_sync: None,
+            watches_per_stream: 256,
+            auth_method: AuthMethod::Anonymous,
+            token_lifetime: None,
+            follow_cluster_change: false,
+            min_cluster_version: None,
+            tls_error: None,
+        }
+    }
+
+    /// Longest time a request may take, retries included. A request can set its own with `.timeout(..)`. Default: 5 s.
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.request_timeout = timeout.min(MAX_TIMEOUT);
+        self
+    }
+
+    /// Longest time one attempt to connect to an endpoint may take: DNS lookup, TCP, TLS, HTTP/2 and a first response.
+    /// Failed attempts are repeated. Default: 2 s.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.dial.connect_timeout = timeout.min(MAX_TIMEOUT);
+        self
+    }
+
+    /// Largest response the client accepts, in bytes. A larger one fails with
+    /// [`ErrorKind::ResponseTooLarge`](crate::ErrorKind::ResponseTooLarge). Default: no limit.
+    pub fn max_response_size(mut self, bytes: usize) -> Self {
+        self.dial.max_response_size = bytes;
+        self
+    }
+
+    /// Interval of HTTP/2 pings on connections with requests in flight; `None` sends none. Must be at least 10 s, because
+    /// etcd closes connections that are pinged more often than every 5 s. Default: 10 s.
+    pub fn ping_interval(mut self, interval: impl Into<Option<Duration>>) -> Self {
+        self.dial.ping_interval = measurable(interval);
+        self
+    }
+
+    /// Longest time between a ping and its response. After that, the connection is closed. Default: 3 s.
+    pub fn ping_timeout(mut self, timeout: Duration) -> Self {
+        self.dial.ping_timeout = timeout.min(MAX_TIMEOUT);
+        self
+    }
+
+    /// Policy that chooses the member for each request, among those that are ready. Default: [`RoundRobin`], all members
+    /// in turn.
+    pub fn balance(mut self, policy: impl BalancePolicy) -> Self {
+        self.balance_policy = Arc::new(policy);
+        self
+    }
+
+    /// Policy that decides whether and when a failed request is retried. No policy can make the client repeat a write that
+    /// may have been applied. Default: [`StandardRetry`].
+    pub fn retry(mut self, policy: impl RetryPolicy) -> Self {
+        self.retry_policy = Arc::new(policy);
+        self
+    }
+
+    /// Limits of the retries of all requests together, so that an outage does not multiply the load on the cluster.
+    /// Default: 250 per second in the long run, bursts of 500 ([`BudgetLimits::default`]).
+    pub fn retry_budget(mut self, limits: BudgetLimits) -> Self {
+        self.retry_budget = limits;
+        self
+    }
+
+    /// TLS options for `https://` and `unixs://` endpoints. Default: the system's certificate authorities, no client
+    /// certificate.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, options: TlsOptions) -> Self {
+        self.tls_error = options.validate().err();
+        self.dial.tls = Tls::new(options);
+        self
+    }
+
+    /// Logs in as this user. The client renews its token before it expires, or when a member rejects it. If
+    /// authentication is not enabled on the cluster, requests carry no token. Replaces [`token`](Self::token) and
+    /// [`credentials_provider`](Self::credentials_provider). Default: no user.
+    pub fn credentials(self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        let credentials = Credentials::password(user, password);
+        self.with_auth_method(AuthMethod::Login(CredentialsProvider::fixed(credentials)))
+    }
+
+    /// Sends this token with every request, for example a JWT. The client never renews it; for tokens that expire, use
+    /// [`credentials`](Self::credentials) or [`credentials_provider`](Self::credentials_provider), which this replaces.
+    /// Default: no token.
+    pub fn token(self, token: impl Into<String>) -> Self {
+        self.with_auth_method(AuthMethod::FixedToken(Zeroizing::new(token.into())))
+    }
+
+    /// Calls this function for the credentials of each login: for passwords that change, and for tokens from another
+    /// service. It runs on the client's thread, so it must not block, and it may take up to the request timeout. Replaces
+    /// [`credentials`](Self::credentials) and [`token`](Self::token). Default: none.
+    ///
+    /// ```no_run
+    /// # async fn example() -> actix_etcd::Result<()> {
+    /// use actix_etcd::{Client, Credentials};
+    ///
+    /// let etcd = Client::builder(["http://127.0.0.1:2379"])
+    ///     .credentials_provider(|| async {
+    ///         let mut password = tokio::fs::read_to_string("/run/secrets/etcd").await?;
+    ///         // Truncated in place: the client wipes this string from memory, but not a copy of it.
+    ///         password.truncate(password.trim_end().len());
+    ///         Ok::<_, std::io::Error>(Credentials::password("app", password))
+    ///     })
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn credentials_provider<F, R, E>(self, provide: F) -> Self
+    where
+        F: Fn() -> R + Send + Sync + 'static,
+        R: Future<Output = Result<Credentials, E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.with_auth_method(AuthMethod::Login(CredentialsProvider::new(provide)))
+    }
+
+    /// Lifetime of tokens that carry no expiry, which are etcd's simple tokens: the value of the cluster's
+    /// `--auth-token-ttl`, 300 s unless changed. The client then renews them before they expire, as it does with JWTs.
+    /// Default: unknown. Such a token is renewed when a member rejects it, which costs one request an additional round
+    /// trip after a long pause; members keep a simple token as long as it is used.
+    pub fn token_lifetime(mut self, lifetime: impl Into<Option<Duration>>) -> Self {
+        self.token_lifetime = measurable(lifetime);
+        self
+    }
+
+    /// Continues if the endpoints lead to another cluster, for example one restored from a backup under the same
+    /// addresses. The client logs in there, [`Client::cluster_id`] changes, and watches end with
+    /// [`WatchEnd::ClusterChanged`](crate::watch::WatchEnd::ClusterChanged), because revisions of one cluster mean nothing
+    /// in another. Default: members of another cluster are rejected with
+    /// [`ErrorKind::ClusterChanged`](crate::ErrorKind::ClusterChanged).
+    pub fn follow_cluster_change(mut self) -> Self {
+        self.follow_cluster_change = true;
+        self
+    }
+
+    /// Makes [`connect`](Self::connect) fail with [`ErrorKind::OldCluster`](crate::ErrorKind::OldCluster) if a member runs
+    /// an older version of etcd, such as `3.5`. Default: any version.
+    pub fn min_cluster_version(mut self, version: impl Into<String>) -> Self {
+        self.min_cluster_version = Some(version.into());
+        self
+    }
+
+    /// Longest time that [`Client::shutdown`] waits for requests in flight before it closes the connections. Default: 1 s.
+    pub fn shutdown_grace(mut self, grace: Duration) -> Self {
+        self.shutdown_grace = grace.min(MAX_TIMEOUT);
+        self
+    }
+
+    /// Runs the client's actors on the arbiter that calls `connect`. This has the lowest latency, and tests can pause
+    /// tokio's clock; but code that blocks the arbiter blocks the client, too, and leases may expire. Default: the actors
+    /// have a thread of their own.
+    pub fn on_current_arbiter(mut self) -> Self {
+        self.on_current_arbiter = true;
+        self
+    }
+
+    /// Interval at which the client updates its endpoints from the cluster's member list, see [`Client::sync`]. `None`
+    /// disables it. Default: disabled.
+    pub fn auto_sync(mut self, interval: impl Into<Option<Duration>>) -> Self {
+        self.auto_sync = measurable(interval);
+        self
+    }
+
+    /// Largest number of watches that share one stream of a connection. With fewer watches per stream, a busy watch delays
+    /// fewer others; with more, the server needs less memory. Default: 256.
+    pub fn watches_per_stream(mut self, watches: usize) -> Self {
+        self.watches_per_stream = watches;
+        self
+    }
+
+    /// Starts the client, waits until a member is ready, and logs in if there are credentials.
+    ///
+    /// Fails with
+    /// - [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no member is ready within the request timeout; the
+    ///   error lists every endpoint with its last failure,
+    /// - [`ErrorKind::TlsFailed`](crate::ErrorKind::TlsFailed) as soon as every endpoint has failed because of TLS,
+    /// - [`ErrorKind::AuthFailed`](crate::ErrorKind::AuthFailed) or another error of the login,
+    /// - [`ErrorKind::InvalidEndpoint`](crate::ErrorKind::InvalidEndpoint),
+    ///   [`ErrorKind::NoEndpoints`](crate::ErrorKind::NoEndpoints) or
+    ///   [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) at once if the options are not valid, or if there
+    ///   is no tokio runtime with its timer enabled.
+    pub async fn connect(self) -> Result<Client, Error> {
+        let timeout = self.request_timeout;
+        let required_version = self.required_version()?;
+        let client = self.connect_lazy().await?;
+        let connected = async {
+            client.caller().first_ready(deadline_in(timeout)).await?;
+            client.log_in(timeout).await?;
+            match required_version {
+                Some(version) => {
+                    let members = member_versions(&client, client.endpoints(), timeout).await;
+                    require_version(members, version)
+                }
+                None => Ok(()),
+            }
+        };
+        match connected.await {
+            Ok(()) => Ok(client),
+            Err(error) => {
+                client.shutdown().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Starts the client without waiting for a member. Requests wait for one, up to their timeout.
+    ///
+    /// Fails only if the options are not valid, or if there is no tokio runtime with its timer enabled.
+    pub async fn connect_lazy(self) -> Result<Client, Error> {
+        require_tokio_runtime()?;
+        let endpoints = self.parsed_endpoints()?;
+        self.validate()?;
+        Client::start(self, endpoints).await
+    }
+
+    fn with_auth_method(mut self, method: AuthMethod) -> Self {
+        self.auth_method = method;
+        self
+    }
+}
+
+/// Limits an interval to a length that clocks can measure.
+fn measurable(interval: impl Into<Option<Duration>>) -> Option<Duration> {
+    interval.into().map(|interval| interval.min(MAX_TIMEOUT))
+}

@@ -1,0 +1,149 @@
+//! Starts the actors of a client.
+
+use std::{
+    panic::catch_unwind,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::runtime::Handle;
+
+use super::{
+    Client, ClientBuilder,
+    endpoint_sync::sync_periodically,
+    running_client::{ClientActors, RunningClient},
+    update_endpoints,
+};
+use crate::{
+    auth::{
+        AuthMethod,
+        engine::{AuthActor, AuthOptions},
+    },
+    balancer::{BalancerActor, ReadySetCell, messages::EndpointSource},
+    call::{Caller, tokens::Tokens},
+    connection::{
+        ClusterId, ConnectionContext,
+        token::{TokenCell, header_value},
+    },
+    error::Error,
+    lease::engine::keeper::KeeperActor,
+    request::ClientCore,
+    retry::{actor::RetryActor, budget::RetryBudget},
+    runtime::thread::Runtime,
+    transport::Endpoint,
+    watch::engine::hub::HubActor,
+};
+
+impl Client {
+    pub(super) async fn start(
+        options: ClientBuilder,
+        endpoints: Vec<Endpoint>,
+    ) -> Result<Self, Error> {
+        let runtime = if options.on_current_arbiter {
+            Runtime::current_arbiter()?
+        } else {
+            Runtime::own_thread()?
+        };
+        let ready = Arc::new(ReadySetCell::default());
+        let token = Arc::new(TokenCell::default());
+        let provider = match options.auth_method {
+            AuthMethod::Anonymous => None,
+            AuthMethod::FixedToken(value) => {
+                token.replace(Some(header_value(&value)?));
+                None
+            }
+            AuthMethod::Login(provider) => Some(provider),
+        };
+        let auth_options = provider.map(|provider| AuthOptions {
+            provider,
+            request_timeout: options.request_timeout,
+            token_lifetime: options.token_lifetime,
+        });
+        let shared = Arc::new(ConnectionContext {
+            dial: options.dial,
+            token: token.clone(),
+            members: ready.clone(),
+            cluster: ClusterId::new(options.follow_cluster_change),
+            follow_leader: options.balance_policy.follows_leader(),
+        });
+        let budget = RetryBudget::new(options.retry_budget, Instant::now());
+        let (policy, retry_policy) = (options.balance_policy, options.retry_policy);
+        let (caller, auth) = runtime
+            .call(move || {
+                let retries = RetryActor::start();
+                let balancer = BalancerActor::start(
+                    shared.clone(),
+                    ready.clone(),
+                    policy.clone(),
+                    retries.clone().recipient(),
+                );
+                let caller = Caller {
+                    ready,
+                    shared,
+                    policy,
+                    retry_policy,
+                    budget: Arc::new(budget),
+                    // A login carries no token.
+                    tokens: Tokens::fixed(Arc::default()),
+                    only: None,
+                    balancer,
+                    retries,
+                };
+                let Some(auth_options) = auth_options else {
+                    let tokens = Tokens::fixed(token);
+                    return (Caller { tokens, ..caller }, None);
+                };
+                let actor = AuthActor::start(token.clone(), auth_options, caller.clone());
+                let tokens = Tokens::renewed_by(token, actor.clone().recipient());
+                (Caller { tokens, ..caller }, Some(actor))
+            })
+            .await?;
+        // Awaited, so that the endpoints are known before the first request.
+        update_endpoints(&caller, endpoints, EndpointSource::User).await?;
+
+        let caller = Arc::new(caller);
+        let (hub_caller, keeper_caller) = (caller.clone(), caller.clone());
+        let watches_per_stream = options.watches_per_stream;
+        let (watch_hub, lease_keeper) = runtime
+            .call(move || {
+                (
+                    HubActor::start(hub_caller, watches_per_stream),
+                    KeeperActor::start(keeper_caller),
+                )
+            })
+            .await?;
+        let actors = ClientActors {
+            watch_hub,
+            lease_keeper,
+            balancer: caller.balancer.clone(),
+            auth,
+            shutdown_grace: options.shutdown_grace,
+        };
+        let timeout = options.request_timeout;
+        let running = Arc::new(RunningClient::new(caller, actors, timeout, runtime));
+        if let Some(interval) = options.auto_sync {
+            let client = Arc::downgrade(&running);
+            running.run(Box::new(move || {
+                actix_rt::spawn(sync_periodically(client, interval));
+            }));
+        }
+        Ok(Self { running })
+    }
+}
+
+/// Fails outside of a tokio runtime and on one without a timer, where every request would panic.
+pub(super) fn require_tokio_runtime() -> Result<(), Error> {
+    const ADVICE: &str = "use `#[tokio::main]`, `#[actix_rt::main]` or `Builder::enable_all`";
+    if Handle::try_current().is_err() {
+        return Err(Error::invalid(format!(
+            "the client needs a tokio runtime, but `connect` was called outside of one; {ADVICE}"
+        )));
+    }
+    // tokio has no other way to find out: without a timer, creating a sleep panics.
+    let timer = catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO)));
+    timer.map_err(|_| {
+        Error::invalid(format!(
+            "the client needs a tokio runtime with its timer enabled, but this one has none; {ADVICE}"
+        ))
+    })
+}
