@@ -31,7 +31,7 @@ use crate::{
         failure_log::FailureLog,
         pushback::Pushback,
     },
-    transport::{Endpoint, channel::Metadata},
+    transport::{Endpoint, channel::Metadata, grpc::RpcFailure},
 };
 use attempt::Attempt;
 use tokens::Tokens;
@@ -122,6 +122,7 @@ impl Caller {
                 let ended = Error::shut_down().with_outcome(failure.error.outcome());
                 return Err(completed(rpc, failures.as_ref(), ended));
             }
+            let failure = self.with_user(failure);
             if failure.error.kind() == ErrorKind::NoLeader {
                 connection.request_probe();
             }
@@ -158,6 +159,14 @@ impl Caller {
             }
             remaining = deadline.saturating_duration_since(Instant::now());
         }
+    }
+
+    /// Names the user of a request that lacks a permission.
+    fn with_user(&self, mut failure: RpcFailure) -> RpcFailure {
+        if failure.error.kind() == ErrorKind::PermissionDenied {
+            failure.error = failure.error.with_user(self.shared.token.user());
+        }
+        failure
     }
 
     /// Waits for a successor of the rejected token. Fails with the last error if there can be none.

@@ -13,7 +13,7 @@ use std::{
 };
 
 use actix::{Message, Recipient, WeakRecipient};
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use http::HeaderValue;
 use tokio::sync::oneshot;
@@ -68,6 +68,8 @@ pub(crate) struct TokenCell {
     /// Tokens up to this generation are retired: requests wait for the next one.
     retired: AtomicU64,
     renewer: OnceLock<WeakRecipient<RenewToken>>,
+    /// Name of the user of the last login, for error messages.
+    user: ArcSwapOption<Arc<str>>,
 }
 
 impl TokenCell {
@@ -103,6 +105,16 @@ impl TokenCell {
         let generation = self.generation() + 1;
         self.token.store(Arc::new(Token { value, generation }));
         self.used.store(false, Ordering::Relaxed);
+    }
+
+    /// Stores the name of the user that logged in.
+    pub(crate) fn set_user(&self, user: &str) {
+        self.user.store(Some(Arc::new(user.into())));
+    }
+
+    /// Returns the name of the user of the last login, if there was one.
+    pub(crate) fn user(&self) -> Option<Arc<str>> {
+        self.user.load().as_deref().cloned()
     }
 
     /// Sets the actor that renews tokens. A cell has one for its whole life.

@@ -318,7 +318,7 @@ impl<C> Get<C> {
         self.range = KeyRange::key(from);
         // etcd encodes "no end" as one zero byte.
         if wire.range_end[..] == [0] {
-            self.range.from_key();
+            self.range.unbounded();
         } else {
             self.range.until(wire.range_end);
         }

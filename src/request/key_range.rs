@@ -41,7 +41,7 @@ impl KeyRange {
         self.set_end(RangeEnd::Before(end));
     }
 
-    pub(crate) fn from_key(&mut self) {
+    pub(crate) fn unbounded(&mut self) {
         self.set_end(RangeEnd::Unbounded);
     }
 
@@ -105,7 +105,7 @@ macro_rules! key_range_methods {
 
             /// Selects the key and all keys after it. Default: the key alone.
             pub fn from_key(mut self) -> Self {
-                self.range.from_key();
+                self.range.unbounded();
                 self
             }
         }
@@ -144,7 +144,7 @@ mod tests {
     fn empty_key_needs_an_explicit_range() {
         assert_eq!(range(b"", |_| {}).unwrap_err().kind(), ErrorKind::EmptyKey);
         assert_eq!(range(b"", KeyRange::prefix).unwrap(), (ZERO, ZERO));
-        assert_eq!(range(b"", KeyRange::from_key).unwrap(), (ZERO, ZERO));
+        assert_eq!(range(b"", KeyRange::unbounded).unwrap(), (ZERO, ZERO));
     }
 
     #[test]
@@ -160,7 +160,7 @@ mod tests {
     fn conflicting_and_empty_ranges_are_rejected() {
         let both = range(b"a", |range| {
             range.prefix();
-            range.from_key();
+            range.unbounded();
         });
         assert_eq!(both.unwrap_err().kind(), ErrorKind::InvalidArgument);
         let twice = range(b"a", |range| {

@@ -249,18 +249,18 @@ mod tests {
         record(log, &StandardRetry, failure, None)
     }
 
-    fn retry_after(delay: u64) -> Option<RetryPlan> {
-        Some(RetryPlan {
+    fn retry_after(delay: u64) -> RetryPlan {
+        RetryPlan {
             delay: ms(delay),
             renew_token: false,
-        })
+        }
     }
 
-    fn renew_after(delay: u64) -> Option<RetryPlan> {
-        Some(RetryPlan {
+    fn renew_after(delay: u64) -> RetryPlan {
+        RetryPlan {
             delay: ms(delay),
             renew_token: true,
-        })
+        }
     }
 
     fn ms(ms: u64) -> Duration {
@@ -271,11 +271,11 @@ mod tests {
     fn unsent_write_tries_all_members_then_waits() {
         let mut put = FailureLog::new(rpc::PUT, 3);
         let unsent = |member| failure(ErrorKind::ConnectionLost, Outcome::NotSent, member);
-        assert_eq!(next(&mut put, &unsent(1)), retry_after(0));
+        assert_eq!(next(&mut put, &unsent(1)), Some(retry_after(0)));
         assert!(put.avoids(1) && !put.avoids(2));
-        assert_eq!(next(&mut put, &unsent(2)), retry_after(25));
+        assert_eq!(next(&mut put, &unsent(2)), Some(retry_after(25)));
         assert!(!put.avoids(1) && !put.avoids(2));
-        assert_eq!(next(&mut put, &unsent(3)), retry_after(0));
+        assert_eq!(next(&mut put, &unsent(3)), Some(retry_after(0)));
         let lost = failure(ErrorKind::ConnectionLost, Outcome::Unknown, 1);
         assert_eq!(next(&mut put, &lost), None);
         assert_eq!(
@@ -304,12 +304,12 @@ mod tests {
         let exists = failure(ErrorKind::LeaseExists, Outcome::Rejected, 2);
         let mut grant = FailureLog::new(rpc::LEASE_GRANT, 3);
         let lost = failure(ErrorKind::ConnectionLost, Outcome::Unknown, 1);
-        assert_eq!(next(&mut grant, &lost), retry_after(0));
+        assert_eq!(next(&mut grant, &lost), Some(retry_after(0)));
         assert!(grant.shows_success(&exists.1));
 
         let mut other = FailureLog::new(rpc::LEASE_GRANT, 3);
         let unsent = failure(ErrorKind::ConnectionLost, Outcome::NotSent, 1);
-        assert_eq!(next(&mut other, &unsent), retry_after(0));
+        assert_eq!(next(&mut other, &unsent), Some(retry_after(0)));
         assert!(
             !other.shows_success(&exists.1),
             "another client granted the lease"
@@ -321,9 +321,9 @@ mod tests {
     fn token_is_renewed_at_once_then_with_delay() {
         let mut get = FailureLog::new(rpc::RANGE, 3);
         let stale = failure(ErrorKind::InvalidAuthToken, Outcome::Rejected, 1);
-        assert_eq!(next(&mut get, &stale), renew_after(0));
-        assert_eq!(next(&mut get, &stale), renew_after(25));
-        assert_eq!(next(&mut get, &stale), renew_after(50));
+        assert_eq!(next(&mut get, &stale), Some(renew_after(0)));
+        assert_eq!(next(&mut get, &stale), Some(renew_after(25)));
+        assert_eq!(next(&mut get, &stale), Some(renew_after(50)));
     }
 
     #[test]
@@ -333,9 +333,12 @@ mod tests {
         let after = Some(Pushback::After(ms(700)));
         assert_eq!(
             record(&mut get, &StandardRetry, &busy, after),
-            retry_after(700)
+            Some(retry_after(700))
         );
-        assert_eq!(record(&mut get, &Stubborn, &busy, after), retry_after(700));
+        assert_eq!(
+            record(&mut get, &Stubborn, &busy, after),
+            Some(retry_after(700))
+        );
         let never = Some(Pushback::Never);
         assert_eq!(record(&mut get, &Stubborn, &busy, never), None);
     }

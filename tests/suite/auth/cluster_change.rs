@@ -30,7 +30,7 @@ async fn start_two_clusters() -> (Cluster, Cluster) {
     )
 }
 
-/// ConnectionMode a client that may follow its endpoints to another cluster.
+/// Connects a client that may follow its endpoints to another cluster.
 async fn connect_following(cluster: &Cluster) -> Client {
     Client::builder(cluster.endpoints())
         .credentials("root", "secret")

@@ -178,7 +178,7 @@ mod keys {
 
     use crate::support::process_isolation::child_test;
 
-    /// ConnectionMode with the matching and the wrong keys of a folder. Returns all texts that were shown.
+    /// Connects with the matching and the wrong keys of a folder. Returns all texts that were shown.
     async fn connect_with_keys(folder: PathBuf) -> String {
         let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
         let builder = |certificate: &str, key: &str| {

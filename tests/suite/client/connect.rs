@@ -7,7 +7,7 @@ use testbed::{Cluster, Fault};
 
 use crate::support::{skipped_check::report_skipped, wait::until};
 
-/// ConnectionMode, puts and gets a key, and shuts down.
+/// Connects, puts and gets a key, and shuts down.
 async fn put_and_get(endpoints: Vec<String>, on_arbiter: bool) {
     let mut builder = Client::builder(endpoints);
     if on_arbiter {

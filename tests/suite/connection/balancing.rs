@@ -13,7 +13,7 @@ use crate::support::{
     wait::until,
 };
 
-/// ConnectionMode and waits until this many members are ready.
+/// Connects and waits until this many members are ready.
 async fn connect_to_all(builder: ClientBuilder, members: usize) -> Client {
     let client = builder.connect().await.unwrap();
     until("all members are ready", || {

@@ -1,4 +1,4 @@
-//! RevisionEvents of locks, elections, sessions, singletons and discovery, delivered to actors as messages.
+//! Events of locks, elections, sessions, singletons and discovery, delivered to actors as messages.
 
 use std::{
     sync::{Arc, Mutex},

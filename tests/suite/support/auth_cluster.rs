@@ -18,7 +18,7 @@ pub async fn start_with_tokens(tokens: Tokens) -> Cluster {
     start_with_auth(Cluster::builder().tokens(tokens)).await
 }
 
-/// ConnectionMode to a cluster as this user.
+/// Connects to a cluster as this user.
 pub async fn connect_as(cluster: &Cluster, name: &str, password: &str) -> Client {
     let builder = Client::builder(cluster.endpoints()).credentials(name, password);
     builder.connect().await.unwrap()
@@ -28,7 +28,7 @@ pub async fn connect_as_root(cluster: &Cluster) -> Client {
     connect_as(cluster, "root", "secret").await
 }
 
-/// ConnectionMode to a scripted server as user `ann`.
+/// Connects to a scripted server as user `ann`.
 pub async fn connect_as_ann(server: &ScriptedServer) -> Client {
     let builder = Client::builder([server.endpoint()]).credentials("ann", "word");
     builder.connect().await.unwrap()

@@ -41,7 +41,7 @@ pub async fn wait_for_watchers(cluster: &Cluster, expected: f64) {
 /// Writes until the only watch of the cluster lags, which cancels it on the server. The watch must not be read.
 pub async fn write_until_watch_lags(cluster: &Cluster, etcd: &Client, key: &str) {
     let fill = async {
-        // RevisionEvents that arrive together enter the buffer together, so the necessary number of writes is unknown.
+        // Events that arrive together enter the buffer together, so the necessary number of writes is unknown.
         while watchers_and_streams(cluster).await.0 > 0.5 {
             for n in 0..10 {
                 etcd.put(key, n.to_string()).await.unwrap();
