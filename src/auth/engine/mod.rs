@@ -10,7 +10,7 @@
 //! - [`RenewalDue`](messages::RenewalDue): renews the token before it expires, if requests have used it; otherwise
 //!   retires it, so that an idle client does not log in;
 //! - [`LoginFinished`](messages::LoginFinished): stores the token and responds to every request that waits for it;
-//! - [`AuthShutdown`]: stops.
+//! - [`AuthShutdown`](messages::AuthShutdown): stops.
 //!
 //! Its only output besides these responses is the token in the cell.
 //!
