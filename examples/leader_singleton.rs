@@ -91,7 +91,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     assert!(a.addr().is_none());
     let leader = etcd.leader("scheduler").await?.ok_or("no leader")?;
-    println!("▸ every client can read the leader: {:?}", leader.value);
+    let leader = String::from_utf8_lossy(&leader.value);
+    println!("▸ every client can read the leader: node {leader}");
 
     println!("▸ reconnecting node a and stopping nodes b and c: node a takes over");
     proxy.link().heal();

@@ -1,7 +1,7 @@
 //! Put, get and a transaction on three etcd members, one of which is killed.
 //!
-//! `cargo run --example quickstart` starts the members itself. With `ETCD_ENDPOINTS=http://a:2379,http://b:2379` it uses
-//! yours, and kills none. `RUST_LOG=actix_etcd=debug` shows what the client does.
+//! `cargo run --example quickstart` starts the members itself. With `ETCD_ENDPOINTS=http://a:2379,http://b:2379` it
+//! uses yours, and kills none. `RUST_LOG=actix_etcd=debug` shows what the client does.
 
 use std::{error::Error, io::IsTerminal, time::Instant};
 

@@ -69,8 +69,8 @@ impl FailureReporter {
         self.subscriber = Some(subscriber);
     }
 
-    /// Sends a failure to the subscriber and waits until it was handled. Logs it if there is no subscriber, or if too many
-    /// failures wait already.
+    /// Sends a failure to the subscriber and waits until it was handled. Logs it if there is no subscriber, or if too
+    /// many failures wait already.
     pub(super) async fn report<R: EtcdRequest<Client>>(&self, request: R, error: Error) {
         let failed = RequestFailed::new(request, error);
         let (name, error) = (failed.name, failed.error.clone());

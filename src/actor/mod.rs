@@ -1,8 +1,8 @@
 //! etcd as an actor of the application.
 //!
-//! [`Etcd`] receives unbound requests as messages: `put("k", "v")`, `grant(ttl)`, `maintenance::requests().status()`. Each
-//! is the same value that becomes a bound request with `.on(&client)`. The actor responds with the result of the request.
-//! If a request sent with `do_send` fails, the subscriber to failures receives [`RequestFailed`].
+//! [`Etcd`] receives unbound requests as messages: `put("k", "v")`, `grant(ttl)`, `maintenance::requests().status()`.
+//! Each is the same value that becomes a bound request with `.on(&client)`. The actor responds with the result of the
+//! request. If a request sent with `do_send` fails, the subscriber to failures receives [`RequestFailed`].
 //!
 //! The actor runs each request in a task of its own, so slow requests do not fill its mailbox. actix does not bound a
 //! mailbox for `send` and `do_send`; instead, the actor bounds the requests in flight and the requests that wait, see
@@ -70,8 +70,8 @@ pub struct Etcd {
 #[non_exhaustive]
 pub enum OverloadPolicy {
     /// The request waits, in order of arrival, until another one is done. If the [queue](Etcd::max_queued) is full, it
-    /// fails at once with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). The timeout of the request starts when
-    /// it is sent; to limit the time in the queue as well, use actix's `.timeout(..)` on the message.
+    /// fails at once with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). The timeout of the request starts
+    /// when it is sent; to limit the time in the queue as well, use actix's `.timeout(..)` on the message.
     #[default]
     Queue,
     /// The request fails at once with [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded).
@@ -131,9 +131,9 @@ impl Etcd {
         Ok(())
     }
 
-    /// Returns the service of the current actix system. Until [`configure`](Self::configure) is called, all requests to it
-    /// fail with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). Panics outside of an actix system, as
-    /// [`SystemService::from_registry`] does.
+    /// Returns the service of the current actix system. Until [`configure`](Self::configure) is called, all requests to
+    /// it fail with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). Panics outside of an actix
+    /// system, as [`SystemService::from_registry`] does.
     pub fn from_registry() -> Addr<Self> {
         <Self as SystemService>::from_registry()
     }

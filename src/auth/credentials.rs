@@ -6,7 +6,8 @@ use bytes::Bytes;
 use prost::Message;
 use zeroize::Zeroizing;
 
-/// A user name and a password, or a token. Passwords and tokens are never printed, and are wiped from memory when dropped.
+/// A user name and a password, or a token. Passwords and tokens are never printed, and are wiped from memory when
+/// dropped.
 #[derive(Clone)]
 pub struct Credentials(pub(super) Secret);
 

@@ -1,9 +1,9 @@
 //! Updates the endpoints from the cluster's member list, once or periodically.
 //!
 //! Members can advertise addresses that the client cannot reach, for example behind a load balancer. Therefore a new
-//! address is adopted only after its member has responded with the right cluster id, an empty list is never adopted, and
-//! the endpoints given by the user stay as a fallback. A plain address is never adopted next to encrypted ones, unless the
-//! user allows it.
+//! address is adopted only after its member has responded with the right cluster id, an empty list is never adopted,
+//! and the endpoints given by the user stay as a fallback. A plain address is never adopted next to encrypted ones,
+//! unless the user allows it.
 
 use std::{sync::Weak, time::Duration};
 
@@ -36,10 +36,10 @@ const SYNC_JITTER: f64 = 0.1;
 impl Client {
     /// Replaces the endpoints by the addresses in the cluster's member list, and returns the endpoints then in use.
     ///
-    /// Leaves out learners, members that have not started, new addresses that do not respond with this cluster's id, and
-    /// plain addresses next to encrypted ones (unless `TlsOptions::allow_plain_endpoints` is set). If no address is left,
-    /// the endpoints stay as they are. If no member can be reached, the endpoints that were given to the client are tried,
-    /// too. If [`set_endpoints`](Self::set_endpoints) is called meanwhile, its endpoints are used.
+    /// Leaves out learners, members that have not started, new addresses that do not respond with this cluster's id,
+    /// and plain addresses next to encrypted ones (unless `TlsOptions::allow_plain_endpoints` is set). If no address is
+    /// left, the endpoints stay as they are. If no member can be reached, the endpoints that were given to the client
+    /// are tried, too. If [`set_endpoints`](Self::set_endpoints) is called meanwhile, its endpoints are used.
     pub async fn sync(&self) -> Result<Vec<String>, Error> {
         let source = EndpointSource::MemberList {
             seeds_version: self.caller().ready.load().seeds_version,

@@ -64,8 +64,8 @@ impl Client {
         Self::builder(endpoints).connect().await
     }
 
-    /// Waits until a member accepts requests. Fails with [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) after
-    /// the timeout; the error lists every endpoint with its last failure.
+    /// Waits until a member accepts requests. Fails with [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable)
+    /// after the timeout; the error lists every endpoint with its last failure.
     pub async fn wait_ready(&self, timeout: Duration) -> Result<(), Error> {
         self.caller().wait_ready(deadline_in(timeout)).await
     }
@@ -85,12 +85,12 @@ impl Client {
             .collect()
     }
 
-    /// Replaces the endpoints. Connections to endpoints that are not in the list close once their requests in flight have
-    /// finished.
+    /// Replaces the endpoints. Connections to endpoints that are not in the list close once their requests in flight
+    /// have finished.
     ///
     /// Fails with [`ErrorKind::InvalidEndpoint`](crate::ErrorKind::InvalidEndpoint) or
-    /// [`ErrorKind::NoEndpoints`](crate::ErrorKind::NoEndpoints), and then changes nothing, if an endpoint is not valid or
-    /// the list is empty.
+    /// [`ErrorKind::NoEndpoints`](crate::ErrorKind::NoEndpoints), and then changes nothing, if an endpoint is not valid
+    /// or the list is empty.
     pub async fn set_endpoints<E: Into<String>>(
         &self,
         endpoints: impl IntoIterator<Item = E>,
@@ -129,7 +129,8 @@ impl Client {
         self.running.run(Box::new(job))
     }
 
-    /// Returns a connection that accepts requests, chosen by the balance policy. Waits for one up to the request timeout.
+    /// Returns a connection that accepts requests, chosen by the balance policy. Waits for one up to the request
+    /// timeout.
     pub(crate) async fn ready_connection(&self) -> Result<Arc<Connection>, Error> {
         let deadline = deadline_in(self.request_timeout());
         self.caller().ready_connection(deadline).await

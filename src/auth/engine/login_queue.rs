@@ -48,7 +48,8 @@ impl<W> LoginQueue<W> {
         }
     }
 
-    /// Handles a request whose token of generation `outdated` cannot be used, while the cell holds generation `current`.
+    /// Handles a request whose token of generation `outdated` cannot be used, while the cell holds generation
+    /// `current`.
     pub(super) fn request(
         &mut self,
         waiter: W,

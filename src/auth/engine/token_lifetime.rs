@@ -1,12 +1,12 @@
 //! Lifetime of a token, and the time at which to renew it.
 //!
-//! A JWT contains its expiry (`exp`), which is read here without verification: only the server can verify it. etcd's simple
-//! tokens contain none: each member forgets a token that was not used for `--auth-token-ttl`. Users can configure that
-//! time ([`token_lifetime`](crate::ClientBuilder::token_lifetime)). Without it, simple tokens are renewed after a member
-//! rejects them, which costs one request an additional round trip, and only after a long pause.
+//! A JWT contains its expiry (`exp`), which is read here without verification: only the server can verify it. etcd's
+//! simple tokens contain none: each member forgets a token that was not used for `--auth-token-ttl`. Users can
+//! configure that time ([`token_lifetime`](crate::ClientBuilder::token_lifetime)). Without it, simple tokens are
+//! renewed after a member rejects them, which costs one request an additional round trip, and only after a long pause.
 //!
-//! The clocks of client and cluster may differ. An expiry that has passed, or is about to pass, is ignored. A token that
-//! expires earlier than expected is renewed when a member rejects it.
+//! The clocks of client and cluster may differ. An expiry that has passed, or is about to pass, is ignored. A token
+//! that expires earlier than expected is renewed when a member rejects it.
 
 use std::time::Duration;
 

@@ -111,8 +111,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Interval of HTTP/2 pings on connections with requests in flight; `None` sends none. Must be at least 10 s, because
-    /// etcd closes connections that are pinged more often than every 5 s. Default: 10 s.
+    /// Interval of HTTP/2 pings on connections with requests in flight; `None` sends none. Must be at least 10 s,
+    /// because etcd closes connections that are pinged more often than every 5 s. Default: 10 s.
     pub fn ping_interval(mut self, interval: impl Into<Option<Duration>>) -> Self {
         self.dial.ping_interval = measurable(interval);
         self
@@ -124,15 +124,15 @@ impl ClientBuilder {
         self
     }
 
-    /// Policy that chooses the member for each request, among those that are ready. Default: [`RoundRobin`], all members
-    /// in turn.
+    /// Policy that chooses the member for each request, among those that are ready. Default: [`RoundRobin`], all
+    /// members in turn.
     pub fn balance(mut self, policy: impl BalancePolicy) -> Self {
         self.balance_policy = Arc::new(policy);
         self
     }
 
-    /// Policy that decides whether and when a failed request is retried. No policy can make the client repeat a write that
-    /// may have been applied. Default: [`StandardRetry`].
+    /// Policy that decides whether and when a failed request is retried. No policy can make the client repeat a write
+    /// that may have been applied. Default: [`StandardRetry`].
     pub fn retry(mut self, policy: impl RetryPolicy) -> Self {
         self.retry_policy = Arc::new(policy);
         self
@@ -170,8 +170,8 @@ impl ClientBuilder {
     }
 
     /// Calls this function for the credentials of each login: for passwords that change, and for tokens from another
-    /// service. It runs on the client's thread, so it must not block, and it may take up to the request timeout. Replaces
-    /// [`credentials`](Self::credentials) and [`token`](Self::token). Default: none.
+    /// service. It runs on the client's thread, so it must not block, and it may take up to the request timeout.
+    /// Replaces [`credentials`](Self::credentials) and [`token`](Self::token). Default: none.
     ///
     /// ```no_run
     /// # async fn example() -> actix_etcd::Result<()> {
@@ -209,30 +209,31 @@ impl ClientBuilder {
 
     /// Continues if the endpoints lead to another cluster, for example one restored from a backup under the same
     /// addresses. The client logs in there, [`Client::cluster_id`] changes, and watches end with
-    /// [`WatchEnd::ClusterChanged`](crate::watch::WatchEnd::ClusterChanged), because revisions of one cluster mean nothing
-    /// in another. Default: members of another cluster are rejected with
+    /// [`WatchEnd::ClusterChanged`](crate::watch::WatchEnd::ClusterChanged), because revisions of one cluster mean
+    /// nothing in another. Default: members of another cluster are rejected with
     /// [`ErrorKind::ClusterChanged`](crate::ErrorKind::ClusterChanged).
     pub fn follow_cluster_change(mut self) -> Self {
         self.follow_cluster_change = true;
         self
     }
 
-    /// Makes [`connect`](Self::connect) fail with [`ErrorKind::OldCluster`](crate::ErrorKind::OldCluster) if a member runs
-    /// an older version of etcd, such as `3.5`. Default: any version.
+    /// Oldest version of etcd that [`connect`](Self::connect) accepts, such as `3.5`. If a member runs an older one,
+    /// `connect` fails with [`ErrorKind::OldCluster`](crate::ErrorKind::OldCluster). Default: any version.
     pub fn min_cluster_version(mut self, version: impl Into<String>) -> Self {
         self.min_cluster_version = Some(version.into());
         self
     }
 
-    /// Longest time that [`Client::shutdown`] waits for requests in flight before it closes the connections. Default: 1 s.
+    /// Longest time that [`Client::shutdown`] waits for requests in flight before it closes their connections.
+    /// Default: 1 s.
     pub fn shutdown_grace(mut self, grace: Duration) -> Self {
         self.shutdown_grace = grace.min(MAX_TIMEOUT);
         self
     }
 
     /// Runs the client's actors on the arbiter that calls `connect`. This has the lowest latency, and tests can pause
-    /// tokio's clock; but code that blocks the arbiter blocks the client, too, and leases may expire. Default: the actors
-    /// have a thread of their own.
+    /// tokio's clock; but code that blocks the arbiter blocks the client, too, and leases may expire. Default: the
+    /// actors have a thread of their own.
     pub fn on_current_arbiter(mut self) -> Self {
         self.on_current_arbiter = true;
         self
@@ -245,8 +246,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Largest number of watches that share one stream of a connection. With fewer watches per stream, a busy watch delays
-    /// fewer others; with more, the server needs less memory. Default: 256.
+    /// Largest number of watches that share one stream of a connection. With fewer watches per stream, a busy watch
+    /// delays fewer others; with more, the server needs less memory. Default: 256.
     pub fn watches_per_stream(mut self, watches: usize) -> Self {
         self.watches_per_stream = watches;
         self
@@ -255,14 +256,14 @@ impl ClientBuilder {
     /// Starts the client, waits until a member is ready, and logs in if there are credentials.
     ///
     /// Fails with
-    /// - [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no member is ready within the request timeout; the
-    ///   error lists every endpoint with its last failure,
+    /// - [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no member is ready within the request timeout;
+    ///   the error lists every endpoint with its last failure,
     /// - [`ErrorKind::TlsFailed`](crate::ErrorKind::TlsFailed) as soon as every endpoint has failed because of TLS,
     /// - [`ErrorKind::AuthFailed`](crate::ErrorKind::AuthFailed) or another error of the login,
     /// - [`ErrorKind::InvalidEndpoint`](crate::ErrorKind::InvalidEndpoint),
     ///   [`ErrorKind::NoEndpoints`](crate::ErrorKind::NoEndpoints) or
-    ///   [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) at once if the options are not valid, or if there
-    ///   is no tokio runtime with its timer enabled.
+    ///   [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) at once if the options are not valid, or if
+    ///   there is no tokio runtime with its timer enabled.
     pub async fn connect(self) -> Result<Client, Error> {
         let timeout = self.request_timeout;
         let required_version = self.required_version()?;
