@@ -152,10 +152,10 @@ fn retries_are_traced() {
         );
         assert!(fields["error"].contains("too many requests"), "{fields:?}");
     }
-    let waits = events.with_message("next attempt later");
-    let waits: Vec<_> = waits
+    let scheduled = events.with_message("retry scheduled");
+    let scheduled: Vec<_> = scheduled
         .iter()
         .map(|fields| (fields["rpc"].as_str(), fields["attempts"].as_str()))
         .collect();
-    assert_eq!(waits, [(PUT, "1"), (PUT, "2")]);
+    assert_eq!(scheduled, [(PUT, "1"), (PUT, "2")]);
 }
