@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, Sleep, sleep_until, timeout_at},
 };
 
-use super::{Response, SUSPICION};
+use super::{SUSPICION, WireResponse};
 use crate::{
     connection::{
         Connection, MemberHealth, StreamRegistration, SuspicionGuard, Verdict, leader_changed,
@@ -40,7 +40,7 @@ pub(super) struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    pub(super) async fn run<A: Response>(
+    pub(super) async fn run<A: WireResponse>(
         &self,
         metadata: &Metadata,
         body: Bytes,
@@ -90,7 +90,7 @@ impl Attempt<'_> {
         Err(self.given_up(kind, text, &RequestTracker::default()))
     }
 
-    async fn wait_while_suspect<A: Response>(
+    async fn wait_while_suspect<A: WireResponse>(
         &self,
         mut request: Pin<&mut impl Future<Output = Result<A, RpcFailure>>>,
         mut timer: Pin<&mut Sleep>,

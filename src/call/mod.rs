@@ -48,7 +48,7 @@ pub(crate) fn deadline_in(timeout: Duration) -> Instant {
 }
 
 /// A response message. Its header contains cluster id and raft term.
-pub(crate) trait Response: Message + Default {
+pub(crate) trait WireResponse: Message + Default {
     /// Returns the header, if etcd sent one.
     fn header(&self) -> Option<&ResponseHeader>;
 }
@@ -70,7 +70,7 @@ pub struct Caller {
 
 impl Caller {
     /// Sends a request and retries it until it succeeds, fails for good, or its deadline passes.
-    pub(crate) async fn unary<R: Response>(
+    pub(crate) async fn unary<R: WireResponse>(
         &self,
         rpc: Rpc,
         body: Bytes,
@@ -330,7 +330,7 @@ impl Caller {
     }
 
     /// Accepts a response, unless it comes from another cluster.
-    fn accept<R: Response>(
+    fn accept<R: WireResponse>(
         &self,
         rpc: Rpc,
         response: R,

@@ -1,7 +1,7 @@
 //! The client: the handle that applications hold, its options, and its connections to the cluster.
 
 mod builder;
-mod connectivity;
+mod connectivity_changes;
 pub(crate) mod endpoint_sync;
 mod grpc_service;
 mod requests;
@@ -9,7 +9,7 @@ mod running_client;
 mod startup;
 
 pub use builder::ClientBuilder;
-pub use connectivity::{ConnectivityChanges, ConnectivityStream, SubscribeConnectivity};
+pub use connectivity_changes::{ConnectivityChanges, ConnectivityStream, SubscribeConnectivity};
 pub use grpc_service::{GrpcService, ResponseBody};
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -20,10 +20,10 @@ use crate::{
     call::{Caller, deadline_in},
     connection::Connection,
     error::Error,
-    lease::engine::service::{LeaseClient, LeaseService},
+    lease::engine::lease_service::{LeaseClient, LeaseService},
     request::{ClientCore, ClientHandle},
     transport::Endpoint,
-    watch::engine::service::{WatchClient, WatchService},
+    watch::engine::watch_service::{WatchClient, WatchService},
 };
 
 /// A client of one etcd cluster.

@@ -1,7 +1,7 @@
 //! The health service of members (`grpc.health.v1`).
 
 use crate::{
-    call::Response,
+    call::WireResponse,
     error::{Error, Result},
     proto::{
         ResponseHeader,
@@ -14,7 +14,7 @@ use crate::{
 
 pub use crate::proto::health::health_check_response::ServingStatus;
 
-impl Response for HealthCheckResponse {
+impl WireResponse for HealthCheckResponse {
     fn header(&self) -> Option<&ResponseHeader> {
         None
     }
@@ -37,7 +37,7 @@ impl<C> Health<C> {
 
 impl<C: Clone> Health<C> {
     /// Returns whether a member serves requests.
-    pub fn check(&self) -> MemberRequest<MemberHealth, C> {
+    pub fn check(&self) -> MemberRequest<HealthReport, C> {
         let request = HealthCheckRequest::default();
         MemberRequest::new::<HealthCheckResponse>(&self.0, rpc::HEALTH_CHECK, &request)
     }
@@ -46,7 +46,7 @@ impl<C: Clone> Health<C> {
 impl<C: ClientHandle> Health<C> {
     /// Streams whether this member serves requests: its current state and every change. The stream ends with an error if
     /// the member fails.
-    pub async fn watch(&self, endpoint: impl AsRef<str>) -> Result<ResponseStream<MemberHealth>> {
+    pub async fn watch(&self, endpoint: impl AsRef<str>) -> Result<ResponseStream<HealthReport>> {
         let endpoint = Endpoint::parse(endpoint.as_ref())?;
         let request = HealthCheckRequest::default();
         ResponseStream::open::<_, HealthCheckResponse>(
@@ -62,19 +62,19 @@ impl<C: ClientHandle> Health<C> {
 /// The health of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct MemberHealth {
+pub struct HealthReport {
     /// Status that the member reports.
     pub status: ServingStatus,
 }
 
-impl MemberHealth {
+impl HealthReport {
     /// Whether the member serves requests.
     pub fn is_serving(&self) -> bool {
         self.status == ServingStatus::Serving
     }
 }
 
-impl TryFrom<HealthCheckResponse> for MemberHealth {
+impl TryFrom<HealthCheckResponse> for HealthReport {
     type Error = Error;
 
     fn try_from(response: HealthCheckResponse) -> Result<Self> {

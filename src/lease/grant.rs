@@ -6,7 +6,7 @@ use actix::Recipient;
 
 use super::{
     LeaseMessage, SubscribeLease,
-    engine::{clock::now, deadline::Deadline, lease_cell::LeaseCell, service::LeaseClient},
+    engine::{clock::now, deadline::Deadline, lease_cell::LeaseCell, lease_service::LeaseClient},
 };
 use super::{lease_handle::Lease, revoke};
 use crate::{

@@ -10,7 +10,7 @@ use tokio::{
 use super::engine::{
     clock::{later, now},
     keeper::RenewLeaseOnce,
-    service::LeaseClient,
+    lease_service::LeaseClient,
 };
 use crate::{
     error::{Error, ErrorKind, Outcome, Result},

@@ -17,7 +17,7 @@ use super::{
         deadline::Deadline,
         keeper::{KeepLease, RegisterLease, ReleaseLease},
         lease_cell::{LeaseCell, UndeliveredLease},
-        service::LeaseService,
+        lease_service::LeaseService,
     },
 };
 use super::{TimeToLive, revoke, time_to_live};

@@ -20,7 +20,7 @@ mod keep_alive_once;
 mod lease_handle;
 mod queries;
 pub(crate) mod revoke;
-mod subscribe;
+mod subscribe_lease;
 
 pub use events::{LeaseEvent, LeaseEvents, LeaseLost, LeaseMessage};
 pub use grant::{Grant, grant};
@@ -29,7 +29,7 @@ pub use keep_alive_once::{KeepAliveOnce, KeepAliveOnceResponse, keep_alive_once}
 pub use lease_handle::Lease;
 pub use queries::{Leases, LeasesResponse, TimeToLive, TimeToLiveResponse, leases, time_to_live};
 pub use revoke::{Revoke, RevokeResponse, revoke};
-pub use subscribe::SubscribeLease;
+pub use subscribe_lease::SubscribeLease;
 
 use crate::{proto, request::macros::response_headers};
 

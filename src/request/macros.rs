@@ -81,7 +81,7 @@ pub(crate) use etcd_request;
 /// Gives the request path access to the headers of responses.
 macro_rules! response_headers {
     ($($response:ty),* $(,)?) => {
-        $(impl $crate::call::Response for $response {
+        $(impl $crate::call::WireResponse for $response {
             fn header(&self) -> Option<&$crate::proto::ResponseHeader> {
                 self.header.as_ref()
             }

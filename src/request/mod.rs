@@ -5,7 +5,7 @@
 //! `.on(&client)`. A method of [`Client`](crate::Client) makes a bound request; awaiting it sends it. The type parameter
 //! shows the difference: `Put` is unbound, `Put<Client>` is bound.
 
-mod administration;
+mod admin_request;
 mod client_handle;
 mod etcd_request;
 mod into_bytes;
@@ -14,7 +14,7 @@ pub(crate) mod macros;
 pub(crate) mod response_stream;
 
 pub use self::{
-    administration::{HeaderResponse, MemberRequest, Request},
+    admin_request::{HeaderResponse, MemberRequest, Request},
     client_handle::ClientHandle,
     etcd_request::EtcdRequest,
     into_bytes::IntoBytes,

@@ -80,7 +80,7 @@ impl<C: Clone> ServerElections<C> {
     }
 
     /// Returns the leader. Fails if there is none.
-    pub fn leader(&self, name: impl IntoBytes) -> Request<Leader, C> {
+    pub fn leader(&self, name: impl IntoBytes) -> Request<ServerLeader, C> {
         let request = LeaderRequest {
             name: name.into_bytes(),
         };
@@ -92,7 +92,7 @@ impl<C: Clone> ServerElections<C> {
 impl<C: ClientHandle> ServerElections<C> {
     /// Streams the current leader and every later one. The stream ends with an error if its member fails; open it again
     /// then.
-    pub async fn observe(&self, name: impl IntoBytes) -> Result<ResponseStream<Leader>> {
+    pub async fn observe(&self, name: impl IntoBytes) -> Result<ResponseStream<ServerLeader>> {
         let request = LeaderRequest {
             name: name.into_bytes(),
         };
@@ -131,11 +131,11 @@ impl TryFrom<CampaignResponse> for Elected {
 /// The leader of an election.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub struct Leader {
+pub struct ServerLeader {
     /// Cluster, member and revision of the response.
     pub header: ResponseHeader,
     /// The leader's key and proclaimed value; `None` while there is no leader.
     pub kv: Option<KeyValue>,
 }
 
-from_response!(Leader: LeaderResponse => kv);
+from_response!(ServerLeader: LeaderResponse => kv);

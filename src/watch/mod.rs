@@ -21,12 +21,12 @@
 
 pub(crate) mod engine;
 mod event;
-mod subscribe;
+mod subscribe_watch;
 mod watch_handle;
 mod watch_request;
 
 pub use event::{Resynced, RevisionEvents, WatchEnd, WatchEvent};
-pub use subscribe::SubscribeWatch;
+pub use subscribe_watch::SubscribeWatch;
 pub use watch_handle::{Watch, WatchHandle};
 pub use watch_request::WatchRequest;
 

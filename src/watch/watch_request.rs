@@ -14,7 +14,7 @@ use super::engine::{
     hub::{DeliverWatch, StartWatch},
     known_keys::KnownKeys,
     range_reader::{RangeToRead, read_range},
-    service::WatchClient,
+    watch_service::WatchClient,
     watch_spec::WatchSpec,
 };
 use super::{SubscribeWatch, Watch, WatchEvent, WatchHandle};

@@ -19,6 +19,6 @@ pub(crate) mod keeper;
 pub(crate) mod kept_leases;
 pub(crate) mod lease_actor;
 pub(crate) mod lease_cell;
+pub(crate) mod lease_service;
 pub(crate) mod lease_slab;
-pub(crate) mod service;
 pub(crate) mod timer_wheel;

@@ -76,7 +76,7 @@ pub struct Snapshot {
     state: SnapshotState,
 }
 
-type Reading = Pin<
+type PendingRead = Pin<
     Box<
         dyn Future<
                 Output = (
@@ -89,7 +89,7 @@ type Reading = Pin<
 
 enum SnapshotState {
     First(Bytes, Box<OpenStream<SnapshotResponse>>),
-    Reading(Reading),
+    Reading(PendingRead),
     Ended,
 }
 
@@ -206,7 +206,7 @@ fn corrupt(reason: &'static str) -> Error {
     Error::new(ErrorKind::Protocol, Outcome::Unknown, text)
 }
 
-fn read(mut opened: OpenStream<SnapshotResponse>) -> Reading {
+fn read(mut opened: OpenStream<SnapshotResponse>) -> PendingRead {
     Box::pin(async move { (opened.next().await, opened) })
 }
 

@@ -24,7 +24,7 @@ pub(crate) mod event_buffer;
 pub(crate) mod hub;
 pub(crate) mod known_keys;
 pub(crate) mod range_reader;
-pub(crate) mod service;
 pub(crate) mod watch_actor;
+pub(crate) mod watch_service;
 pub(crate) mod watch_spec;
 pub(crate) mod watch_stream;

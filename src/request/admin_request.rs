@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{ClientHandle, EtcdRequest, ResponseFuture};
 use crate::{
-    call::{Caller, Response},
+    call::{Caller, WireResponse},
     error::{Error, Result},
     proto::{ResponseHeader, rpc::Rpc},
     transport::{Endpoint, grpc},
@@ -27,7 +27,7 @@ pub struct Request<T, C = ()> {
 impl<T: 'static, C: Clone> Request<T, C> {
     pub(crate) fn new<R>(client: &C, rpc: Rpc, message: &impl prost::Message) -> Self
     where
-        R: Response + 'static,
+        R: WireResponse + 'static,
         T: TryFrom<R, Error = Error> + Send,
     {
         Self::with_body::<R>(client, rpc, grpc::encode(message))
@@ -35,7 +35,7 @@ impl<T: 'static, C: Clone> Request<T, C> {
 
     pub(crate) fn with_body<R>(client: &C, rpc: Rpc, body: Result<Bytes>) -> Self
     where
-        R: Response + 'static,
+        R: WireResponse + 'static,
         T: TryFrom<R, Error = Error> + Send,
     {
         Self {
@@ -94,7 +94,7 @@ impl<T: 'static, C: ClientHandle> Request<T, C> {
 
 fn perform<R, T>(caller: Caller, rpc: Rpc, body: Bytes, timeout: Duration) -> ResponseFuture<T>
 where
-    R: Response + 'static,
+    R: WireResponse + 'static,
     T: TryFrom<R, Error = Error> + Send + 'static,
 {
     Box::pin(async move { caller.unary::<R>(rpc, body, timeout).await?.try_into() })
@@ -139,7 +139,7 @@ pub struct MemberRequest<T, C = ()> {
 impl<T: 'static, C: Clone> MemberRequest<T, C> {
     pub(crate) fn new<R>(client: &C, rpc: Rpc, message: &impl prost::Message) -> Self
     where
-        R: Response + 'static,
+        R: WireResponse + 'static,
         T: TryFrom<R, Error = Error> + Send,
     {
         Self {

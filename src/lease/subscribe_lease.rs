@@ -2,7 +2,7 @@
 
 use actix::{Message, Recipient};
 
-use super::{Grant, Lease, LeaseMessage, engine::service::LeaseClient};
+use super::{Grant, Lease, LeaseMessage, engine::lease_service::LeaseClient};
 use crate::{
     error::Result,
     request::{EtcdRequest, ResponseFuture},

@@ -2,7 +2,7 @@
 
 use actix::{Message, Recipient};
 
-use super::{WatchEvent, WatchHandle, WatchRequest, engine::service::WatchClient};
+use super::{WatchEvent, WatchHandle, WatchRequest, engine::watch_service::WatchClient};
 use crate::{
     error::Result,
     request::{EtcdRequest, ResponseFuture},
