@@ -1,67 +1,120 @@
-//! An actor-based, resilient etcd v3 client runtime.
+//! An etcd v3 client built from supervised actors, for services that depend on etcd: configuration, service discovery,
+//! locks, leader election.
 //!
+//! # Quick start
 //! ```no_run
 //! # async fn example() -> actix_etcd::Result<()> {
-//! use actix_etcd::{kv::{get, put, Compare}, Client};
+//! use actix_etcd::Client;
 //!
-//! let etcd = Client::builder(["http://127.0.0.1:2379"]).connect().await?;
+//! let etcd = Client::connect(["http://10.0.0.1:2379", "http://10.0.0.2:2379"]).await?;
 //! etcd.put("config/rate", "100").await?;
-//! let done = etcd
-//!     .txn()
-//!     .when([Compare::version("config/owner").eq(0)])
-//!     .then([put("config/owner", "me")])
-//!     .otherwise([get("config/owner")])
-//!     .await?;
+//! let rate = etcd.get("config/rate").await?;
+//! println!("{:?} at revision {}", rate.value(), rate.header.revision);
 //! etcd.shutdown().await;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! # Promises
-//! 1. **A write is applied at most once.** An error says which of three it was ([`Outcome`]): *not sent*, *rejected*
-//!    (never applied), or *unknown*. Only the first two are ever tried again for the caller.
+//! **[Transactions](kv)** check conditions and apply operations atomically:
+//! ```no_run
+//! # async fn example(etcd: actix_etcd::Client) -> actix_etcd::Result<()> {
+//! use actix_etcd::kv::{Compare, get, put};
+//!
+//! let txn = etcd
+//!     .txn()
+//!     .when(Compare::version("config/owner").eq(0))
+//!     .then(put("config/owner", "me"))
+//!     .otherwise(get("config/owner"))
+//!     .await?;
+//! println!("created: {}", txn.succeeded);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **[Watches](watch)** deliver every change once, in order, over any number of reconnects:
+//! ```no_run
+//! # async fn example(etcd: actix_etcd::Client) -> actix_etcd::Result<()> {
+//! use actix_etcd::WatchEvent;
+//!
+//! let mut watch = etcd.watch("config/").prefix().await?;
+//! while let Some(event) = watch.next().await {
+//!     if let WatchEvent::Events(events) = event {
+//!         println!("revision {}: {} changes", events.revision(), events.len());
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **[Leases](lease)** are kept alive until their handle is dropped:
+//! ```no_run
+//! # async fn example(etcd: actix_etcd::Client) -> actix_etcd::Result<()> {
+//! use std::time::Duration;
+//!
+//! let lease = etcd.lease(Duration::from_secs(10)).keep_alive().await?;
+//! etcd.put("services/me", "http://me:80").lease(&lease).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **[Locks, elections, singletons, discovery](recipes)**:
+//! ```no_run
+//! # async fn example(etcd: actix_etcd::Client) -> actix_etcd::Result<()> {
+//! use std::time::Duration;
+//!
+//! let session = etcd.session(Duration::from_secs(10)).await?;
+//! let guard = session.mutex("jobs/report").lock().await?;
+//! println!("fencing token {}", guard.token());
+//! guard.unlock().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **[Actors](actor)** send every request as a message to [`Etcd`]:
+//! ```no_run
+//! # async fn example(client: actix_etcd::Client) -> actix_etcd::Result<()> {
+//! use actix::Actor;
+//! use actix_etcd::{Etcd, kv::put};
+//!
+//! let etcd = Etcd::new(client).start();
+//! etcd.send(put("config/rate", "100")).await??;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **Administration**: [`cluster`] members, [`maintenance`] and snapshots, [`auth`]entication with users and roles, the
+//! [`health`] service, [`server_side`] locks and elections. **Policies**: [`balancer`] (which member serves a request),
+//! [`retry`] (what is retried, and when). **Raw access**: tonic's generated clients in [`proto`], over
+//! [`Client::grpc`].
+//!
+//! # Guarantees
+//! 1. **A write is applied at most once.** The [`Outcome`] of an error is *not sent*, *rejected* (never applied) or
+//!    *unknown*. The client retries only the first two.
 //! 2. **A watch never loses, repeats, reorders or splits a revision**, over any number of reconnects, and ends with
-//!    exactly one typed reason ([`WatchEnd`]).
-//! 3. **A lease lives as long as the cluster lets it**: one frozen, dead or partitioned member never costs it. When it
-//!    is gone, the reason is told ([`lease::LeaseLost`]).
-//! 4. **No call hangs.** Every call has a deadline (5 s by default); a dead, frozen or leaderless member is noticed
-//!    within about a second of traffic, and left.
-//! 5. **No panic, no leak, no unbounded buffer.** A crash of any actor is contained and healed; what is dropped ends on
-//!    the server, too.
+//!    exactly one reason ([`watch::WatchEnd`]).
+//! 3. **A lease lives as long as the cluster keeps it**: a frozen, dead or partitioned member does not end it. If it is
+//!    lost, the client reports why ([`lease::LeaseLost`]).
+//! 4. **No call hangs.** Every call has a deadline (5 s by default). A dead, frozen or leaderless member is left within
+//!    about a second.
+//! 5. **No panic, no leak, no unbounded buffer.** A crash of an actor is contained: it restarts with its state and its
+//!    mailbox. What the application drops also ends on the server.
 //!
-//! # The parts
-//! A request reads top-down through the tree: [`Client`] → `call` → `balancer` → `connection` → `transport`. It runs on
-//! the caller's own task, without a mailbox on the way; the actors decide beside it, and their decision travels as an
-//! immutable snapshot.
+//! # Requirements
+//! A tokio runtime with time enabled: `#[tokio::main]`, `#[actix_rt::main]`, or `Builder::enable_all`. By default the
+//! actors of a client run on a thread of their own; [`ClientBuilder::on_current_arbiter`] runs them on the caller's
+//! arbiter. Servers: etcd 3.4 to 3.7. Platforms: Unix.
 //!
-//! | actor | is told | tells |
+//! # Feature flags
+//! | feature | default | effect |
 //! |---|---|---|
-//! | `ConnectionActor`, one an endpoint | connect, suspect, drain | every change of its state |
-//! | `BalancerActor` | changes of state, new endpoints | who is ready, as a snapshot |
-//! | `RetryActor` | schedule a retry, a member is ready | a ticket when it is time |
-//! | `AuthActor` | a token was rejected | the new token, once for all |
-//! | `HubActor` of watches | start, attach, detach, a stream ended | which stream a watch is to open on |
-//! | `StreamActor`, one a shared watch stream | open, leave, ask, received, broken | what each watch is to have heard |
-//! | `WatchActor`, one a watch | heard, drained, request progress, cancel | events, into a bounded queue or to an actor |
-//! | `LeaseActor`, one a lease | due, acknowledged, broken | renewed, at risk, lost |
-//! | [`Etcd`], for your actors | any request | its answer; failures nobody waits for |
-//!
-//! All but [`Etcd`] are supervised: a panic costs the message that caused it, neither state nor mailbox. `Etcd` is
-//! started by you as any actor of yours, and keeps nothing a panic could cost: every call is a task of its own.
-//!
-//! # Where it differs from the plan
-//! - A unary call is encoded straight into h2, without tonic's client in between, which halves what it costs; tonic's
-//!   generated clients run over the same connections through [`Client::grpc`].
-//! - A watch does not talk to its connection: the hub places it, and the actor of a stream pairs answers with watches.
-//! - "Not sent" is said of a broken connection only once its socket is closed: what h2 has encoded can still be flushed
-//!   until then. Requests beyond a member's stream limit wait before h2, where it is known that they were not sent.
-//! - Endpoints that lead to another cluster all of a sudden are refused unless the client was told to follow them
-//!   ([`ClientBuilder::follow_cluster_change`]): revisions and leases of one cluster mean nothing in another. Who follows
-//!   recovers with one login.
-//! - A member that stands still is compared with when others were *first* seen ahead of it. A member that was away gets
-//!   requests again when it has what others have *since* it is back: one that wakes believes in its leader for a while.
-//! - The [`recipes`] ask etcd through the public API alone, but live on the client's thread, as its actors do: a lock is
-//!   given back and a key put again although the application blocks its own.
+//! | `tls` | yes | `https://` and `unixs://` endpoints with rustls; [`TlsOptions`] |
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(not(unix))]
+compile_error!(
+    "actix-etcd supports Unix platforms only: it uses Unix sockets and file permissions"
+);
 
 pub mod actor;
 pub mod auth;
@@ -95,10 +148,11 @@ pub use lease::Lease;
 pub use request::IntoBytes;
 pub use transport::Endpoint;
 #[cfg(feature = "tls")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
 pub use transport::TlsOptions;
 pub use watch::{Watch, WatchEvent};
 
-/// What the README shows compiles.
+/// Compiles the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

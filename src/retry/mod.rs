@@ -13,11 +13,10 @@
 //! | what does the user's policy decide? | `policy`, `service_config` |
 //! | what does the server request? | `pushback` |
 //! | all of it, over the failures of one call | `failure_log` |
-//!
-//! # The retry actor
-//! A call that has to wait sends [`ScheduleRetry`] to the [`RetryActor`](actor::RetryActor) and receives a ticket when it
-//! is time. The balancer sends [`MemberReady`], which releases waiting calls early. The actor has no other state than the
-//! waiting tickets; a call that gets no ticket because the actor crashed waits by itself.
+//
+// The `RetryActor` schedules. A call that has to wait sends `ScheduleRetry` and receives a ticket when it is time. The
+// balancer sends `MemberReady`, which releases waiting calls early. The actor has no other state than the waiting
+// tickets; a call that gets no ticket because the actor is gone waits by itself.
 
 pub(crate) mod actor;
 pub(crate) mod budget;
