@@ -290,3 +290,25 @@ fn foreign_names(code: &str) -> BTreeSet<String> {
     }
     names
 }
+
+#[test]
+fn contributing_names_existing_files() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = fs::read_to_string(root.join("CONTRIBUTING.md")).unwrap();
+    let mut named = 0;
+    for section in text.split("\n#") {
+        let walk = section.starts_with("## A");
+        let mut seen = BTreeSet::new();
+        let paths = section.split('`').filter(|word| {
+            ["src/", "tests/"]
+                .iter()
+                .any(|folder| word.starts_with(folder))
+        });
+        for path in paths {
+            assert!(root.join(path).exists(), "{path} does not exist");
+            assert!(seen.insert(path) || !walk, "{path} is named twice");
+            named += 1;
+        }
+    }
+    assert!(named > 50, "only {named} files are named");
+}
