@@ -11,7 +11,7 @@ use crate::error::Error;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct EndpointStatus {
-    /// The endpoint in its normal form, for example `http://10.0.0.1:2379`.
+    /// The endpoint in its normalized form, for example `http://10.0.0.1:2379`.
     pub endpoint: String,
     /// State of the connection.
     pub state: ConnectivityState,
@@ -48,7 +48,7 @@ impl From<&MemberView> for EndpointStatus {
 #[rtype(result = "()")]
 #[non_exhaustive]
 pub struct ConnectivityChange {
-    /// The endpoint in its normal form, for example `http://10.0.0.1:2379`.
+    /// The endpoint in its normalized form, for example `http://10.0.0.1:2379`.
     pub endpoint: String,
     /// The new state.
     pub state: ConnectivityState,

@@ -7,10 +7,10 @@
 // which every caller reads without a lock. It is open until it receives `BalancerShutdown`, then closed.
 //
 // It receives
-// - from connection actors: `ConnectivityChanged`, `MemberSuspected` and `ActorFailed`;
+// - from connection actors: `ConnectionStateChanged`, `MemberSuspected` and `ActorFailed`;
 // - from the client: `UpdateEndpoints`, `SubscribeToChanges`, `SendChangesTo` and `BalancerShutdown`;
 // - from calls: `AwaitReady` and `ConnectEndpoint`;
-// - from its own timers: `RemindConnections` and `NamedEndpointsExpired`.
+// - from its own timers: `SpeedUpReconnects` and `NamedEndpointsExpired`.
 //
 // It sends `Connect`, `Disconnect`, `ReconnectSooner`, `Probe` and `Drain` to connection actors, `MemberReady` to the
 // retry actor, and `ConnectivityChange` to subscribers.

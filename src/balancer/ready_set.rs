@@ -1,4 +1,4 @@
-//! The balancer's published snapshot of all endpoints.
+//! The snapshot of all endpoints that the balancer publishes.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::{
 pub(crate) struct ReadySet {
     /// Connections that accept all requests, in the order of the endpoints.
     pub(crate) ready: Vec<Arc<Connection>>,
-    /// Connections that accept serializable reads only, because the member has no leader.
+    /// Connections in the state `NoLeader`, which accept serializable reads only.
     pub(crate) leaderless: Vec<Arc<Connection>>,
     /// Every endpoint.
     pub(crate) members: Vec<MemberView>,

@@ -21,7 +21,7 @@ use tokio::{
 
 use crate::{
     balancer::{BalancePolicy, BalancerActor, ReadyEndpoints, ReadySetCell, messages::AwaitReady},
-    connection::{Connection, ConnectionContext, foreign_cluster, token::Token},
+    connection::{Connection, ConnectionContext, foreign_cluster_error, token::Token},
     error::{Error, ErrorKind, Outcome},
     proto::{ResponseHeader, rpc::Rpc},
     retry::{
@@ -340,7 +340,7 @@ impl Caller {
             if !self.shared.cluster.accepts(header.cluster_id) {
                 connection.report_foreign_cluster(header.cluster_id);
                 return Err(
-                    foreign_cluster(self.shared.cluster.get(), header.cluster_id)
+                    foreign_cluster_error(self.shared.cluster.get(), header.cluster_id)
                         .with_rpc(rpc)
                         .with_outcome(Outcome::Unknown)
                         .with_endpoint(connection.endpoint.name()),

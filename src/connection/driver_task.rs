@@ -15,13 +15,13 @@ pub(super) enum DriverEvent {
     Ended(String),
 }
 
-/// Drives a connection. Dropping it closes the connection at once.
+/// Task that drives a connection. Dropping it closes the connection at once.
 pub(super) struct DriverTask(AbortOnDrop);
 
 impl DriverTask {
     pub(super) fn spawn(
         driver: Driver,
-        streams: ChannelMonitor,
+        monitor: ChannelMonitor,
         on_event: impl Fn(DriverEvent) + 'static,
     ) -> Self {
         Self(AbortOnDrop::spawn(async move {
@@ -29,7 +29,7 @@ impl DriverTask {
             let reason = tokio::select! {
                 biased;
                 reason = &mut driver => reason,
-                () = streams.closed_to_requests() => {
+                () = monitor.closed_to_requests() => {
                     on_event(DriverEvent::RequestsRefused);
                     driver.await
                 }
