@@ -1,4 +1,4 @@
-//! Waiting for the first ready member, or until it is clear that there will be none.
+//! Waits for the first ready member, or until TLS has failed at every endpoint.
 
 use tokio::{
     sync::broadcast::{Receiver, error::RecvError},

@@ -27,7 +27,7 @@ impl Caller {
             self.balancer.do_send(ConnectEndpoint(endpoint.clone()));
         }
         Ok(Self {
-            only: Some(endpoint),
+            named_endpoint: Some(endpoint),
             ..self.clone()
         })
     }
@@ -61,8 +61,8 @@ impl Caller {
         named.ready_connection(deadline.min(connect_deadline)).await
     }
 
-    /// Returns a connection for a stream to a member that is not avoided. If no other can be reached, clears the list and
-    /// returns any connection.
+    /// Returns a connection to a member that is not in `avoided`. If there is none, clears `avoided` and returns any
+    /// connection.
     pub(crate) async fn connection_avoiding(
         &self,
         avoided: &mut Vec<Endpoint>,
@@ -92,13 +92,13 @@ impl Caller {
     }
 
     /// Waits until the member has a connection.
-    pub(super) async fn await_member(
+    pub(super) async fn await_named_member(
         &self,
         endpoint: &Endpoint,
         deadline: Instant,
     ) -> Result<(), Error> {
         let changes = timeout_at(deadline, self.balancer.send(SubscribeToChanges)).await;
-        // If even the balancer does not respond in time, the current set tells why.
+        // If the balancer does not respond in time, the error describes the current state of the endpoint.
         let mut changes = match changes {
             Ok(changes) => Some(changes.map_err(|_| Error::shut_down())?),
             Err(_) => None,
@@ -124,11 +124,11 @@ impl Caller {
                 }
             };
             if timeout_at(deadline, change).await.is_err() {
-                let text = match &view.error {
+                let reason = match &view.error {
                     Some(error) => error.brief(),
-                    None => format!("its connection is {}", view.state),
+                    None => format!("the endpoint is {}", view.state),
                 };
-                return Err(Error::new(ErrorKind::Unavailable, Outcome::NotSent, text)
+                return Err(Error::new(ErrorKind::Unavailable, Outcome::NotSent, reason)
                     .with_endpoint(endpoint.name()));
             }
             if !self.balancer.connected() {

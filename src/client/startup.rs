@@ -85,7 +85,7 @@ impl Client {
                     budget: Arc::new(budget),
                     // A login carries no token.
                     tokens: Tokens::fixed(Arc::default()),
-                    only: None,
+                    named_endpoint: None,
                     balancer,
                     retries,
                 };

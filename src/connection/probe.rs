@@ -19,8 +19,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) enum ProbeResult {
     Status(RaftStatus),
-    /// The member responded with an error other than "no leader", for example "permission denied". It is alive and has a
-    /// leader.
+    /// The member responded with an error other than "no leader", for example "permission denied". It is alive and has
+    /// a leader.
     Alive,
     NoLeader,
     TimedOut,

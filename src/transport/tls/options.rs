@@ -1,4 +1,4 @@
-//! The user's settings of TLS.
+//! TLS settings of the user.
 
 use std::{collections::HashMap, fmt, path::PathBuf};
 
