@@ -183,12 +183,17 @@ impl Attempt<'_> {
     /// Returns when to give up a slow attempt. The last attempt has all of the remaining time.
     fn slow_attempt_deadline(&self, began: Instant) -> Option<Instant> {
         let remaining = self.deadline.saturating_duration_since(began);
-        let may_retry =
-            !self.named && self.slow_attempts < MAX_SLOW_ATTEMPTS && remaining >= SLOW_ATTEMPT_TIMEOUT * 3;
+        let may_retry = !self.named
+            && self.slow_attempts < MAX_SLOW_ATTEMPTS
+            && remaining >= SLOW_ATTEMPT_TIMEOUT * 3;
         may_retry.then(|| began + SLOW_ATTEMPT_TIMEOUT)
     }
 
-    fn unusable_member(&self, health: &MemberHealth, tracker: &RequestTracker) -> Option<RpcFailure> {
+    fn unusable_member(
+        &self,
+        health: &MemberHealth,
+        tracker: &RequestTracker,
+    ) -> Option<RpcFailure> {
         let kind = match health.verdict {
             Verdict::NoLeader | Verdict::CutOff if !self.rpc.leaderless => ErrorKind::NoLeader,
             Verdict::NotServing if self.rpc.class == RpcClass::Read => ErrorKind::NotServing,
@@ -205,7 +210,12 @@ impl Attempt<'_> {
         Some(self.failure(kind, health.verdict.reason(), tracker))
     }
 
-    fn failure(&self, kind: ErrorKind, reason: &'static str, tracker: &RequestTracker) -> RpcFailure {
+    fn failure(
+        &self,
+        kind: ErrorKind,
+        reason: &'static str,
+        tracker: &RequestTracker,
+    ) -> RpcFailure {
         // h2 can write an accepted request at any time, even after this attempt was given up.
         let outcome = if tracker.may_be_sent() {
             Outcome::Unknown

@@ -80,8 +80,8 @@ const MESSAGES: &[(&str, ErrorKind)] = &[
     ("raft proposal dropped", ErrorKind::ProposalDropped),
 ];
 
-/// Removes every leading `rpc error: code = X desc = `. etcd leaves this prefix in the reasons of cancelled watches, and
-/// a proxy adds it again.
+/// Removes every leading `rpc error: code = X desc = `. etcd leaves this prefix in the reasons of cancelled watches,
+/// and a proxy adds it again.
 pub(crate) fn strip_rpc_prefix(message: &str) -> &str {
     let mut rest = message.trim();
     while let Some((_, text)) = rest

@@ -1,9 +1,9 @@
 //! The retry budget: a limit on the retries of the whole client.
 //!
-//! Why a budget in addition to the delays of each call? Delays limit one call; a thousand calls that fail together still
-//! overload the cluster. Why not only gRPC's throttle? It stops retries until enough calls succeed, so after a long
-//! outage no retry would detect that the cluster is back. This budget refills with time, and a call without budget is
-//! delayed until its deadline instead of failing.
+//! Why a budget in addition to the delays of each call? Delays limit one call; a thousand calls that fail together
+//! still overload the cluster. Why not only gRPC's throttle? It stops retries until enough calls succeed, so after a
+//! long outage no retry would detect that the cluster is back. This budget refills with time, and a call without budget
+//! waits, at most until its deadline, instead of failing.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -181,8 +181,14 @@ mod tests {
             .filter(|_| matches!(budget.take(start), BudgetGrant::After(_)))
             .count();
         assert_eq!(granted, 11);
-        assert_eq!(budget.take(start), BudgetGrant::RequestAgain(MAX_GRANT_DELAY));
-        assert_eq!(budget.take(start + MAX_GRANT_DELAY), BudgetGrant::After(ms(100)));
+        assert_eq!(
+            budget.take(start),
+            BudgetGrant::RequestAgain(MAX_GRANT_DELAY)
+        );
+        assert_eq!(
+            budget.take(start + MAX_GRANT_DELAY),
+            BudgetGrant::After(ms(100))
+        );
         assert_eq!(
             budget.take(start + Duration::from_secs(60)),
             BudgetGrant::After(ms(0))

@@ -289,12 +289,20 @@ mod tests {
         for &kind in ErrorKind::ALL {
             let mut put = FailureLog::new(rpc::PUT, 3);
             let lost = failure(kind, Outcome::Unknown, 1);
-            assert_eq!(record(&mut put, &AlwaysRetry, &lost, None), None, "{kind:?}");
+            assert_eq!(
+                record(&mut put, &AlwaysRetry, &lost, None),
+                None,
+                "{kind:?}"
+            );
         }
         for kind in [ErrorKind::DeadlineExceeded, ErrorKind::Shutdown] {
             let mut get = FailureLog::new(rpc::RANGE, 3);
             let ended = failure(kind, Outcome::NotSent, 1);
-            assert_eq!(record(&mut get, &AlwaysRetry, &ended, None), None, "{kind:?}");
+            assert_eq!(
+                record(&mut get, &AlwaysRetry, &ended, None),
+                None,
+                "{kind:?}"
+            );
         }
     }
 

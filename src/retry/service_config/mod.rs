@@ -17,8 +17,8 @@ use crate::{
 /// Uses `methodConfig[].name`, `methodConfig[].retryPolicy` and `retryThrottling`; other fields are ignored. Where gRPC
 /// leaves the choice to the client:
 /// - methods without a `retryPolicy` use the [standard policy](StandardRetry);
-/// - requests that did not reach a server, and requests rejected for their token, use the standard policy, too: gRPC does
-///   not count them as retries;
+/// - requests that did not reach a server, and requests rejected for their token, use the standard policy, too: gRPC
+///   does not count them as retries;
 /// - `maxAttempts` has no upper limit (gRPC limits it to 5), because the config comes from the program itself.
 ///
 /// ```

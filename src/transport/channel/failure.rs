@@ -1,7 +1,7 @@
 //! The outcome of a request after a failure of h2: not sent, or unknown.
 //!
-//! Only guarantees of HTTP/2 and the [`WireLog`](crate::transport::wire_log::WireLog) prove that a request was not sent.
-//! A status from the server does not.
+//! Only guarantees of HTTP/2 and the [`WireLog`](crate::transport::wire_log::WireLog) prove that a request was not
+//! sent. A status from the server does not.
 
 use super::Channel;
 use crate::{

@@ -53,8 +53,8 @@ fn certificate_rejection(
     }
 }
 
-/// Names the client certificate as the cause of a connection lost between the handshake and the first response, if it is
-/// the likely cause. Returns other errors unchanged.
+/// Names the client certificate as the likely cause of a connection that was lost between the handshake and the first
+/// response. Returns other errors unchanged.
 pub(super) fn after_handshake(error: Error, certificate: ClientCertificate) -> Error {
     // The alert is wrapped in I/O errors of several layers; their debug output contains it.
     let printed = format!("{error:?}");
