@@ -6,7 +6,7 @@ use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, Recipient, Sup
 use tokio::{sync::broadcast, time::Instant};
 
 use super::{
-    BalancePolicy, ConnectivityChange, ConnectivityState, MemberView, ReadySet, ReadySetCell,
+    BalancePolicy, ConnectivityChange, ConnectivityState, EndpointView, ReadySet, ReadySetCell,
     connection_plan::{ConnectionChange, EndpointSummary, plan_connections},
     messages::{AwaitReady, SpeedUpReconnects},
 };
@@ -51,7 +51,7 @@ pub(crate) struct BalancerActor {
 
 /// One endpoint and its connection actor.
 pub(super) struct ManagedEndpoint {
-    pub(super) view: MemberView,
+    pub(super) view: EndpointView,
     pub(super) actor: Addr<ConnectionActor>,
     /// Time until which the endpoint counts as named by requests.
     pub(super) named_until: Option<Instant>,
@@ -101,7 +101,7 @@ impl BalancerActor {
         let set = ReadySet {
             ready: connections(ConnectivityState::Ready),
             leaderless: connections(ConnectivityState::NoLeader),
-            members: views.collect(),
+            views: views.collect(),
             seeds: self.seeds.clone(),
             seeds_version: self.seeds_version,
             closed: self.closed,

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use actix::Message;
 
-use super::{ConnectivityState, MemberView};
+use super::{ConnectivityState, EndpointView};
 use crate::error::Error;
 
 /// Status of one endpoint, from [`Client::connectivity`](crate::Client::connectivity).
@@ -27,8 +27,8 @@ pub struct EndpointStatus {
     pub in_flight: usize,
 }
 
-impl From<&MemberView> for EndpointStatus {
-    fn from(view: &MemberView) -> Self {
+impl From<&EndpointView> for EndpointStatus {
+    fn from(view: &EndpointView) -> Self {
         let connection = view.connection.as_ref();
         let status = connection.and_then(|connection| connection.health().status);
         Self {

@@ -6,7 +6,7 @@ use actix::{AsyncContext, Context, Handler};
 use tokio::time::Instant;
 
 use super::{
-    BalancerActor, ConnectivityChange, ConnectivityState, MemberView,
+    BalancerActor, ConnectivityChange, ConnectivityState, EndpointView,
     actor::ManagedEndpoint,
     messages::{EndpointSource, UpdateEndpoints},
     tls_downgrade::split_tls_downgrades,
@@ -25,7 +25,7 @@ impl BalancerActor {
         self.next_id += 1;
         let observer = ConnectionObserver::new(&ctx.address().downgrade());
         let actor = ConnectionActor::start(id, endpoint.clone(), self.context.clone(), observer);
-        let view = MemberView {
+        let view = EndpointView {
             id,
             endpoint,
             state: ConnectivityState::Idle,

@@ -36,5 +36,5 @@ pub use policies::{
     BalancePolicy, ConnectionMode, LeaderFirst, Pinned, PowerOfTwo, ReadyEndpoint, ReadyEndpoints,
     RoundRobin,
 };
-pub(crate) use ready_set::{MemberView, ReadySet, ReadySetCell};
+pub(crate) use ready_set::{EndpointView, ReadySet, ReadySetCell};
 pub(crate) use tls_downgrade::split_tls_downgrades;

@@ -56,8 +56,8 @@ pub(crate) trait Response: Message + Default {
 /// Sends requests. Cheap to clone.
 #[derive(Clone)]
 pub struct Caller {
-    pub(crate) ready: Arc<ReadySetCell>,
-    pub(crate) shared: Arc<ConnectionContext>,
+    pub(crate) ready_set: Arc<ReadySetCell>,
+    pub(crate) context: Arc<ConnectionContext>,
     pub(crate) policy: Arc<dyn BalancePolicy>,
     pub(crate) retry_policy: Arc<dyn RetryPolicy>,
     pub(crate) budget: Arc<RetryBudget>,
@@ -164,7 +164,7 @@ impl Caller {
     /// Adds the user to the error of a request that lacks a permission.
     fn add_user(&self, mut failure: RpcFailure) -> RpcFailure {
         if failure.error.kind() == ErrorKind::PermissionDenied {
-            failure.error = failure.error.with_user(self.shared.token.user());
+            failure.error = failure.error.with_user(self.context.token.user());
         }
         failure
     }
@@ -186,7 +186,7 @@ impl Caller {
 
     /// Returns the error of a call that received no token in time. If no member is ready, that is the reason.
     fn no_token_error(&self, error: Error) -> Error {
-        if error.kind() == ErrorKind::DeadlineExceeded && self.ready.load().ready.is_empty() {
+        if error.kind() == ErrorKind::DeadlineExceeded && self.ready_set.load().ready.is_empty() {
             return self.none_ready();
         }
         error
@@ -207,7 +207,7 @@ impl Caller {
 
     /// Waits until a member is ready for all requests.
     pub(crate) async fn wait_ready(&self, deadline: Instant) -> Result<(), Error> {
-        while self.ready.load().ready.is_empty() {
+        while self.ready_set.load().ready.is_empty() {
             self.await_candidate(false, deadline).await?;
         }
         Ok(())
@@ -217,14 +217,14 @@ impl Caller {
         if self.named_endpoint.is_some() {
             return 1;
         }
-        self.ready.load().members.len()
+        self.ready_set.load().views.len()
     }
 
     fn pick(&self, leaderless: bool, failures: Option<&FailureLog>) -> Option<Arc<Connection>> {
         if let Some(endpoint) = &self.named_endpoint {
             return self.connection_of(endpoint);
         }
-        let set = self.ready.load();
+        let set = self.ready_set.load();
         let usable = if set.ready.is_empty() && leaderless {
             &set.leaderless
         } else {
@@ -251,7 +251,7 @@ impl Caller {
 
     /// Waits until there may be a member for [`pick`](Self::pick).
     async fn await_candidate(&self, leaderless: bool, deadline: Instant) -> Result<(), Error> {
-        if self.ready.load().closed {
+        if self.ready_set.load().closed {
             return Err(Error::shut_down());
         }
         if let Some(endpoint) = &self.named_endpoint {
@@ -261,7 +261,7 @@ impl Caller {
         self.balancer.do_send(AwaitReady { ready, leaderless });
         match timeout_at(deadline, is_ready).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) if self.ready.load().closed || !self.balancer.connected() => {
+            Ok(Err(_)) if self.ready_set.load().closed || !self.balancer.connected() => {
                 Err(Error::shut_down())
             }
             // The balancer crashed and restarts: the caller sends the message again.
@@ -274,7 +274,7 @@ impl Caller {
     }
 
     fn none_ready(&self) -> Error {
-        self.ready.load().none_ready()
+        self.ready_set.load().none_ready()
     }
 
     /// Waits for the next attempt: for the delay, or until a member becomes ready, and for the retry budget.
@@ -338,10 +338,10 @@ impl Caller {
         connection: &Connection,
     ) -> Result<R, Error> {
         if let Some(header) = response.header() {
-            if !self.shared.cluster.accepts(header.cluster_id) {
+            if !self.context.cluster.accepts(header.cluster_id) {
                 connection.report_foreign_cluster(header.cluster_id);
                 return Err(
-                    foreign_cluster_error(self.shared.cluster.get(), header.cluster_id)
+                    foreign_cluster_error(self.context.cluster.get(), header.cluster_id)
                         .with_rpc(rpc)
                         .with_outcome(Outcome::Unknown)
                         .with_endpoint(connection.endpoint.name()),

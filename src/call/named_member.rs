@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout_at};
 use super::Caller;
 use crate::{
     balancer::{
-        ConnectionMode, MemberView,
+        ConnectionMode, EndpointView,
         messages::{ConnectEndpoint, SubscribeToChanges},
     },
     connection::{Connection, ConnectivityState},
@@ -34,9 +34,9 @@ impl Caller {
 
     /// Returns the members, ready ones first, without those whose last connection attempt failed.
     pub(crate) fn members_by_readiness(&self) -> Vec<Endpoint> {
-        let set = self.ready.load();
-        let mut members: Vec<&MemberView> = set
-            .members
+        let set = self.ready_set.load();
+        let mut members: Vec<&EndpointView> = set
+            .views
             .iter()
             .filter(|view| match view.state {
                 ConnectivityState::TransientFailure | ConnectivityState::Shutdown => false,
@@ -56,7 +56,7 @@ impl Caller {
         endpoint: Endpoint,
         deadline: Instant,
     ) -> Result<Arc<Connection>, Error> {
-        let connect_deadline = Instant::now() + self.shared.dial.connect_timeout;
+        let connect_deadline = Instant::now() + self.context.dial.connect_timeout;
         let named = self.at(endpoint)?;
         named.ready_connection(deadline.min(connect_deadline)).await
     }
@@ -81,9 +81,9 @@ impl Caller {
         self.ready_connection(deadline).await
     }
 
-    fn view(&self, endpoint: &Endpoint) -> Option<MemberView> {
-        let set = self.ready.load();
-        let found = set.members.iter().find(|view| view.endpoint == *endpoint);
+    fn view(&self, endpoint: &Endpoint) -> Option<EndpointView> {
+        let set = self.ready_set.load();
+        let found = set.views.iter().find(|view| view.endpoint == *endpoint);
         found.cloned()
     }
 
@@ -105,7 +105,7 @@ impl Caller {
         };
         loop {
             let Some(view) = self.view(endpoint) else {
-                return Err(if self.ready.load().closed {
+                return Err(if self.ready_set.load().closed {
                     Error::shut_down()
                 } else {
                     Error::invalid(format!(

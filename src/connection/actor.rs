@@ -163,7 +163,7 @@ impl ConnectionActor {
         self.dial_task = Some(AbortOnDrop::spawn(async move {
             let on_event = move |event| match event {
                 DriverEvent::RequestsRefused => {
-                    send(&event_recipient, RequestsRefused { generation })
+                    send(&event_recipient, RequestsRefused { generation });
                 }
                 DriverEvent::Ended(reason) => {
                     send(&event_recipient, ConnectionLost { generation, reason });
