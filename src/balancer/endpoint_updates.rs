@@ -40,7 +40,7 @@ impl BalancerActor {
         });
     }
 
-    /// Adds the seeds after calls have waited for a while: all endpoints of the member list may be gone for good.
+    /// Adds the seeds after calls have waited for a while: all endpoints of the member list may have been replaced.
     pub(super) fn fall_back_to_seeds(&mut self, waiting_since: Instant, ctx: &mut Context<Self>) {
         if waiting_since.elapsed() < FALL_BACK_AFTER {
             return;

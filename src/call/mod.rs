@@ -69,7 +69,8 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Sends a request and retries it until it succeeds, fails for good, or its deadline passes.
+    /// Sends a request and retries it until it succeeds, fails with an error that is not retried, or its deadline
+    /// passes.
     pub(crate) async fn unary<R: Response>(
         &self,
         rpc: Rpc,

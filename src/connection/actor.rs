@@ -13,8 +13,8 @@ use super::{
     driver_task::DriverEvent,
     first_contact::first_contact,
     messages::{
-        ConnectionLost, ConnectionStateChanged, DialFinished, MemberSuspected, ReconnectDue,
-        RequestsRefused,
+        ClosedToRequests, ConnectionLost, ConnectionStateChanged, DialFinished, MemberSuspected,
+        ReconnectDue,
     },
     state_machine::{ConnectionAction, ConnectionStateMachine},
 };
@@ -162,8 +162,8 @@ impl ConnectionActor {
         let metadata = self.metadata();
         self.dial_task = Some(AbortOnDrop::spawn(async move {
             let on_event = move |event| match event {
-                DriverEvent::RequestsRefused => {
-                    send(&event_recipient, RequestsRefused { generation });
+                DriverEvent::ClosedToRequests => {
+                    send(&event_recipient, ClosedToRequests { generation });
                 }
                 DriverEvent::Ended(reason) => {
                     send(&event_recipient, ConnectionLost { generation, reason });

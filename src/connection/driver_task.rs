@@ -10,7 +10,7 @@ use crate::{
 /// An event of a driven connection.
 pub(super) enum DriverEvent {
     /// The connection accepts no more requests; those in flight may still finish.
-    RequestsRefused,
+    ClosedToRequests,
     /// The connection ended, with the reason.
     Ended(String),
 }
@@ -30,7 +30,7 @@ impl DriverTask {
                 biased;
                 reason = &mut driver => reason,
                 () = monitor.closed_to_requests() => {
-                    on_event(DriverEvent::RequestsRefused);
+                    on_event(DriverEvent::ClosedToRequests);
                     driver.await
                 }
             };

@@ -9,9 +9,9 @@ use super::{
     ConnectionActor, ConnectivityState, Verdict,
     active_connection::ActiveConnection,
     messages::{
-        Connect, ConnectionLost, DialFinished, Disconnect, Drain, ForeignClusterDetected, Probe,
-        ProbeDue, ProbeFinished, ReconnectDue, ReconnectSooner, RequestsRefused, ServingChanged,
-        Suspect,
+        ClosedToRequests, Connect, ConnectionLost, DialFinished, Disconnect, Drain,
+        ForeignClusterDetected, Probe, ProbeDue, ProbeFinished, ReconnectDue, ReconnectSooner,
+        ServingChanged, Suspect,
     },
     state_machine::ConnectionAction,
 };
@@ -91,11 +91,11 @@ impl Handler<ConnectionLost> for ConnectionActor {
     }
 }
 
-impl Handler<RequestsRefused> for ConnectionActor {
+impl Handler<ClosedToRequests> for ConnectionActor {
     type Result = ();
 
-    fn handle(&mut self, refused: RequestsRefused, ctx: &mut Context<Self>) {
-        self.replace_connection(refused.generation, ctx);
+    fn handle(&mut self, closed: ClosedToRequests, ctx: &mut Context<Self>) {
+        self.replace_connection(closed.generation, ctx);
     }
 }
 

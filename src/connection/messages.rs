@@ -91,7 +91,7 @@ pub(super) struct ServingChanged {
 /// still finish.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-pub(super) struct RequestsRefused {
+pub(super) struct ClosedToRequests {
     pub(super) generation: u64,
 }
 

@@ -9,7 +9,7 @@
 //! - from callers, through [`Connection`]: [`Suspect`](messages::Suspect) and
 //!   [`ForeignClusterDetected`](messages::ForeignClusterDetected);
 //! - from its own tasks and timers: `DialFinished`, `ReconnectDue`, `ProbeDue`, `ProbeFinished`, `ServingChanged`,
-//!   `RequestsRefused` and `ConnectionLost`.
+//!   `ClosedToRequests` and `ConnectionLost`.
 //!
 //! It sends [`ConnectionStateChanged`](messages::ConnectionStateChanged),
 //! [`MemberSuspected`](messages::MemberSuspected) and `ActorFailed` to its owner, through a [`ConnectionObserver`].
@@ -18,8 +18,8 @@
 //! cannot close a working connection. A connection is used only after the member has responded to an RPC on it, because
 //! the kernel of a frozen process still accepts TCP connections.
 //!
-//! The decisions are pure code: [`state_machine`] (states and reconnect delays), [`member_health`] (what a probe result
-//! means), [`probe_schedule`] (when to probe), [`probe_timeout`] (when a member counts as unresponsive) and
+//! The decisions are pure code: [`state_machine`] (states and reconnect delays), [`member_health`] (whether a
+//! member can be used), [`probe_schedule`] (when to probe), [`probe_timeout`] (when a member counts as unresponsive) and
 //! [`raft_term`] (whether a write was lost with its leader).
 
 mod active_connection;

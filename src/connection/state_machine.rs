@@ -210,7 +210,7 @@ impl ConnectionStateMachine {
         ConnectionAction::Close
     }
 
-    /// Closes the connection for good.
+    /// Closes the connection permanently.
     pub(super) fn shut_down(&mut self) -> ConnectionAction {
         self.generation += 1;
         self.state = State::ShutDown;

@@ -1,9 +1,9 @@
 //! Retries: when a failed attempt is repeated, and when it must not be.
 //!
 //! A read is retried after every transient error. A write is retried only if it provably was not applied: its outcome
-//! is [`NotSent`](crate::Outcome::NotSent), or it was rejected for a transient reason. A call is retried at once on the
-//! next member until a quorum of members has failed, then after a delay that grows to one second. The number of retries
-//! is not limited: a call is retried until its deadline.
+//! is [`NotSent`](crate::Outcome::NotSent), or it was rejected for a transient reason. [`RpcClass`] lists the writes
+//! that are retried like reads. A call is retried at once on the next member until a quorum of members has failed, then
+//! after a delay that grows to one second. The number of retries is not limited: a call is retried until its deadline.
 //
 // | question | module |
 // |---|---|

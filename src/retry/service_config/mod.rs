@@ -14,8 +14,8 @@ use crate::{
 
 /// Retry rules per method, and a throttle for all methods, from a gRPC service config.
 ///
-/// Uses `methodConfig[].name`, `methodConfig[].retryPolicy` and `retryThrottling`; other fields are ignored. Where gRPC
-/// leaves the choice to the client:
+/// Uses `methodConfig[].name`, `methodConfig[].retryPolicy` and `retryThrottling`. A `hedgingPolicy` is rejected, other
+/// fields are ignored. Where gRPC leaves the choice to the client:
 /// - methods without a `retryPolicy` use the [standard policy](StandardRetry);
 /// - requests that did not reach a server, and requests rejected for their token, use the standard policy, too: gRPC
 ///   does not count them as retries;

@@ -93,7 +93,7 @@ impl Channel {
         &self.state.wire_log
     }
 
-    /// Sends a request and returns its response. `tracker` records how far the request got.
+    /// Sends a request and returns its response. `tracker` records the progress of the request.
     pub(crate) async fn unary<M: Message + Default>(
         &self,
         path: &'static str,
