@@ -6,9 +6,9 @@ use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, Recipient, Sup
 use tokio::{sync::broadcast, time::Instant};
 
 use super::{
-    BalancePolicy, ConnectivityChange, ConnectivityState, MemberView, ReadySet, ReadySetCell,
+    BalancePolicy, ConnectivityChange, ConnectivityState, EndpointView, ReadySet, ReadySetCell,
     connection_plan::{ConnectionChange, EndpointSummary, plan_connections},
-    messages::{AwaitReady, RemindConnections},
+    messages::{AwaitReady, SpeedUpReconnects},
 };
 use crate::{
     connection::{
@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Interval of [`ReconnectSooner`] while calls wait for a ready member.
-const REMIND_INTERVAL: Duration = Duration::from_millis(500);
+const SPEED_UP_INTERVAL: Duration = Duration::from_millis(500);
 /// Number of changes buffered for a slow subscriber, which then misses the oldest ones.
 const BUFFERED_CHANGES: usize = 256;
 
@@ -31,7 +31,7 @@ pub(crate) struct BalancerActor {
     pub(super) ready_set: Arc<ReadySetCell>,
     policy: Arc<dyn BalancePolicy>,
     pub(super) endpoints: Vec<ManagedEndpoint>,
-    /// The endpoint that is kept connected with `ConnectionMode::Single`.
+    /// The only endpoint that stays connected with `ConnectionMode::Single`.
     pub(super) kept: Option<EndpointId>,
     pub(super) next_id: u64,
     /// Endpoints set by the user, and the number of times the user has set them.
@@ -40,8 +40,8 @@ pub(crate) struct BalancerActor {
     pub(super) waiting_calls: Vec<AwaitReady>,
     /// Time since which there has always been a waiting call.
     waiting_since: Option<Instant>,
-    /// Whether a [`RemindConnections`] timer is set.
-    pub(super) reminding: bool,
+    /// Whether a `SpeedUpReconnects` timer is set.
+    pub(super) speed_up_scheduled: bool,
     /// Whether a `NamedEndpointsExpired` timer is set.
     pub(super) expiry_scheduled: bool,
     pub(super) changes: broadcast::Sender<ConnectivityChange>,
@@ -51,7 +51,7 @@ pub(crate) struct BalancerActor {
 
 /// One endpoint and its connection actor.
 pub(super) struct ManagedEndpoint {
-    pub(super) view: MemberView,
+    pub(super) view: EndpointView,
     pub(super) actor: Addr<ConnectionActor>,
     /// Time until which the endpoint counts as named by requests.
     pub(super) named_until: Option<Instant>,
@@ -78,7 +78,7 @@ impl BalancerActor {
                 seeds_version: 0,
                 waiting_calls: Vec::new(),
                 waiting_since: None,
-                reminding: false,
+                speed_up_scheduled: false,
                 expiry_scheduled: false,
                 changes: broadcast::Sender::new(BUFFERED_CHANGES),
                 retries,
@@ -101,7 +101,7 @@ impl BalancerActor {
         let set = ReadySet {
             ready: connections(ConnectivityState::Ready),
             leaderless: connections(ConnectivityState::NoLeader),
-            members: views.collect(),
+            views: views.collect(),
             seeds: self.seeds.clone(),
             seeds_version: self.seeds_version,
             closed: self.closed,
@@ -155,11 +155,11 @@ impl BalancerActor {
         }
     }
 
-    /// Makes all endpoints reconnect soon, again and again until no call waits.
-    pub(super) fn remind_connections(&mut self, ctx: &mut Context<Self>) {
+    /// Makes all endpoints reconnect sooner. Repeats this at intervals until no call waits.
+    pub(super) fn speed_up_reconnects(&mut self, ctx: &mut Context<Self>) {
         self.waiting_calls.retain(|call| !call.ready.is_closed());
-        self.reminding = !self.waiting_calls.is_empty();
-        if !self.reminding {
+        self.speed_up_scheduled = !self.waiting_calls.is_empty();
+        if !self.speed_up_scheduled {
             self.waiting_since = None;
             return;
         }
@@ -168,7 +168,7 @@ impl BalancerActor {
         for endpoint in &self.endpoints {
             endpoint.actor.do_send(ReconnectSooner);
         }
-        ctx.notify_later(RemindConnections, REMIND_INTERVAL);
+        ctx.notify_later(SpeedUpReconnects, SPEED_UP_INTERVAL);
     }
 }
 
@@ -181,7 +181,7 @@ impl Actor for BalancerActor {
         self.update_connections();
         self.expiry_scheduled = false;
         self.schedule_named_expiry(ctx);
-        self.remind_connections(ctx);
+        self.speed_up_reconnects(ctx);
     }
 }
 

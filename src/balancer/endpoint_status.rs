@@ -4,14 +4,14 @@ use std::time::Instant;
 
 use actix::Message;
 
-use super::{ConnectivityState, MemberView};
+use super::{ConnectivityState, EndpointView};
 use crate::error::Error;
 
 /// Status of one endpoint, from [`Client::connectivity`](crate::Client::connectivity).
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct EndpointStatus {
-    /// The endpoint in its normal form, for example `http://10.0.0.1:2379`.
+    /// The endpoint in its normalized form, for example `http://10.0.0.1:2379`.
     pub endpoint: String,
     /// State of the connection.
     pub state: ConnectivityState,
@@ -27,8 +27,8 @@ pub struct EndpointStatus {
     pub in_flight: usize,
 }
 
-impl From<&MemberView> for EndpointStatus {
-    fn from(view: &MemberView) -> Self {
+impl From<&EndpointView> for EndpointStatus {
+    fn from(view: &EndpointView) -> Self {
         let connection = view.connection.as_ref();
         let status = connection.and_then(|connection| connection.health().status);
         Self {
@@ -48,7 +48,7 @@ impl From<&MemberView> for EndpointStatus {
 #[rtype(result = "()")]
 #[non_exhaustive]
 pub struct ConnectivityChange {
-    /// The endpoint in its normal form, for example `http://10.0.0.1:2379`.
+    /// The endpoint in its normalized form, for example `http://10.0.0.1:2379`.
     pub endpoint: String,
     /// The new state.
     pub state: ConnectivityState,

@@ -6,7 +6,7 @@ use actix::{AsyncContext, Context, Handler};
 use tokio::time::Instant;
 
 use super::{
-    BalancerActor, ConnectivityChange, ConnectivityState, MemberView,
+    BalancerActor, ConnectivityChange, ConnectivityState, EndpointView,
     actor::ManagedEndpoint,
     messages::{EndpointSource, UpdateEndpoints},
     tls_downgrade::split_tls_downgrades,
@@ -25,7 +25,7 @@ impl BalancerActor {
         self.next_id += 1;
         let observer = ConnectionObserver::new(&ctx.address().downgrade());
         let actor = ConnectionActor::start(id, endpoint.clone(), self.context.clone(), observer);
-        let view = MemberView {
+        let view = EndpointView {
             id,
             endpoint,
             state: ConnectivityState::Idle,
@@ -40,7 +40,7 @@ impl BalancerActor {
         });
     }
 
-    /// Adds the seeds after calls have waited for a while: all endpoints of the member list may be gone for good.
+    /// Adds the seeds after calls have waited for a while: all endpoints of the member list may have been replaced.
     pub(super) fn fall_back_to_seeds(&mut self, waiting_since: Instant, ctx: &mut Context<Self>) {
         if waiting_since.elapsed() < FALL_BACK_AFTER {
             return;

@@ -9,19 +9,19 @@ use super::messages::CrashConnection;
 use super::{
     BalancerActor, ConnectivityChange, ConnectivityState,
     messages::{
-        AwaitReady, BalancerShutdown, RemindConnections, SendChangesTo, SubscribeToChanges,
+        AwaitReady, BalancerShutdown, SendChangesTo, SpeedUpReconnects, SubscribeToChanges,
     },
 };
 use crate::{
-    connection::messages::{ConnectivityChanged, Drain, MemberSuspected, Probe},
+    connection::messages::{ConnectionStateChanged, Drain, MemberSuspected, Probe},
     retry::MemberReady,
     runtime::{delivery::deliver, supervisor::ActorFailed},
 };
 
-impl Handler<ConnectivityChanged> for BalancerActor {
+impl Handler<ConnectionStateChanged> for BalancerActor {
     type Result = ();
 
-    fn handle(&mut self, changed: ConnectivityChanged, _: &mut Context<Self>) {
+    fn handle(&mut self, changed: ConnectionStateChanged, _: &mut Context<Self>) {
         let Some(endpoint) = self
             .endpoints
             .iter_mut()
@@ -100,17 +100,17 @@ impl Handler<AwaitReady> for BalancerActor {
             return;
         }
         self.waiting_calls.push(call);
-        if !self.reminding {
-            self.remind_connections(ctx);
+        if !self.speed_up_scheduled {
+            self.speed_up_reconnects(ctx);
         }
     }
 }
 
-impl Handler<RemindConnections> for BalancerActor {
+impl Handler<SpeedUpReconnects> for BalancerActor {
     type Result = ();
 
-    fn handle(&mut self, _: RemindConnections, ctx: &mut Context<Self>) {
-        self.remind_connections(ctx);
+    fn handle(&mut self, _: SpeedUpReconnects, ctx: &mut Context<Self>) {
+        self.speed_up_reconnects(ctx);
     }
 }
 

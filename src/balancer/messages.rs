@@ -39,7 +39,7 @@ pub(crate) struct AwaitReady {
 #[rtype(result = "()")]
 pub(crate) struct ConnectEndpoint(pub(crate) Endpoint);
 
-/// Returns a channel with all later connectivity changes.
+/// Returns a receiver of all later connectivity changes.
 #[derive(Debug, Message)]
 #[rtype(result = "broadcast::Receiver<ConnectivityChange>")]
 pub(crate) struct SubscribeToChanges;
@@ -56,12 +56,12 @@ pub(crate) struct BalancerShutdown {
     pub(crate) grace: Duration,
 }
 
-/// Calls may still wait for a ready member.
+/// Sends `ReconnectSooner` to all connections if calls still wait for a ready member.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(super) struct RemindConnections;
+pub(super) struct SpeedUpReconnects;
 
-/// An endpoint may not be named by requests any more.
+/// The time for which requests keep an endpoint connected by naming it may be over.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct NamedEndpointsExpired;

@@ -7,10 +7,10 @@
 // which every caller reads without a lock. It is open until it receives `BalancerShutdown`, then closed.
 //
 // It receives
-// - from connection actors: `ConnectivityChanged`, `MemberSuspected` and `ActorFailed`;
+// - from connection actors: `ConnectionStateChanged`, `MemberSuspected` and `ActorFailed`;
 // - from the client: `UpdateEndpoints`, `SubscribeToChanges`, `SendChangesTo` and `BalancerShutdown`;
 // - from calls: `AwaitReady` and `ConnectEndpoint`;
-// - from its own timers: `RemindConnections` and `NamedEndpointsExpired`.
+// - from its own timers: `SpeedUpReconnects` and `NamedEndpointsExpired`.
 //
 // It sends `Connect`, `Disconnect`, `ReconnectSooner`, `Probe` and `Drain` to connection actors, `MemberReady` to the
 // retry actor, and `ConnectivityChange` to subscribers.
@@ -36,5 +36,5 @@ pub use policies::{
     BalancePolicy, ConnectionMode, LeaderFirst, Pinned, PowerOfTwo, ReadyEndpoint, ReadyEndpoints,
     RoundRobin,
 };
-pub(crate) use ready_set::{MemberView, ReadySet, ReadySetCell};
+pub(crate) use ready_set::{EndpointView, ReadySet, ReadySetCell};
 pub(crate) use tls_downgrade::split_tls_downgrades;

@@ -23,7 +23,7 @@ impl ManagedEndpoint {
 
 impl BalancerActor {
     /// Returns whether the endpoint is connected only for requests that name it: all other requests use the kept
-    /// endpoint while that is ready.
+    /// endpoint while it is ready.
     pub(super) fn is_reserved_for_named_requests(&self, endpoint: &ManagedEndpoint) -> bool {
         let kept = self
             .endpoints

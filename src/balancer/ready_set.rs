@@ -1,4 +1,4 @@
-//! The balancer's published snapshot of all endpoints.
+//! The snapshot of all endpoints that the balancer publishes.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::{
 pub(crate) struct ReadySet {
     /// Connections that accept all requests, in the order of the endpoints.
     pub(crate) ready: Vec<Arc<Connection>>,
-    /// Connections that accept serializable reads only, because the member has no leader.
+    /// Connections in the state `NoLeader`, which accept serializable reads only.
     pub(crate) leaderless: Vec<Arc<Connection>>,
     /// Every endpoint.
-    pub(crate) members: Vec<MemberView>,
+    pub(crate) views: Vec<EndpointView>,
     /// Endpoints set by the user. Tried again if no member of the cluster's member list responds.
     pub(crate) seeds: Arc<[Endpoint]>,
     /// Number of times the user has set the endpoints.
@@ -31,7 +31,7 @@ pub(crate) struct ReadySet {
 
 /// Last known state of one endpoint.
 #[derive(Debug, Clone)]
-pub(crate) struct MemberView {
+pub(crate) struct EndpointView {
     pub(crate) id: EndpointId,
     pub(crate) endpoint: Endpoint,
     pub(crate) state: ConnectivityState,
@@ -43,7 +43,7 @@ pub(crate) struct MemberView {
     pub(crate) connection: Option<Arc<Connection>>,
 }
 
-impl MemberView {
+impl EndpointView {
     fn responds_without_leader(&self) -> bool {
         let error = self.error.as_ref();
         self.state == ConnectivityState::NoLeader
@@ -53,13 +53,13 @@ impl MemberView {
 
 impl ReadySet {
     pub(crate) fn endpoints(&self) -> Vec<Endpoint> {
-        let members = self.members.iter();
-        members.map(|member| member.endpoint.clone()).collect()
+        let views = self.views.iter();
+        views.map(|view| view.endpoint.clone()).collect()
     }
 
     /// Returns the error of a call for which no member became ready in time.
     pub(crate) fn none_ready(&self) -> Error {
-        let leaderless = self.members.iter().any(MemberView::responds_without_leader);
+        let leaderless = self.views.iter().any(EndpointView::responds_without_leader);
         let summary = if leaderless {
             "the reachable members have no leader; an election may be running, or the quorum may be lost"
         } else {
@@ -72,11 +72,11 @@ impl ReadySet {
     /// Returns each endpoint with its last failure, or with its state if it has not failed.
     pub(crate) fn endpoint_failures(&self) -> String {
         let failures: Vec<String> = self
-            .members
+            .views
             .iter()
-            .map(|member| match &member.error {
-                Some(error) => format!("{}: {}", member.endpoint, error.brief()),
-                None => format!("{}: {}", member.endpoint, member.state),
+            .map(|view| match &view.error {
+                Some(error) => format!("{}: {}", view.endpoint, error.brief()),
+                None => format!("{}: {}", view.endpoint, view.state),
             })
             .collect();
         failures.join("; ")
@@ -133,8 +133,8 @@ mod tests {
     use super::*;
     use crate::connection::Verdict;
 
-    fn member(endpoint: &str, state: ConnectivityState, error: Option<Error>) -> MemberView {
-        MemberView {
+    fn view(endpoint: &str, state: ConnectivityState, error: Option<Error>) -> EndpointView {
+        EndpointView {
             id: EndpointId(0),
             endpoint: Endpoint::parse(endpoint).unwrap(),
             state,
@@ -152,9 +152,9 @@ mod tests {
     #[test]
     fn unavailable_error_lists_every_endpoint() {
         let set = ReadySet {
-            members: vec![
-                member("a:1", ConnectivityState::TransientFailure, Some(refused())),
-                member("b:1", ConnectivityState::Connecting, None),
+            views: vec![
+                view("a:1", ConnectivityState::TransientFailure, Some(refused())),
+                view("b:1", ConnectivityState::Connecting, None),
             ],
             ..ReadySet::default()
         };
@@ -172,9 +172,9 @@ mod tests {
         let (kind, reason) = (ErrorKind::NoLeader, Verdict::NoLeader.reason());
         let leaderless = Error::new(kind, Outcome::NotSent, reason);
         let set = ReadySet {
-            members: vec![
-                member("a:1", ConnectivityState::TransientFailure, Some(refused())),
-                member("b:1", ConnectivityState::NoLeader, Some(leaderless)),
+            views: vec![
+                view("a:1", ConnectivityState::TransientFailure, Some(refused())),
+                view("b:1", ConnectivityState::NoLeader, Some(leaderless)),
             ],
             ..ReadySet::default()
         };

@@ -1,4 +1,4 @@
-//! One request on one connection. Costs little while the member responds; checks the member when it is slow.
+//! One request on one connection. While the response is late, the member is probed.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, Sleep, sleep_until, timeout_at},
 };
 
-use super::{SUSPICION, WireResponse};
+use super::{SUSPECT_AFTER, WireResponse};
 use crate::{
     connection::{
         Connection, MemberHealth, StreamRegistration, SuspicionGuard, Verdict, leader_changed,
@@ -21,11 +21,12 @@ use crate::{
     },
 };
 
-/// How long a request waits for its response after the leader changed.
+/// Time that a request waits for its response after the leader changed.
 const LEADER_GRACE: Duration = Duration::from_millis(500);
-/// How long a read waits for a healthy member before it is retried, on another member if possible.
-const READ_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a slow read is given up and retried. A read that is slow everywhere must not start again forever.
+/// Time after which a slow attempt is given up and retried, on another member if possible.
+const SLOW_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Number of slow attempts after which the next attempt is not given up, so that a read that is slow on every member
+/// can finish.
 const MAX_SLOW_ATTEMPTS: u32 = 2;
 
 /// One request on one connection.
@@ -40,24 +41,24 @@ pub(super) struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    pub(super) async fn run<A: WireResponse>(
+    pub(super) async fn run<R: WireResponse>(
         &self,
         metadata: &Metadata,
         body: Bytes,
-    ) -> Result<A, RpcFailure> {
-        let _room = match self.connection.channel.stream_permits() {
-            Some(room) => self.await_room(room).await?,
+    ) -> Result<R, RpcFailure> {
+        let _permit = match self.connection.channel.stream_permits() {
+            Some(permits) => self.acquire_permit(permits).await?,
             None => None,
         };
         let began = Instant::now();
         let term = self.connection.term_mark();
-        let sent = RequestTracker::default();
+        let tracker = RequestTracker::default();
         let request = self
             .connection
             .channel
-            .unary::<A>(self.rpc.path, metadata, body, &sent);
+            .unary::<R>(self.rpc.path, metadata, body, &tracker);
         let mut request = std::pin::pin!(request);
-        let mut timer = std::pin::pin!(sleep_until(self.deadline.min(began + SUSPICION)));
+        let mut timer = std::pin::pin!(sleep_until(self.deadline.min(began + SUSPECT_AFTER)));
         tokio::select! {
             biased;
             response = &mut request => return response,
@@ -66,69 +67,75 @@ impl Attempt<'_> {
         let slow = SlowRequest {
             began,
             term: term.at(began),
-            sent: &sent,
+            tracker: &tracker,
         };
         // Boxed, because it is rare and would make the future of every call large.
-        Box::pin(self.wait_while_suspect(request, timer, slow)).await
+        Box::pin(self.wait_while_suspected(request, timer, slow)).await
     }
 
     /// Waits while the member has its maximum number of concurrent streams. Nothing is sent meanwhile.
-    async fn await_room<'r>(
+    async fn acquire_permit<'p>(
         &self,
-        room: &'r Semaphore,
-    ) -> Result<Option<SemaphorePermit<'r>>, RpcFailure> {
+        permits: &'p Semaphore,
+    ) -> Result<Option<SemaphorePermit<'p>>, RpcFailure> {
         // Nothing was sent, so even a write can go to another member.
-        let patience = self.slow_deadline(Instant::now()).unwrap_or(self.deadline);
-        let permit = timeout_at(patience, room.acquire()).await;
+        let wait_until = self
+            .slow_attempt_deadline(Instant::now())
+            .unwrap_or(self.deadline);
+        let permit = timeout_at(wait_until, permits.acquire()).await;
         let kind = match permit {
             // The semaphore is never closed; an error would mean that there is no limit.
             Ok(permit) if Instant::now() < self.deadline => return Ok(permit.ok()),
             Err(_) if Instant::now() < self.deadline => ErrorKind::MemberUnresponsive,
             Ok(_) | Err(_) => ErrorKind::DeadlineExceeded,
         };
-        let text = "the member allows no more concurrent requests";
-        Err(self.given_up(kind, text, &RequestTracker::default()))
+        let reason = "the member allows no more concurrent requests";
+        Err(self.failure(kind, reason, &RequestTracker::default()))
     }
 
-    async fn wait_while_suspect<A: WireResponse>(
+    async fn wait_while_suspected<R: WireResponse>(
         &self,
-        mut request: Pin<&mut impl Future<Output = Result<A, RpcFailure>>>,
+        mut request: Pin<&mut impl Future<Output = Result<R, RpcFailure>>>,
         mut timer: Pin<&mut Sleep>,
         slow: SlowRequest<'_>,
-    ) -> Result<A, RpcFailure> {
-        let SlowRequest { began, term, sent } = slow;
+    ) -> Result<R, RpcFailure> {
+        let SlowRequest {
+            began,
+            term,
+            tracker,
+        } = slow;
         if Instant::now() >= self.deadline {
-            return Err(self.given_up(
+            return Err(self.failure(
                 ErrorKind::DeadlineExceeded,
                 "no response before the deadline",
-                sent,
+                tracker,
             ));
         }
         let mut health = self.connection.watch_health();
-        // A blocking RPC is slow by nature: its member is probed only now and then.
+        // The response to a blocking RPC is always late: its member is probed at long intervals only.
         let _guard = if self.rpc.blocking {
             ProbeGuard::Registered(self.connection.register_stream())
         } else {
             ProbeGuard::Suspected(self.connection.suspect())
         };
-        let mut first_sighting = None;
-        let mut lost_since: Option<Instant> = None;
+        let mut first_status = None;
+        let mut leader_changed_at: Option<Instant> = None;
         loop {
-            let seen = health.borrow_and_update().clone();
-            if let Some(failure) = self.unusable_member(&seen, sent) {
+            let current = health.borrow_and_update().clone();
+            if let Some(failure) = self.unusable_member(&current, tracker) {
                 return Err(failure);
             }
-            let sighting = seen.status.filter(|sighting| sighting.at >= began);
-            let changed = sighting.is_some_and(|sighting| {
-                let first = *first_sighting.get_or_insert(sighting);
-                leader_changed(term, Some(&first), &sighting)
+            let status = current.status.filter(|status| status.at >= began);
+            let changed = status.is_some_and(|status| {
+                let first = *first_status.get_or_insert(status);
+                leader_changed(term, Some(&first), &status)
             });
-            if self.needs_this_leader() && (changed || self.connection.term_is_over(term)) {
-                lost_since.get_or_insert_with(Instant::now);
+            if self.depends_on_leader() && (changed || self.connection.term_is_over(term)) {
+                leader_changed_at.get_or_insert_with(Instant::now);
             }
-            let grace = lost_since.map(|since| since + LEADER_GRACE);
-            let patience = self.patience(began, sent);
-            let wake = [Some(self.deadline), patience, grace]
+            let grace_end = leader_changed_at.map(|at| at + LEADER_GRACE);
+            let read_deadline = self.slow_read_deadline(began, tracker);
+            let wake = [Some(self.deadline), read_deadline, grace_end]
                 .into_iter()
                 .flatten()
                 .min()
@@ -136,51 +143,57 @@ impl Attempt<'_> {
             timer.as_mut().reset(wake);
             tokio::select! {
                 biased;
-                response = request.as_mut() => return response.map_err(|failure| self.explained(failure)),
+                response = request.as_mut() => return response.map_err(|failure| self.explain(failure)),
                 // Never fails: the connection holds the sender.
                 _ = health.changed() => {}
                 () = timer.as_mut() => {
                     let now = Instant::now();
                     if now >= self.deadline {
-                        return Err(self.given_up(ErrorKind::DeadlineExceeded, "no response before the deadline", sent));
+                        let reason = "no response before the deadline";
+                        return Err(self.failure(ErrorKind::DeadlineExceeded, reason, tracker));
                     }
-                    if grace.is_some_and(|grace| now >= grace) {
-                        let text = "the leader changed before the response arrived";
-                        return Err(self.given_up(ErrorKind::LeaderLost, text, sent));
+                    if grace_end.is_some_and(|end| now >= end) {
+                        let reason = "the leader changed before the response arrived";
+                        return Err(self.failure(ErrorKind::LeaderLost, reason, tracker));
                     }
-                    // Wait on if the response has started to arrive.
-                    if self.patience(began, sent).is_some() {
-                        let text = "the member did not respond in time";
-                        return Err(self.given_up(ErrorKind::MemberUnresponsive, text, sent));
+                    // Keep waiting if the response has started to arrive.
+                    if self.slow_read_deadline(began, tracker).is_some() {
+                        let reason = "the member did not respond in time";
+                        return Err(self.failure(ErrorKind::MemberUnresponsive, reason, tracker));
                     }
                 }
             }
         }
     }
 
-    /// Whether the response will not arrive after the leader changed.
-    fn needs_this_leader(&self) -> bool {
+    /// Returns whether a change of the leader can prevent the response.
+    fn depends_on_leader(&self) -> bool {
         !self.rpc.leaderless && !self.rpc.blocking
     }
 
-    /// When a slow read is given up. A write is not: it may have been applied. Nor is a read whose response is arriving:
-    /// it is large, and would be large from another member, too.
-    fn patience(&self, began: Instant, sent: &RequestTracker) -> Option<Instant> {
-        if self.rpc.class != RpcClass::Read || self.rpc.blocking || sent.response_started() {
+    /// Returns when to give up a slow read. A write is not given up, because it may have been applied; nor is a read
+    /// whose response is arriving, because the response would be as large from another member.
+    fn slow_read_deadline(&self, began: Instant, tracker: &RequestTracker) -> Option<Instant> {
+        if self.rpc.class != RpcClass::Read || self.rpc.blocking || tracker.response_started() {
             return None;
         }
-        self.slow_deadline(began)
+        self.slow_attempt_deadline(began)
     }
 
-    /// When a slow attempt is given up. The last attempt gets all of the remaining time.
-    fn slow_deadline(&self, began: Instant) -> Option<Instant> {
-        let left = self.deadline.saturating_duration_since(began);
-        let again =
-            !self.named && self.slow_attempts < MAX_SLOW_ATTEMPTS && left >= READ_TIMEOUT * 3;
-        again.then(|| began + READ_TIMEOUT)
+    /// Returns when to give up a slow attempt. The last attempt has all of the remaining time.
+    fn slow_attempt_deadline(&self, began: Instant) -> Option<Instant> {
+        let remaining = self.deadline.saturating_duration_since(began);
+        let may_retry = !self.named
+            && self.slow_attempts < MAX_SLOW_ATTEMPTS
+            && remaining >= SLOW_ATTEMPT_TIMEOUT * 3;
+        may_retry.then(|| began + SLOW_ATTEMPT_TIMEOUT)
     }
 
-    fn unusable_member(&self, health: &MemberHealth, sent: &RequestTracker) -> Option<RpcFailure> {
+    fn unusable_member(
+        &self,
+        health: &MemberHealth,
+        tracker: &RequestTracker,
+    ) -> Option<RpcFailure> {
         let kind = match health.verdict {
             Verdict::NoLeader | Verdict::CutOff if !self.rpc.leaderless => ErrorKind::NoLeader,
             Verdict::NotServing if self.rpc.class == RpcClass::Read => ErrorKind::NotServing,
@@ -194,23 +207,28 @@ impl Attempt<'_> {
             | Verdict::Returning
             | Verdict::NotServing => return None,
         };
-        Some(self.given_up(kind, health.verdict.reason(), sent))
+        Some(self.failure(kind, health.verdict.reason(), tracker))
     }
 
-    fn given_up(&self, kind: ErrorKind, text: &'static str, sent: &RequestTracker) -> RpcFailure {
-        // h2 can write a request that it has accepted at any time, even after it was given up here.
-        let outcome = if sent.may_be_sent() {
+    fn failure(
+        &self,
+        kind: ErrorKind,
+        reason: &'static str,
+        tracker: &RequestTracker,
+    ) -> RpcFailure {
+        // h2 can write an accepted request at any time, even after this attempt was given up.
+        let outcome = if tracker.may_be_sent() {
             Outcome::Unknown
         } else {
             Outcome::NotSent
         };
-        Error::new(kind, outcome, text)
+        Error::new(kind, outcome, reason)
             .with_endpoint(self.connection.endpoint.name())
             .into()
     }
 
-    /// Replaces "connection lost" if the connection was closed because the member did not respond.
-    fn explained(&self, failure: RpcFailure) -> RpcFailure {
+    /// Replaces "connection lost" with "member unresponsive" if the connection was closed for that reason.
+    fn explain(&self, failure: RpcFailure) -> RpcFailure {
         let lost = failure.error.kind() == ErrorKind::ConnectionLost;
         if !lost || self.connection.health().verdict != Verdict::Unresponsive {
             return failure;
@@ -226,15 +244,15 @@ impl Attempt<'_> {
     }
 }
 
-/// A request without a response for [`SUSPICION`].
+/// A request without a response for [`SUSPECT_AFTER`].
 struct SlowRequest<'a> {
     began: Instant,
-    /// Raft term when it was sent, if known.
+    /// Raft term in which it was sent, if known.
     term: Option<u64>,
-    sent: &'a RequestTracker,
+    tracker: &'a RequestTracker,
 }
 
-/// Keeps the member probed while a request waits.
+/// Makes the connection actor probe the member while a request waits.
 enum ProbeGuard {
     Registered(#[expect(dead_code, reason = "a guard")] StreamRegistration),
     Suspected(#[expect(dead_code, reason = "a guard")] SuspicionGuard),

@@ -1,4 +1,4 @@
-//! Waiting for the first ready member, or until it is clear that there will be none.
+//! Waits for the first ready member, or until TLS has failed at every endpoint.
 
 use tokio::{
     sync::broadcast::{Receiver, error::RecvError},
@@ -25,7 +25,7 @@ impl Caller {
 
     async fn tls_failed_everywhere(&self, mut changes: Receiver<ConnectivityChange>) -> Error {
         loop {
-            if let Some(error) = tls_error(&self.ready.load()) {
+            if let Some(error) = tls_error(&self.ready_set.load()) {
                 return error;
             }
             // Missed changes do not matter: the whole set is checked again.
@@ -41,7 +41,7 @@ fn tls_error(set: &ReadySet) -> Option<Error> {
         let error = error.as_ref();
         error.is_some_and(|error| error.kind() == ErrorKind::TlsFailed)
     };
-    let all = !set.members.is_empty() && set.members.iter().all(|member| is_tls(&member.error));
+    let all = !set.views.is_empty() && set.views.iter().all(|view| is_tls(&view.error));
     all.then(|| {
         let failures = set.endpoint_failures();
         let reason = format!("no endpoint accepted a TLS connection ({failures})");

@@ -1,6 +1,6 @@
 //! The path of a request: pick a member, send, classify the failure, retry.
 //!
-//! Everything runs on the caller's own task, without a mailbox in between. Actors take part only when something is wrong:
+//! Everything runs on the caller's own task, without a mailbox in between. Actors take part only in exceptional cases:
 //! the connection actor when a call is slow, the balancer when no member is ready, the retry actor when a retry has to
 //! wait.
 
@@ -21,7 +21,7 @@ use tokio::{
 
 use crate::{
     balancer::{BalancePolicy, BalancerActor, ReadyEndpoints, ReadySetCell, messages::AwaitReady},
-    connection::{Connection, ConnectionContext, foreign_cluster, token::Token},
+    connection::{Connection, ConnectionContext, foreign_cluster_error, token::Token},
     error::{Error, ErrorKind, Outcome},
     proto::{ResponseHeader, rpc::Rpc},
     retry::{
@@ -36,10 +36,10 @@ use crate::{
 use attempt::Attempt;
 use tokens::Tokens;
 
-/// A call that waits longer for its response makes its member suspect.
-const SUSPICION: Duration = Duration::from_millis(250);
+/// Time without a response after which a member is suspected.
+const SUSPECT_AFTER: Duration = Duration::from_millis(250);
 
-/// Longest timeout. Longer ones could overflow the clock.
+/// Longest timeout. The deadline of a longer one could overflow `Instant`.
 pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
 /// Returns the deadline of a timeout that starts now.
@@ -47,7 +47,7 @@ pub(crate) fn deadline_in(timeout: Duration) -> Instant {
     Instant::now() + timeout.min(MAX_TIMEOUT)
 }
 
-/// A response message. Its header contains cluster id and raft term.
+/// A response message, whose header contains the cluster id and the raft term.
 pub(crate) trait WireResponse: Message + Default {
     /// Returns the header, if etcd sent one.
     fn header(&self) -> Option<&ResponseHeader>;
@@ -56,20 +56,21 @@ pub(crate) trait WireResponse: Message + Default {
 /// Sends requests. Cheap to clone.
 #[derive(Clone)]
 pub struct Caller {
-    pub(crate) ready: Arc<ReadySetCell>,
-    pub(crate) shared: Arc<ConnectionContext>,
+    pub(crate) ready_set: Arc<ReadySetCell>,
+    pub(crate) context: Arc<ConnectionContext>,
     pub(crate) policy: Arc<dyn BalancePolicy>,
     pub(crate) retry_policy: Arc<dyn RetryPolicy>,
     pub(crate) budget: Arc<RetryBudget>,
     pub(crate) tokens: Tokens,
-    /// The only member to use, if the request names one.
-    pub(crate) only: Option<Endpoint>,
+    /// The member to use, if requests name one.
+    pub(crate) named_endpoint: Option<Endpoint>,
     pub(crate) balancer: Addr<BalancerActor>,
     pub(crate) retries: Addr<RetryActor>,
 }
 
 impl Caller {
-    /// Sends a request and retries it until it succeeds, fails for good, or its deadline passes.
+    /// Sends a request and retries it until it succeeds, fails with an error that is not retried, or its deadline
+    /// passes.
     pub(crate) async fn unary<R: WireResponse>(
         &self,
         rpc: Rpc,
@@ -89,12 +90,12 @@ impl Caller {
             let token = match self.tokens.current(deadline).await {
                 Ok(token) => token,
                 Err(error) => {
-                    return Err(completed(rpc, failures.as_ref(), self.no_token(error)));
+                    return Err(complete(rpc, failures.as_ref(), self.no_token_error(error)));
                 }
             };
             let Some(connection) = self.pick(rpc.leaderless, failures.as_ref()) else {
-                let ready = self.await_ready(rpc.leaderless, deadline).await;
-                ready.map_err(|error| completed(rpc, failures.as_ref(), error))?;
+                let ready = self.await_candidate(rpc.leaderless, deadline).await;
+                ready.map_err(|error| complete(rpc, failures.as_ref(), error))?;
                 remaining = deadline.saturating_duration_since(Instant::now());
                 continue;
             };
@@ -106,7 +107,7 @@ impl Caller {
             let attempt = Attempt {
                 connection: &connection,
                 rpc,
-                named: self.only.is_some(),
+                named: self.named_endpoint.is_some(),
                 slow_attempts: failures.as_ref().map_or(0, FailureLog::slow_attempts),
                 deadline,
             };
@@ -120,9 +121,9 @@ impl Caller {
             };
             if !self.balancer.connected() {
                 let ended = Error::shut_down().with_outcome(failure.error.outcome());
-                return Err(completed(rpc, failures.as_ref(), ended));
+                return Err(complete(rpc, failures.as_ref(), ended));
             }
-            let failure = self.with_user(failure);
+            let failure = self.add_user(failure);
             if failure.error.kind() == ErrorKind::NoLeader {
                 connection.request_probe();
             }
@@ -155,21 +156,21 @@ impl Caller {
                 self.renew_token(&token, deadline, log).await?;
             }
             if !plan.renew_token || !plan.delay.is_zero() {
-                self.wait(rpc, plan.delay, deadline, log).await?;
+                self.wait_for_retry(rpc, plan.delay, deadline, log).await?;
             }
             remaining = deadline.saturating_duration_since(Instant::now());
         }
     }
 
-    /// Names the user of a request that lacks a permission.
-    fn with_user(&self, mut failure: RpcFailure) -> RpcFailure {
+    /// Adds the user to the error of a request that lacks a permission.
+    fn add_user(&self, mut failure: RpcFailure) -> RpcFailure {
         if failure.error.kind() == ErrorKind::PermissionDenied {
-            failure.error = failure.error.with_user(self.shared.token.user());
+            failure.error = failure.error.with_user(self.context.token.user());
         }
         failure
     }
 
-    /// Waits for a successor of the rejected token. Fails with the last error if there can be none.
+    /// Waits for a token newer than the rejected one. Fails with the last error if there can be none.
     async fn renew_token(
         &self,
         rejected: &Token,
@@ -180,13 +181,13 @@ impl Caller {
         match self.tokens.renewed(rejected, kind, deadline).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(log.clone().into_error()),
-            Err(error) => Err(log.completed(error.with_outcome(Outcome::Rejected))),
+            Err(error) => Err(log.complete(error.with_outcome(Outcome::Rejected))),
         }
     }
 
-    /// Explains a missing token: if no member is ready, that is the reason.
-    fn no_token(&self, error: Error) -> Error {
-        if error.kind() == ErrorKind::DeadlineExceeded && self.ready.load().ready.is_empty() {
+    /// Returns the error of a call that received no token in time. If no member is ready, that is the reason.
+    fn no_token_error(&self, error: Error) -> Error {
+        if error.kind() == ErrorKind::DeadlineExceeded && self.ready_set.load().ready.is_empty() {
             return self.none_ready();
         }
         error
@@ -201,30 +202,30 @@ impl Caller {
             if let Some(connection) = self.pick(false, None) {
                 return Ok(connection);
             }
-            self.await_ready(false, deadline).await?;
+            self.await_candidate(false, deadline).await?;
         }
     }
 
-    /// Waits until a member is ready.
+    /// Waits until a member is ready for all requests.
     pub(crate) async fn wait_ready(&self, deadline: Instant) -> Result<(), Error> {
-        while self.ready.load().ready.is_empty() {
-            self.await_ready(false, deadline).await?;
+        while self.ready_set.load().ready.is_empty() {
+            self.await_candidate(false, deadline).await?;
         }
         Ok(())
     }
 
     fn member_count(&self) -> usize {
-        if self.only.is_some() {
+        if self.named_endpoint.is_some() {
             return 1;
         }
-        self.ready.load().members.len()
+        self.ready_set.load().views.len()
     }
 
     fn pick(&self, leaderless: bool, failures: Option<&FailureLog>) -> Option<Arc<Connection>> {
-        if let Some(endpoint) = &self.only {
+        if let Some(endpoint) = &self.named_endpoint {
             return self.connection_of(endpoint);
         }
-        let set = self.ready.load();
+        let set = self.ready_set.load();
         let usable = if set.ready.is_empty() && leaderless {
             &set.leaderless
         } else {
@@ -244,26 +245,27 @@ impl Caller {
                 return Some(picked.clone());
             }
         }
-        // A policy that always picks the same member must not keep a retry from the others.
+        // A policy that always picks the same member must not prevent a retry on the others.
         let other = usable.iter().find(|other| !avoided(other));
         Some(other.unwrap_or(picked).clone())
     }
 
-    async fn await_ready(&self, leaderless: bool, deadline: Instant) -> Result<(), Error> {
-        if self.ready.load().closed {
+    /// Waits until there may be a member for [`pick`](Self::pick).
+    async fn await_candidate(&self, leaderless: bool, deadline: Instant) -> Result<(), Error> {
+        if self.ready_set.load().closed {
             return Err(Error::shut_down());
         }
-        if let Some(endpoint) = &self.only {
-            return self.await_member(endpoint, deadline).await;
+        if let Some(endpoint) = &self.named_endpoint {
+            return self.await_named_member(endpoint, deadline).await;
         }
         let (ready, is_ready) = oneshot::channel();
         self.balancer.do_send(AwaitReady { ready, leaderless });
         match timeout_at(deadline, is_ready).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) if self.ready.load().closed || !self.balancer.connected() => {
+            Ok(Err(_)) if self.ready_set.load().closed || !self.balancer.connected() => {
                 Err(Error::shut_down())
             }
-            // The balancer crashed and restarts: the caller asks again.
+            // The balancer crashed and restarts: the caller sends the message again.
             Ok(Err(_)) => {
                 tokio::task::yield_now().await;
                 Ok(())
@@ -273,11 +275,11 @@ impl Caller {
     }
 
     fn none_ready(&self) -> Error {
-        self.ready.load().none_ready()
+        self.ready_set.load().none_ready()
     }
 
     /// Waits for the next attempt: for the delay, or until a member becomes ready, and for the retry budget.
-    async fn wait(
+    async fn wait_for_retry(
         &self,
         rpc: Rpc,
         delay: Duration,
@@ -287,7 +289,7 @@ impl Caller {
         let budget_delay = loop {
             match self.budget.take(Instant::now().into_std()) {
                 BudgetGrant::After(delay) => break delay,
-                BudgetGrant::AskAgain(later) => {
+                BudgetGrant::RequestAgain(later) => {
                     if Instant::now() + later >= deadline {
                         sleep_until(deadline).await;
                         return Err(log.deadline_exceeded());
@@ -298,7 +300,7 @@ impl Caller {
         };
         let now = Instant::now();
         let not_before = now + budget_delay;
-        // Not after the deadline, so that the ticket does not outlive the call.
+        // The backoff ends at the deadline at the latest, so that the ticket does not outlive the call.
         let due = not_before.max(deadline.min(now + delay.min(MAX_TIMEOUT)));
         if due <= now {
             return if now < deadline {
@@ -319,8 +321,8 @@ impl Caller {
             not_before,
             ticket,
         });
-        if let Ok(Err(_)) = timeout_at(deadline.min(due + SUSPICION), is_due).await {
-            // The retry actor is gone: wait without it.
+        if let Ok(Err(_)) = timeout_at(deadline.min(due + SUSPECT_AFTER), is_due).await {
+            // The retry actor crashed or stopped: wait without it.
             sleep_until(due.min(deadline)).await;
         }
         if Instant::now() >= deadline {
@@ -337,10 +339,10 @@ impl Caller {
         connection: &Connection,
     ) -> Result<R, Error> {
         if let Some(header) = response.header() {
-            if !self.shared.cluster.accepts(header.cluster_id) {
+            if !self.context.cluster.accepts(header.cluster_id) {
                 connection.report_foreign_cluster(header.cluster_id);
                 return Err(
-                    foreign_cluster(self.shared.cluster.get(), header.cluster_id)
+                    foreign_cluster_error(self.context.cluster.get(), header.cluster_id)
                         .with_rpc(rpc)
                         .with_outcome(Outcome::Unknown)
                         .with_endpoint(connection.endpoint.name()),
@@ -352,10 +354,10 @@ impl Caller {
     }
 }
 
-/// Completes an error that ends a call: adds the operation, and the outcome of its earlier attempts.
-fn completed(rpc: Rpc, failures: Option<&FailureLog>, error: Error) -> Error {
+/// Adds the operation, and the outcome of earlier attempts, to an error that ends a call.
+fn complete(rpc: Rpc, failures: Option<&FailureLog>, error: Error) -> Error {
     match failures {
         None => error.with_rpc(rpc),
-        Some(log) => log.completed(error),
+        Some(log) => log.complete(error),
     }
 }

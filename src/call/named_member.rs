@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout_at};
 use super::Caller;
 use crate::{
     balancer::{
-        ConnectionMode, MemberView,
+        ConnectionMode, EndpointView,
         messages::{ConnectEndpoint, SubscribeToChanges},
     },
     connection::{Connection, ConnectivityState},
@@ -27,16 +27,16 @@ impl Caller {
             self.balancer.do_send(ConnectEndpoint(endpoint.clone()));
         }
         Ok(Self {
-            only: Some(endpoint),
+            named_endpoint: Some(endpoint),
             ..self.clone()
         })
     }
 
     /// Returns the members, ready ones first, without those whose last connection attempt failed.
     pub(crate) fn members_by_readiness(&self) -> Vec<Endpoint> {
-        let set = self.ready.load();
-        let mut members: Vec<&MemberView> = set
-            .members
+        let set = self.ready_set.load();
+        let mut members: Vec<&EndpointView> = set
+            .views
             .iter()
             .filter(|view| match view.state {
                 ConnectivityState::TransientFailure | ConnectivityState::Shutdown => false,
@@ -56,13 +56,13 @@ impl Caller {
         endpoint: Endpoint,
         deadline: Instant,
     ) -> Result<Arc<Connection>, Error> {
-        let connect_deadline = Instant::now() + self.shared.dial.connect_timeout;
+        let connect_deadline = Instant::now() + self.context.dial.connect_timeout;
         let named = self.at(endpoint)?;
         named.ready_connection(deadline.min(connect_deadline)).await
     }
 
-    /// Returns a connection for a stream to a member that is not avoided. If no other can be reached, clears the list and
-    /// returns any connection.
+    /// Returns a connection to a member that is not in `avoided`. If there is none, clears `avoided` and returns any
+    /// connection.
     pub(crate) async fn connection_avoiding(
         &self,
         avoided: &mut Vec<Endpoint>,
@@ -81,9 +81,9 @@ impl Caller {
         self.ready_connection(deadline).await
     }
 
-    fn view(&self, endpoint: &Endpoint) -> Option<MemberView> {
-        let set = self.ready.load();
-        let found = set.members.iter().find(|view| view.endpoint == *endpoint);
+    fn view(&self, endpoint: &Endpoint) -> Option<EndpointView> {
+        let set = self.ready_set.load();
+        let found = set.views.iter().find(|view| view.endpoint == *endpoint);
         found.cloned()
     }
 
@@ -92,20 +92,20 @@ impl Caller {
     }
 
     /// Waits until the member has a connection.
-    pub(super) async fn await_member(
+    pub(super) async fn await_named_member(
         &self,
         endpoint: &Endpoint,
         deadline: Instant,
     ) -> Result<(), Error> {
         let changes = timeout_at(deadline, self.balancer.send(SubscribeToChanges)).await;
-        // If even the balancer does not respond in time, the current set tells why.
+        // If the balancer does not respond in time, the error describes the current state of the endpoint.
         let mut changes = match changes {
             Ok(changes) => Some(changes.map_err(|_| Error::shut_down())?),
             Err(_) => None,
         };
         loop {
             let Some(view) = self.view(endpoint) else {
-                return Err(if self.ready.load().closed {
+                return Err(if self.ready_set.load().closed {
                     Error::shut_down()
                 } else {
                     Error::invalid(format!(
@@ -124,11 +124,11 @@ impl Caller {
                 }
             };
             if timeout_at(deadline, change).await.is_err() {
-                let text = match &view.error {
+                let reason = match &view.error {
                     Some(error) => error.brief(),
-                    None => format!("its connection is {}", view.state),
+                    None => format!("the endpoint is {}", view.state),
                 };
-                return Err(Error::new(ErrorKind::Unavailable, Outcome::NotSent, text)
+                return Err(Error::new(ErrorKind::Unavailable, Outcome::NotSent, reason)
                     .with_endpoint(endpoint.name()));
             }
             if !self.balancer.connected() {

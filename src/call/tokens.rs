@@ -1,4 +1,4 @@
-//! How requests get their tokens, and wait for new ones.
+//! Provides requests with tokens, and waits for new ones.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
 /// Delay between logins that failed.
 const LOGIN_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
-/// The source of tokens for requests.
+/// Provides the tokens of requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Tokens {
     cell: Arc<TokenCell>,
@@ -34,6 +34,7 @@ impl Tokens {
         }
     }
 
+    /// Uses the cell's token, which the actor `renewer` renews.
     pub(crate) fn renewed_by(cell: Arc<TokenCell>, renewer: Recipient<RenewToken>) -> Self {
         cell.set_renewer(&renewer);
         Self {
@@ -42,7 +43,7 @@ impl Tokens {
         }
     }
 
-    /// Returns the token to send. Waits for the first one if the client has to log in.
+    /// Returns the token to send. Waits for a new one if the client has to log in.
     pub(crate) async fn current(&self, deadline: Instant) -> Result<Token, Error> {
         loop {
             let token = Token::clone(&self.cell.load());
@@ -55,7 +56,7 @@ impl Tokens {
         }
     }
 
-    /// Waits for a successor of a rejected token. Returns `false` if there can be no other token.
+    /// Waits for a token newer than a rejected one. Returns `false` if there can be no other token.
     pub(crate) async fn renewed(
         &self,
         rejected: &Token,
@@ -75,8 +76,8 @@ impl Tokens {
         }
     }
 
-    /// Requests a successor of a token that a member rejected, without waiting for it; later requests do. Returns
-    /// `false` if the token was not the reason, or if there can be no other token.
+    /// Requests a token newer than a rejected one and returns at once; later requests wait for it. Returns `false` if
+    /// the token was not the reason, or if there can be no other token.
     pub(crate) fn report_rejected(&self, rejected: &Token, kind: ErrorKind) -> bool {
         if remedy(kind) != RetryDecision::RenewToken {
             return false;
@@ -89,13 +90,14 @@ impl Tokens {
         true
     }
 
-    /// Whether requests wait for a token now.
+    /// Returns whether requests have to wait for a new token now.
     pub(crate) fn are_awaited(&self) -> bool {
         self.renewer.is_some() && self.cell.is_retired(self.cell.generation())
     }
 }
 
-/// Whether permissions changed while a request of a client without a token (logged in by certificate) was in flight.
+/// Returns whether permissions changed while a request was in flight, for a client without a token (authenticated by
+/// its certificate).
 fn permissions_changed(rejected: &Token, kind: ErrorKind) -> bool {
     rejected.value.is_none() && kind == ErrorKind::AuthOldRevision
 }
@@ -127,7 +129,7 @@ async fn renew(
             // The outcome of the login is not the outcome of the request that waits for it.
             Ok(Ok(Err(error))) => return Err(error.with_outcome(Outcome::NotSent)),
             Ok(Err(_)) if !actor.connected() => return Err(Error::shut_down()),
-            // The actor crashed and restarts: repeat the message.
+            // The actor crashed and restarts: send the message again.
             Ok(Err(_)) => tokio::task::yield_now().await,
             Err(_) => return Err(login_timed_out(last)),
         }
@@ -141,11 +143,11 @@ fn is_transient(error: &Error) -> bool {
 }
 
 fn login_timed_out(last: Option<Error>) -> Error {
-    let error = |text| Error::new(ErrorKind::DeadlineExceeded, Outcome::NotSent, text);
-    let text = "the client could not log in in time";
+    let error = |reason| Error::new(ErrorKind::DeadlineExceeded, Outcome::NotSent, reason);
+    let reason = "the login did not finish in time";
     match last {
-        None => error(Cow::Borrowed(text)),
-        Some(last) => error(format!("{text}: {}", last.brief()).into()).with_source(last),
+        None => error(Cow::Borrowed(reason)),
+        Some(last) => error(format!("{reason}: {}", last.brief()).into()).with_source(last),
     }
 }
 

@@ -26,8 +26,8 @@ use crate::{
 impl Client {
     /// Returns the status of every endpoint.
     pub fn connectivity(&self) -> Vec<EndpointStatus> {
-        let set = self.caller().ready.load();
-        set.members.iter().map(EndpointStatus::from).collect()
+        let set = self.caller().ready_set.load();
+        set.views.iter().map(EndpointStatus::from).collect()
     }
 
     /// Subscribes to the state changes of all endpoints: await it for a stream, or send the changes to an actor with

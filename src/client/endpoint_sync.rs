@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::{Client, RunningClient, update_endpoints};
 use crate::{
     balancer::{
-        ConnectionMode, MemberView,
+        ConnectionMode, EndpointView,
         messages::{ConnectEndpoint, EndpointSource},
         split_tls_downgrades,
     },
@@ -42,11 +42,11 @@ impl Client {
     /// are tried, too. If [`set_endpoints`](Self::set_endpoints) is called meanwhile, its endpoints are used.
     pub async fn sync(&self) -> Result<Vec<String>, Error> {
         let source = EndpointSource::MemberList {
-            seeds_version: self.caller().ready.load().seeds_version,
+            seeds_version: self.caller().ready_set.load().seeds_version,
         };
         let members = match self.member_list().await {
             Err(error) if error.kind() == ErrorKind::Unavailable => {
-                let set = self.caller().ready.load_full();
+                let set = self.caller().ready_set.load_full();
                 let mut with_seeds = set.endpoints();
                 let seeds = self.without_downgrades(set.seeds.to_vec(), &with_seeds);
                 add_missing(&mut with_seeds, &seeds);
@@ -55,7 +55,7 @@ impl Client {
             }
             members => members?,
         };
-        let before = self.caller().ready.load().endpoints();
+        let before = self.caller().ready_set.load().endpoints();
         let advertised = self.without_downgrades(advertised_endpoints(&members), &before);
         let mut candidates = before.clone();
         add_missing(&mut candidates, &advertised);
@@ -68,7 +68,7 @@ impl Client {
 
     /// Removes plain endpoints if others are encrypted and the user does not allow the mixture.
     fn without_downgrades(&self, new: Vec<Endpoint>, known: &[Endpoint]) -> Vec<Endpoint> {
-        if self.caller().shared.dial.tls.allows_plain() {
+        if self.caller().context.dial.tls.allows_plain() {
             return new;
         }
         let (kept, plain) = split_tls_downgrades(new, known);
@@ -97,11 +97,11 @@ impl Client {
                 caller.balancer.do_send(ConnectEndpoint(endpoint.clone()));
             }
         }
-        let deadline = deadline_in(caller.shared.dial.connect_timeout) + POLL_INTERVAL;
+        let deadline = deadline_in(caller.context.dial.connect_timeout) + POLL_INTERVAL;
         loop {
-            let set = caller.ready.load_full();
+            let set = caller.ready_set.load_full();
             let check = |endpoint: &Endpoint| {
-                let member = set.members.iter().find(|view| view.endpoint == *endpoint);
+                let member = set.views.iter().find(|view| view.endpoint == *endpoint);
                 member.map_or(EndpointCheck::Foreign, EndpointCheck::of)
             };
             let checks: Vec<EndpointCheck> = endpoints.iter().map(check).collect();
@@ -127,7 +127,7 @@ enum EndpointCheck {
 }
 
 impl EndpointCheck {
-    fn of(member: &MemberView) -> Self {
+    fn of(member: &EndpointView) -> Self {
         match member.state {
             ConnectivityState::Idle | ConnectivityState::Connecting if member.error.is_none() => {
                 Self::Pending

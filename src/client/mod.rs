@@ -73,13 +73,13 @@ impl Client {
     /// Returns the id of the cluster, or `None` if no member has responded yet. It changes only with
     /// [`ClientBuilder::follow_cluster_change`].
     pub fn cluster_id(&self) -> Option<u64> {
-        Some(self.caller().shared.cluster.get()).filter(|id| *id != 0)
+        Some(self.caller().context.cluster.get()).filter(|id| *id != 0)
     }
 
     /// Returns the endpoints in use, in normal form: `http://host:port`.
     pub fn endpoints(&self) -> Vec<String> {
-        let set = self.caller().ready.load();
-        set.members
+        let set = self.caller().ready_set.load();
+        set.views
             .iter()
             .map(|member| member.endpoint.as_str().to_owned())
             .collect()
@@ -96,7 +96,7 @@ impl Client {
         endpoints: impl IntoIterator<Item = E>,
     ) -> Result<(), Error> {
         let texts: Vec<String> = endpoints.into_iter().map(Into::into).collect();
-        let endpoints = parse_endpoints(&texts, &self.caller().shared.dial.tls)?;
+        let endpoints = parse_endpoints(&texts, &self.caller().context.dial.tls)?;
         update_endpoints(self.caller(), endpoints, EndpointSource::User).await
     }
 

@@ -44,7 +44,7 @@ impl Client {
         } else {
             Runtime::own_thread()?
         };
-        let ready = Arc::new(ReadySetCell::default());
+        let ready_set = Arc::new(ReadySetCell::default());
         let token = Arc::new(TokenCell::default());
         let provider = match options.auth_method {
             AuthMethod::Anonymous => None,
@@ -59,10 +59,10 @@ impl Client {
             request_timeout: options.request_timeout,
             token_lifetime: options.token_lifetime,
         });
-        let shared = Arc::new(ConnectionContext {
+        let context = Arc::new(ConnectionContext {
             dial: options.dial,
             token: token.clone(),
-            members: ready.clone(),
+            members: ready_set.clone(),
             cluster: ClusterId::new(options.follow_cluster_change),
             follow_leader: options.balance_policy.follows_leader(),
         });
@@ -72,20 +72,20 @@ impl Client {
             .call(move || {
                 let retries = RetryActor::start();
                 let balancer = BalancerActor::start(
-                    shared.clone(),
-                    ready.clone(),
+                    context.clone(),
+                    ready_set.clone(),
                     policy.clone(),
                     retries.clone().recipient(),
                 );
                 let caller = Caller {
-                    ready,
-                    shared,
+                    ready_set,
+                    context,
                     policy,
                     retry_policy,
                     budget: Arc::new(budget),
                     // A login carries no token.
                     tokens: Tokens::fixed(Arc::default()),
-                    only: None,
+                    named_endpoint: None,
                     balancer,
                     retries,
                 };

@@ -1,4 +1,4 @@
-//! The connection in use, as its actor sees it.
+//! The connection in use, with the state that only its actor needs.
 
 use std::{future::Future, sync::Arc};
 
@@ -24,8 +24,8 @@ pub(super) struct ActiveConnection {
     pub(super) schedule: ProbeSchedule,
     /// Timer of the next probe.
     pub(super) next_probe: Option<SpawnHandle>,
-    /// Time at which this actor last requested probes of the other members.
-    pub(super) others_probed_at: Option<Instant>,
+    /// Time at which a `Suspect` message was last reported to the owner.
+    pub(super) suspicion_reported_at: Option<Instant>,
     pub(super) _health_service: AbortOnDrop,
 }
 

@@ -13,8 +13,8 @@ use super::{
     driver_task::DriverEvent,
     first_contact::first_contact,
     messages::{
-        ConnectionLost, ConnectivityChanged, DialFinished, MemberSuspected, ReconnectDue,
-        RequestsRefused,
+        ClosedToRequests, ConnectionLost, ConnectionStateChanged, DialFinished, MemberSuspected,
+        ReconnectDue,
     },
     state_machine::{ConnectionAction, ConnectionStateMachine},
 };
@@ -40,7 +40,7 @@ pub(crate) struct ConnectionActor {
     pub(super) error: Option<Error>,
     pub(super) outage: Option<Outage>,
     pub(super) reconnect_timer: Option<SpawnHandle>,
-    /// Task of the attempt in flight.
+    /// Task of the attempt to connect that is in flight.
     pub(super) dial_task: Option<AbortOnDrop>,
     restarted: bool,
 }
@@ -48,7 +48,7 @@ pub(crate) struct ConnectionActor {
 /// Recipients of a connection actor's events. They are weak because the recipient owns the connection actor.
 #[derive(Clone)]
 pub(crate) struct ConnectionObserver {
-    connectivity: WeakRecipient<ConnectivityChanged>,
+    connectivity: WeakRecipient<ConnectionStateChanged>,
     suspicions: WeakRecipient<MemberSuspected>,
     crashes: WeakRecipient<ActorFailed>,
 }
@@ -58,7 +58,7 @@ impl ConnectionObserver {
     pub(crate) fn new<A>(owner: &WeakAddr<A>) -> Self
     where
         A: Actor<Context = Context<A>>
-            + Handler<ConnectivityChanged>
+            + Handler<ConnectionStateChanged>
             + Handler<MemberSuspected>
             + Handler<ActorFailed>,
     {
@@ -130,7 +130,7 @@ impl ConnectionActor {
             }
         }
         if let Some(owner) = self.observer.connectivity.upgrade() {
-            owner.do_send(ConnectivityChanged {
+            owner.do_send(ConnectionStateChanged {
                 id: self.id,
                 state,
                 connection: self.active.as_ref().map(|active| active.connection.clone()),
@@ -156,20 +156,22 @@ impl ConnectionActor {
 
     fn dial(&mut self, generation: u64, ctx: &mut Context<Self>) {
         let actor = ctx.address().downgrade();
-        let driven_by = actor.clone();
-        let token = self.context.token.generation();
+        let event_recipient = actor.clone();
+        let token_generation = self.context.token.generation();
         let (endpoint, context) = (self.endpoint.clone(), self.context.clone());
         let metadata = self.metadata();
         self.dial_task = Some(AbortOnDrop::spawn(async move {
             let on_event = move |event| match event {
-                DriverEvent::RequestsRefused => send(&driven_by, RequestsRefused { generation }),
+                DriverEvent::ClosedToRequests => {
+                    send(&event_recipient, ClosedToRequests { generation });
+                }
                 DriverEvent::Ended(reason) => {
-                    send(&driven_by, ConnectionLost { generation, reason });
+                    send(&event_recipient, ConnectionLost { generation, reason });
                 }
             };
             let result = first_contact(&endpoint, &context.dial, &metadata, on_event).await;
             if result.as_ref().is_ok_and(|contact| contact.token_ignored) {
-                context.token.give_up(token);
+                context.token.retire_and_renew(token_generation);
             }
             send(&actor, DialFinished { generation, result });
         }));
@@ -209,7 +211,7 @@ impl Actor for ConnectionActor {
             active.next_probe = None;
             if active.driver.has_ended() {
                 let generation = active.generation();
-                return self.give_up(generation, Verdict::Closed, ctx);
+                return self.close_and_reconnect(generation, Verdict::Closed, ctx);
             }
             let verdict = active.connection.health().verdict;
             self.schedule_probe(verdict, ctx);

@@ -1,4 +1,4 @@
-//! The cluster a client belongs to.
+//! The cluster to which a client belongs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Outcome};
 pub(crate) struct ClusterId {
     /// Zero while unknown.
     id: AtomicU64,
-    /// Whether a different id replaces the known one instead of being refused.
+    /// Whether a different id replaces the known one instead of being rejected.
     follow_change: bool,
 }
 
@@ -26,7 +26,8 @@ impl ClusterId {
         self.id.load(Ordering::Relaxed)
     }
 
-    /// Returns whether responses with this cluster id are accepted. Zero, an id the member did not report, always is.
+    /// Returns whether responses with this cluster id are accepted. The first id is stored. Zero, which stands for a
+    /// missing id, is always accepted.
     pub(crate) fn accepts(&self, cluster: u64) -> bool {
         if cluster == 0 || self.get() == cluster {
             return true;
@@ -36,8 +37,8 @@ impl ClusterId {
             if before != 0 && before != cluster {
                 tracing::warn!(
                     before = format_args!("{before:x}"),
-                    now = format_args!("{cluster:x}"),
-                    "endpoints moved to another cluster; client follows"
+                    after = format_args!("{cluster:x}"),
+                    "cluster id changed; responses of the new cluster accepted"
                 );
             }
             return true;
@@ -50,7 +51,7 @@ impl ClusterId {
 }
 
 /// Returns the error for a member of a cluster that the client does not belong to.
-pub(crate) fn foreign_cluster(known: u64, cluster: u64) -> Error {
+pub(crate) fn foreign_cluster_error(known: u64, cluster: u64) -> Error {
     Error::new(
         ErrorKind::ClusterChanged,
         Outcome::NotSent,

@@ -1,4 +1,4 @@
-//! One generation of a connection, as callers use it.
+//! One generation of a connection, used by callers.
 
 use std::{
     fmt,
@@ -70,7 +70,7 @@ impl Connection {
         SuspicionGuard(self.clone())
     }
 
-    /// Requests one probe, for example after the member answered "no leader".
+    /// Requests one probe, for example after the member responded with "no leader".
     pub(crate) fn request_probe(&self) {
         self.send(Suspect {
             generation: self.generation,
@@ -92,22 +92,22 @@ impl Connection {
         self.streams.load(Ordering::Relaxed) > 0
     }
 
-    /// Records the raft term of a response header.
+    /// Records the raft term in a response header.
     pub(crate) fn observe_term(&self, term: u64) {
         self.term.observe(term, Instant::now());
     }
 
-    /// Returns whether a response with a later term than this one has been received.
+    /// Returns whether the last response had a later term than this one.
     pub(crate) fn term_is_over(&self, term: Option<u64>) -> bool {
-        term.is_some_and(|term| self.term.newest() > term)
+        term.is_some_and(|term| self.term.last() > term)
     }
 
-    /// Returns the term of the last response. Taken when a request is sent, evaluated only if the request is slow.
+    /// Returns the term of the last response. Call it when a request is sent; it is evaluated if the request is slow.
     pub(crate) fn term_mark(&self) -> TermMark {
         self.term.mark()
     }
 
-    /// Reports that the member answered a request with another cluster's id. The connection is closed.
+    /// Reports that a response contained the id of another cluster. The connection is closed.
     pub(crate) fn report_foreign_cluster(&self, cluster: u64) {
         self.send(ForeignClusterDetected {
             generation: self.generation,

@@ -1,4 +1,4 @@
-//! Names an endpoint and the state of its connection.
+//! The id of an endpoint and the state of its connection.
 
 use std::fmt;
 

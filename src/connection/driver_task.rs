@@ -10,18 +10,18 @@ use crate::{
 /// An event of a driven connection.
 pub(super) enum DriverEvent {
     /// The connection accepts no more requests; those in flight may still finish.
-    RequestsRefused,
+    ClosedToRequests,
     /// The connection ended, with the reason.
     Ended(String),
 }
 
-/// Drives a connection. Dropping it closes the connection at once.
+/// Task that drives a connection. Dropping it closes the connection at once.
 pub(super) struct DriverTask(AbortOnDrop);
 
 impl DriverTask {
     pub(super) fn spawn(
         driver: Driver,
-        streams: ChannelMonitor,
+        monitor: ChannelMonitor,
         on_event: impl Fn(DriverEvent) + 'static,
     ) -> Self {
         Self(AbortOnDrop::spawn(async move {
@@ -29,8 +29,8 @@ impl DriverTask {
             let reason = tokio::select! {
                 biased;
                 reason = &mut driver => reason,
-                () = streams.closed_to_requests() => {
-                    on_event(DriverEvent::RequestsRefused);
+                () = monitor.closed_to_requests() => {
+                    on_event(DriverEvent::ClosedToRequests);
                     driver.await
                 }
             };

@@ -1,4 +1,4 @@
-//! Makes a new connection and waits until the member has answered an RPC on it.
+//! Makes a new connection and waits until the member has responded to an RPC on it.
 
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -16,12 +16,12 @@ use crate::{
     },
 };
 
-/// A connection on which a member has answered.
+/// A connection on which the member has responded to an RPC.
 pub(super) struct FirstContact {
     pub(super) channel: Channel,
     pub(super) driver: DriverTask,
     pub(super) response: ProbeResult,
-    /// Whether the member answered only the request without the token.
+    /// Whether the member responded only to the request without the token.
     pub(super) token_ignored: bool,
 }
 
@@ -62,8 +62,8 @@ pub(super) async fn first_contact(
         })
 }
 
-/// Returns the first response, and whether it answers the request without the token. A member of another cluster may
-/// never answer a request whose token it does not know, so a second request without token follows after a while.
+/// Returns the first response, and whether it belongs to the request without the token. A member of another cluster may
+/// never respond to a request with an unknown token, so a second request without a token is sent after [`SILENCE`].
 async fn first_response(channel: &Channel, metadata: &Metadata) -> (ProbeResult, bool) {
     let mut request = std::pin::pin!(request_status(channel, metadata));
     if metadata.token.is_none() {
@@ -85,12 +85,13 @@ async fn first_response(channel: &Channel, metadata: &Metadata) -> (ProbeResult,
     }
 }
 
-/// Explains a connection that broke before the first response: often the port is not etcd's client port.
+/// Adds the likely cause to the error of a connection that broke before the first response: often the port is not
+/// etcd's client port.
 fn explain_break(error: Error) -> Error {
     if is_http2_violation(&error) {
         let reason =
             "the endpoint does not speak HTTP/2: wrong port, or one that expects TLS (https://)";
-        return replace(
+        return replace_error(
             error,
             ErrorKind::Protocol,
             Outcome::NotSent,
@@ -106,7 +107,7 @@ fn explain_break(error: Error) -> Error {
     }
     let reason = format!("{}; the endpoint may expect TLS (https://)", error.brief());
     let outcome = error.outcome();
-    replace(error, ErrorKind::ConnectionLost, outcome, reason)
+    replace_error(error, ErrorKind::ConnectionLost, outcome, reason)
 }
 
 fn is_http2_violation(error: &Error) -> bool {
@@ -116,7 +117,7 @@ fn is_http2_violation(error: &Error) -> bool {
 }
 
 /// Returns a new error with the endpoint of `cause` and `cause` as its source.
-fn replace(cause: Error, kind: ErrorKind, outcome: Outcome, reason: String) -> Error {
+fn replace_error(cause: Error, kind: ErrorKind, outcome: Outcome, reason: String) -> Error {
     let endpoint = cause.endpoint().map(Into::into);
     let error = Error::new(kind, outcome, reason).with_source(cause);
     match endpoint {

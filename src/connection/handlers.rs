@@ -9,15 +9,15 @@ use super::{
     ConnectionActor, ConnectivityState, Verdict,
     active_connection::ActiveConnection,
     messages::{
-        Connect, ConnectionLost, DialFinished, Disconnect, Drain, ForeignClusterDetected, Probe,
-        ProbeDue, ProbeFinished, ReconnectDue, ReconnectSooner, RequestsRefused, ServingChanged,
-        Suspect,
+        ClosedToRequests, Connect, ConnectionLost, DialFinished, Disconnect, Drain,
+        ForeignClusterDetected, Probe, ProbeDue, ProbeFinished, ReconnectDue, ReconnectSooner,
+        ServingChanged, Suspect,
     },
     state_machine::ConnectionAction,
 };
 
-/// Shortest time between two requests for probes of the other members.
-const OTHERS_SPACING: Duration = Duration::from_millis(100);
+/// Shortest time between two `Suspect` messages that are reported to the owner.
+const SUSPICION_REPORT_SPACING: Duration = Duration::from_millis(100);
 
 impl Handler<Connect> for ConnectionActor {
     type Result = ();
@@ -61,14 +61,14 @@ impl Handler<DialFinished> for ConnectionActor {
         let error = match result {
             // The driver's events were ignored while the connection was not in use, and are not sent again.
             Ok(contact) if contact.driver.has_ended() || !contact.channel.accepts_requests() => {
-                self.connection_lost("the connection ended as soon as it was made")
+                self.connection_lost_error("the connection ended as soon as it was made")
             }
             Ok(contact) => {
                 let cluster = contact.response.cluster();
                 if self.context.cluster.accepts(cluster) {
                     return self.take_into_use(generation, contact, ctx);
                 }
-                self.foreign_cluster(cluster)
+                self.foreign_cluster_error(cluster)
             }
             Err(error) => error,
         };
@@ -85,17 +85,17 @@ impl Handler<ConnectionLost> for ConnectionActor {
 
     fn handle(&mut self, lost: ConnectionLost, ctx: &mut Context<Self>) {
         if self.active_generation(lost.generation).is_some() {
-            self.error = Some(self.connection_lost(lost.reason));
-            self.give_up(lost.generation, Verdict::Closed, ctx);
+            self.error = Some(self.connection_lost_error(lost.reason));
+            self.close_and_reconnect(lost.generation, Verdict::Closed, ctx);
         }
     }
 }
 
-impl Handler<RequestsRefused> for ConnectionActor {
+impl Handler<ClosedToRequests> for ConnectionActor {
     type Result = ();
 
-    fn handle(&mut self, refused: RequestsRefused, ctx: &mut Context<Self>) {
-        self.replace(refused.generation, ctx);
+    fn handle(&mut self, closed: ClosedToRequests, ctx: &mut Context<Self>) {
+        self.replace_connection(closed.generation, ctx);
     }
 }
 
@@ -119,12 +119,12 @@ impl Handler<Suspect> for ConnectionActor {
         };
         let now = Instant::now();
         active.schedule.reset();
-        // Even while a probe is in flight: how long it may take depends on whether the other members respond.
+        // Reported even while a probe is in flight: its timeout depends on whether the other members respond.
         if active
-            .others_probed_at
-            .is_none_or(|at| at + OTHERS_SPACING <= now)
+            .suspicion_reported_at
+            .is_none_or(|at| at + SUSPICION_REPORT_SPACING <= now)
         {
-            active.others_probed_at = Some(now);
+            active.suspicion_reported_at = Some(now);
             self.report_suspicion();
         }
         self.probe_soon(ctx);

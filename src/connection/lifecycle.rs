@@ -1,4 +1,4 @@
-//! How a connection comes into use and how it is replaced.
+//! Takes a new connection into use, closes it and replaces it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use super::{
     Connection, ConnectionActor, MemberHealth, Verdict,
     active_connection::ActiveConnection,
     actor::send,
-    cluster_id::foreign_cluster,
+    cluster_id::foreign_cluster_error,
     first_contact::FirstContact,
     health_service::watch_serving,
     member_health::ProgressTracker,
@@ -24,7 +24,7 @@ use crate::{
     transport::channel::Metadata,
 };
 
-/// Delay of the extra probe of a member that was unreachable, which may not know yet that it is behind.
+/// Delay of an extra probe of a member that was unreachable: its first status may be out of date.
 const SECOND_PROBE_AFTER: Duration = Duration::from_millis(600);
 
 impl ConnectionActor {
@@ -72,7 +72,7 @@ impl ConnectionActor {
             probe_in_flight: false,
             schedule: ProbeSchedule::default(),
             next_probe: None,
-            others_probed_at: None,
+            suspicion_reported_at: None,
             _health_service: health_service,
         });
         self.error = (!verdict.is_fine()).then(|| self.error_for(verdict));
@@ -116,8 +116,13 @@ impl ConnectionActor {
         ))
     }
 
-    /// Closes the connection in use at once: its requests in flight fail. Reconnects.
-    pub(super) fn give_up(&mut self, generation: u64, verdict: Verdict, ctx: &mut Context<Self>) {
+    /// Closes the connection in use at once, so that its requests in flight fail, and reconnects.
+    pub(super) fn close_and_reconnect(
+        &mut self,
+        generation: u64,
+        verdict: Verdict,
+        ctx: &mut Context<Self>,
+    ) {
         let action = self
             .machine
             .connection_lost(generation, Instant::now(), fastrand::f64());
@@ -138,7 +143,7 @@ impl ConnectionActor {
     }
 
     /// Replaces a connection that accepts no more requests. Its requests in flight may finish.
-    pub(super) fn replace(&mut self, generation: u64, ctx: &mut Context<Self>) {
+    pub(super) fn replace_connection(&mut self, generation: u64, ctx: &mut Context<Self>) {
         let action = self
             .machine
             .connection_lost(generation, Instant::now(), fastrand::f64());
@@ -146,7 +151,7 @@ impl ConnectionActor {
             return;
         }
         let reason = "the connection accepts no more requests";
-        self.error = Some(self.connection_lost(reason));
+        self.error = Some(self.connection_lost_error(reason));
         if let Some(mut active) = self.active.take() {
             self.outage = Some(active.outage(Verdict::Closed));
             if let Some(pending) = active.next_probe.take() {
@@ -157,23 +162,23 @@ impl ConnectionActor {
         self.apply(action, ctx);
     }
 
-    /// Closes a connection that leads to another cluster. The next attempt follows after a delay, because it may lead
-    /// there again: a member that refuses `Status` requests reveals its cluster id only with a later response.
+    /// Closes a connection to a member of another cluster, and reconnects after a delay. Without the delay, a member
+    /// that refuses `Status` requests would be used again at once: only a later response contains its cluster id.
     pub(super) fn leave_cluster(&mut self, generation: u64, cluster: u64, ctx: &mut Context<Self>) {
         if self.context.cluster.accepts(cluster) || self.active_generation(generation).is_none() {
             return;
         }
         self.machine.require_delay();
-        self.error = Some(self.foreign_cluster(cluster));
-        self.give_up(generation, Verdict::Closed, ctx);
+        self.error = Some(self.foreign_cluster_error(cluster));
+        self.close_and_reconnect(generation, Verdict::Closed, ctx);
     }
 
-    pub(super) fn foreign_cluster(&self, cluster: u64) -> Error {
-        let error = foreign_cluster(self.context.cluster.get(), cluster);
+    pub(super) fn foreign_cluster_error(&self, cluster: u64) -> Error {
+        let error = foreign_cluster_error(self.context.cluster.get(), cluster);
         error.with_endpoint(self.endpoint.name())
     }
 
-    pub(super) fn connection_lost(
+    pub(super) fn connection_lost_error(
         &self,
         reason: impl Into<std::borrow::Cow<'static, str>>,
     ) -> Error {

@@ -41,7 +41,7 @@ pub(crate) struct Probe;
 #[rtype(result = "()")]
 pub(crate) struct Drain;
 
-/// A member answered a request of this generation with another cluster's id.
+/// A response on this generation contained the id of another cluster.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct ForeignClusterDetected {
@@ -62,7 +62,7 @@ pub(super) struct DialFinished {
 #[rtype(result = "()")]
 pub(super) struct ReconnectDue;
 
-/// A probe was answered, failed or timed out.
+/// A probe received a response, failed or timed out.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(super) struct ProbeFinished {
@@ -91,7 +91,7 @@ pub(super) struct ServingChanged {
 /// still finish.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-pub(super) struct RequestsRefused {
+pub(super) struct ClosedToRequests {
     pub(super) generation: u64,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct ConnectionLost {
 /// The state of an endpoint or the health of its member changed. Sent to the owner of the connection.
 #[derive(Debug, Clone, Message)]
 #[rtype(result = "()")]
-pub(crate) struct ConnectivityChanged {
+pub(crate) struct ConnectionStateChanged {
     pub(crate) id: EndpointId,
     pub(crate) state: ConnectivityState,
     /// The connection to use, in the states `Ready` and `NoLeader`.

@@ -9,17 +9,17 @@
 //! - from callers, through [`Connection`]: [`Suspect`](messages::Suspect) and
 //!   [`ForeignClusterDetected`](messages::ForeignClusterDetected);
 //! - from its own tasks and timers: `DialFinished`, `ReconnectDue`, `ProbeDue`, `ProbeFinished`, `ServingChanged`,
-//!   `RequestsRefused` and `ConnectionLost`.
+//!   `ClosedToRequests` and `ConnectionLost`.
 //!
-//! It sends [`ConnectivityChanged`](messages::ConnectivityChanged) and [`MemberSuspected`](messages::MemberSuspected)
-//! to its owner, through a [`ConnectionObserver`].
+//! It sends [`ConnectionStateChanged`](messages::ConnectionStateChanged),
+//! [`MemberSuspected`](messages::MemberSuspected) and `ActorFailed` to its owner, through a [`ConnectionObserver`].
 //!
 //! Every attempt to connect gets a new generation, and messages about older generations are ignored: a late message
-//! cannot close a working connection. A connection is used only after the member has answered an RPC on it, because the
-//! kernel of a frozen process still accepts TCP connections.
+//! cannot close a working connection. A connection is used only after the member has responded to an RPC on it, because
+//! the kernel of a frozen process still accepts TCP connections.
 //!
-//! The decisions are pure code: [`state_machine`] (states and reconnect delays), [`member_health`] (what a probe result
-//! means), [`probe_schedule`] (when to probe), [`probe_timeout`] (when a member counts as unresponsive) and
+//! The decisions are pure code: [`state_machine`] (states and reconnect delays), [`member_health`] (whether a
+//! member can be used), [`probe_schedule`] (when to probe), [`probe_timeout`] (when a member counts as unresponsive) and
 //! [`raft_term`] (whether a write was lost with its leader).
 
 mod active_connection;
@@ -44,7 +44,7 @@ mod state_machine;
 pub(crate) mod token;
 
 pub(crate) use actor::{ConnectionActor, ConnectionObserver};
-pub(crate) use cluster_id::{ClusterId, foreign_cluster};
+pub(crate) use cluster_id::{ClusterId, foreign_cluster_error};
 pub(crate) use connection_context::{ClusterView, ConnectionContext};
 pub(crate) use connection_handle::{Connection, StreamRegistration, SuspicionGuard};
 pub use connectivity::ConnectivityState;

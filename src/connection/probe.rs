@@ -1,28 +1,26 @@
 //! Probes a member with a `Maintenance.Status` request.
 //!
-//! etcd answers HTTP/2 pings while it is cut off from its peers, and closes connections that ping often. A `Status`
-//! request with `hasleader` distinguishes dead, frozen and leaderless members.
+//! HTTP/2 pings are not enough: etcd responds to them while it is cut off from its peers, and closes connections that
+//! ping often. A `Status` request with `hasleader` distinguishes dead, frozen and leaderless members.
 
 use tokio::time::{Instant, sleep_until};
 
 use super::{RaftStatus, probe_timeout::ProbeTimeout};
 use crate::{
     error::{Error, ErrorKind},
-    proto::{StatusRequest, StatusResponse},
+    proto::{StatusRequest, StatusResponse, rpc},
     transport::{
         channel::{Channel, Metadata, RequestTracker},
         grpc,
     },
 };
 
-const STATUS: &str = "/etcdserverpb.Maintenance/Status";
-
 /// Result of a probe.
 #[derive(Debug)]
 pub(super) enum ProbeResult {
     Status(RaftStatus),
-    /// The member answered with an error other than "no leader", for example "permission denied". It is alive and has a
-    /// leader.
+    /// The member responded with an error other than "no leader", for example "permission denied". It is alive and has
+    /// a leader.
     Alive,
     NoLeader,
     TimedOut,
@@ -69,9 +67,10 @@ pub(super) async fn request_status(channel: &Channel, metadata: &Metadata) -> Pr
         Ok(body) => body,
         Err(error) => return ProbeResult::Broken(error),
     };
-    let sent = RequestTracker::default();
-    let response: Result<StatusResponse, grpc::RpcFailure> =
-        channel.unary(STATUS, metadata, body, &sent).await;
+    let tracker = RequestTracker::default();
+    let response: Result<StatusResponse, grpc::RpcFailure> = channel
+        .unary(rpc::STATUS.path, metadata, body, &tracker)
+        .await;
     match response {
         Ok(response) => ProbeResult::Status(raft_status(&response)),
         Err(failure) => match (failure.error.kind(), failure.error.code()) {

@@ -10,12 +10,13 @@ use crate::runtime::backoff::Backoff;
 /// Shortest time between two probes.
 const MIN_SPACING: Duration = Duration::from_millis(100);
 const JITTER: f64 = 0.2;
-/// Delays while a member is suspected or not fine: short, as an election lasts about a second.
-const CLOSE: Backoff = Backoff::new(Duration::from_millis(150), Duration::from_millis(200))
+/// Delays while a member is suspected or not fine. Short, because an election lasts about a second.
+const FREQUENT: Backoff = Backoff::new(Duration::from_millis(150), Duration::from_millis(200))
     .factor(1.5)
     .jitter(JITTER);
-/// Number of equal verdicts in a row after which the delays grow to those of [`RELAXED`].
+/// Number of equal verdicts in a row after which [`RELAXED`] replaces [`FREQUENT`].
 const REPEATS_BEFORE_RELAXED: u32 = 15;
+/// Delays while a member stays suspected or not fine.
 const RELAXED: Backoff = Backoff::new(Duration::from_millis(300), Duration::from_secs(1))
     .factor(1.5)
     .jitter(JITTER);
@@ -23,7 +24,7 @@ const RELAXED: Backoff = Backoff::new(Duration::from_millis(300), Duration::from
 const ROUTINE_DELAY: Duration = Duration::from_secs(3);
 const ROUTINE: Backoff = Backoff::new(ROUTINE_DELAY, ROUTINE_DELAY).jitter(JITTER);
 
-/// The probes of one member.
+/// When to probe one member.
 #[derive(Debug, Default)]
 pub(crate) struct ProbeSchedule {
     /// Number of delays since the schedule was last reset.
@@ -70,7 +71,7 @@ impl ProbeSchedule {
         let delays = self.delays;
         self.delays = delays.saturating_add(1);
         match self.repeats.checked_sub(REPEATS_BEFORE_RELAXED) {
-            None => CLOSE.delay(delays, random),
+            None => FREQUENT.delay(delays, random),
             Some(relaxed) => RELAXED.delay(relaxed, random),
         }
     }
@@ -80,7 +81,7 @@ impl ProbeSchedule {
 mod tests {
     use super::*;
 
-    const LONGEST_CLOSE: Duration = ms(200);
+    const LONGEST_FREQUENT: Duration = ms(200);
     const LONGEST_RELAXED: Duration = Duration::from_secs(1);
 
     const fn ms(n: u64) -> Duration {
@@ -102,7 +103,7 @@ mod tests {
         assert_eq!(last, Some(LONGEST_RELAXED));
         assert_eq!(
             schedule.next_delay(Verdict::Fine, true, 0.5),
-            LONGEST_CLOSE,
+            LONGEST_FREQUENT,
             "a different verdict shortens the delay"
         );
     }
@@ -112,7 +113,7 @@ mod tests {
         let mut schedule = ProbeSchedule::default();
         let mut next = || schedule.next_delay(Verdict::NoLeader, false, 0.5);
         let early = (0..15).map(|_| next()).last();
-        assert_eq!(early, Some(LONGEST_CLOSE));
+        assert_eq!(early, Some(LONGEST_FREQUENT));
         let later: Vec<_> = (0..5).map(|_| next()).collect();
         assert_eq!(later, [ms(300), ms(450), ms(675), ms(1000), ms(1000)]);
     }

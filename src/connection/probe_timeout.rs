@@ -1,4 +1,4 @@
-//! When a member that has not answered a probe counts as unresponsive.
+//! When a member that has not responded to a probe counts as unresponsive.
 //!
 //! A slow response alone proves nothing: the member may be busy with a large response on the same connection, the whole
 //! machine may be slow, or this process may have been suspended.
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Time without a response after which the member is checked.
+/// Time without a response after which [`ProbeTimeout::is_unresponsive`] is evaluated first.
 pub(super) const SILENCE: Duration = Duration::from_millis(400);
 /// Time limit for a member that has sent other data since the probe, or while no other member responds either.
 const SLOW_MEMBER: Duration = Duration::from_secs(2);
@@ -73,7 +73,10 @@ mod tests {
     }
 
     /// Returns when a member counts as unresponsive, in milliseconds after the probe.
-    fn gives_up_after(last_received: impl Fn(Instant) -> Instant, others_responded: bool) -> u64 {
+    fn unresponsive_after(
+        last_received: impl Fn(Instant) -> Instant,
+        others_responded: bool,
+    ) -> u64 {
         let sent_at = Instant::now();
         let mut timeout = ProbeTimeout::new(sent_at);
         loop {
@@ -87,18 +90,18 @@ mod tests {
     #[test]
     fn silent_member_is_unresponsive_while_others_respond() {
         let before = Instant::now();
-        assert_eq!(gives_up_after(|_| before, true), 400);
+        assert_eq!(unresponsive_after(|_| before, true), 400);
     }
 
     #[test]
     fn silence_of_all_members_gets_more_time() {
         let before = Instant::now();
-        assert_eq!(gives_up_after(|_| before, false), 2000);
+        assert_eq!(unresponsive_after(|_| before, false), 2000);
     }
 
     #[test]
     fn busy_connection_gets_ten_seconds() {
-        assert_eq!(gives_up_after(|now| now, true), 10_000);
+        assert_eq!(unresponsive_after(|now| now, true), 10_000);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! When the member is probed, and what follows from the result.
+//! Sends and schedules probes, and handles their results.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ impl ConnectionActor {
         });
     }
 
-    /// Sends a probe at once, or as soon as the last one is long enough ago.
+    /// Sends a probe at once, or after the shortest time between two probes.
     pub(super) fn probe_soon(&mut self, ctx: &mut Context<Self>) {
         let Some(active) = self
             .active
@@ -98,13 +98,15 @@ impl ConnectionActor {
                 (Verdict::Fine, None)
             }
             ProbeResult::NoLeader => (Verdict::NoLeader, None),
-            ProbeResult::TimedOut => return self.give_up(generation, Verdict::Unresponsive, ctx),
+            ProbeResult::TimedOut => {
+                return self.close_and_reconnect(generation, Verdict::Unresponsive, ctx);
+            }
             ProbeResult::Broken(_) if !active.connection.channel.accepts_requests() => {
-                return self.replace(generation, ctx);
+                return self.replace_connection(generation, ctx);
             }
             ProbeResult::Broken(error) => {
                 self.error = Some(error);
-                return self.give_up(generation, Verdict::Closed, ctx);
+                return self.close_and_reconnect(generation, Verdict::Closed, ctx);
             }
         };
         self.update_health(verdict, status, ctx);

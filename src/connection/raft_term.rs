@@ -1,7 +1,7 @@
 //! Whether a write that waits for its response was lost because the leader changed.
 //!
-//! A leader that is replaced drops the writes it has not committed without reporting it, and the member answers them
-//! only after its own timeout. A newer raft term in other responses or in a probe reveals the loss earlier.
+//! A leader that is replaced drops its uncommitted writes without reporting it, and the member responds to them only
+//! after its own timeout. A newer raft term in other responses or in a probe reveals the loss earlier.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -14,8 +14,8 @@ use super::RaftStatus;
 
 /// Returns whether the leader changed after a request was sent.
 ///
-/// `sent_term` is the term under which the request was sent, if known; otherwise `current` is compared with
-/// `first_status`, the first status received after that.
+/// `sent_term` is the term in which the request was sent, if known. Otherwise `current` is compared with
+/// `first_status`, the first status received after the request was sent.
 pub(crate) fn leader_changed(
     sent_term: Option<u64>,
     first_status: Option<&RaftStatus>,
@@ -30,7 +30,7 @@ pub(crate) fn leader_changed(
     }
 }
 
-/// Newest raft term in the responses of a connection, and when it was received. Updated by every response, so it uses
+/// Raft term of the last response on a connection, and when it was received. Updated by every response, so it uses
 /// atomics instead of a lock.
 pub(super) struct ObservedTerm {
     origin: Instant,
@@ -55,13 +55,13 @@ impl ObservedTerm {
         self.at_millis.store(at, Ordering::Relaxed);
     }
 
-    pub(super) fn newest(&self) -> u64 {
+    pub(super) fn last(&self) -> u64 {
         self.term.load(Ordering::Relaxed)
     }
 
     pub(super) fn mark(&self) -> TermMark {
         TermMark {
-            term: self.newest(),
+            term: self.last(),
             observed: self.origin + Duration::from_millis(self.at_millis.load(Ordering::Relaxed)),
         }
     }
@@ -78,7 +78,7 @@ impl TermMark {
     /// A term that was last observed longer ago may have ended before the request was sent.
     const RECENT: Duration = Duration::from_secs(2);
 
-    /// Returns the term under which a request was sent at this time, if it is known.
+    /// Returns the term in which a request was sent at this time, if it is known.
     pub(crate) fn at(self, sent: Instant) -> Option<u64> {
         let known = self.term != 0 && sent.saturating_duration_since(self.observed) < Self::RECENT;
         known.then_some(self.term)
@@ -126,7 +126,7 @@ mod tests {
         let observed = ObservedTerm::new(start);
         assert_eq!(observed.mark().at(start), None, "no response yet");
         observed.observe(7, start + Duration::from_secs(10));
-        assert_eq!(observed.newest(), 7);
+        assert_eq!(observed.last(), 7);
         let mark = observed.mark();
         assert_eq!(mark.at(start + Duration::from_secs(11)), Some(7));
         assert_eq!(mark.at(start + Duration::from_secs(12)), None);

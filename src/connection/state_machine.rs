@@ -47,7 +47,7 @@ enum State {
     Connected {
         /// Whether the last probe found the member fine.
         healthy: bool,
-        /// Time of the first response; `None` if the next connection needs a delay however long this one lasted.
+        /// Time of the first response; `None` if the next reconnect needs a delay however long this connection lasted.
         established: Option<Instant>,
     },
     /// Waits for the reconnect delay to end.
@@ -59,7 +59,7 @@ enum State {
 #[derive(Debug)]
 pub(super) struct ConnectionStateMachine {
     state: State,
-    /// Number of the newest attempt. Events of older ones are ignored.
+    /// Number of the newest attempt. Events of older attempts are ignored.
     generation: u64,
     /// Number of failures since the last stable connection.
     failures: u32,
@@ -101,7 +101,7 @@ impl ConnectionStateMachine {
         }
     }
 
-    /// Shortens the reconnect delays for a while. Ends a delay that may have been long.
+    /// Shortens the reconnect delays for a while. Ends the current delay, unless it was shortened already.
     pub(super) fn reconnect_sooner(&mut self, now: Instant) -> ConnectionAction {
         let was_urgent = self.urgent_until.is_some_and(|until| now <= until);
         self.urgent_until = Some(now + URGENT_FOR);
@@ -124,7 +124,7 @@ impl ConnectionStateMachine {
         }
     }
 
-    /// An attempt succeeded: an RPC was answered on the new connection.
+    /// An attempt succeeded: the member responded to an RPC on the new connection.
     pub(super) fn dial_succeeded(
         &mut self,
         generation: u64,
@@ -175,7 +175,7 @@ impl ConnectionStateMachine {
         self.back_off(now, random)
     }
 
-    /// The next connection is made after a delay, however long the one in use lasted.
+    /// Makes the next reconnect wait for a delay, however long the connection in use lasted.
     pub(super) fn require_delay(&mut self) {
         if let State::Connected { established, .. } = &mut self.state {
             *established = None;
@@ -210,7 +210,7 @@ impl ConnectionStateMachine {
         ConnectionAction::Close
     }
 
-    /// Closes the connection for good.
+    /// Closes the connection permanently.
     pub(super) fn shut_down(&mut self) -> ConnectionAction {
         self.generation += 1;
         self.state = State::ShutDown;

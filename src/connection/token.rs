@@ -1,8 +1,8 @@
 //! The authentication token in use.
 //!
-//! Every request reads the token from the [`TokenCell`] without a lock. Tokens are numbered by generation. The old token
-//! stays in the cell until its successor arrives: a request sent meanwhile is rejected as "invalid token" at worst,
-//! never as "no user".
+//! Every request reads the token from the [`TokenCell`] without a lock. Tokens are numbered by generation. The old
+//! token stays in the cell until the next one arrives: a request sent meanwhile is rejected as "invalid token" at
+//! worst, never as "no user".
 
 use std::{
     fmt,
@@ -21,12 +21,13 @@ use zeroize::Zeroizing;
 
 use crate::error::{Error, ErrorKind, Outcome};
 
-/// Get a token newer than this generation, and report when it is in the cell.
+/// Requests a token newer than this generation.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct RenewToken {
     pub(crate) generation: u64,
     pub(crate) reason: RenewalReason,
+    /// Receives the result when the new token is in the cell.
     pub(crate) renewed: oneshot::Sender<Result<(), Error>>,
 }
 
@@ -45,7 +46,7 @@ impl RenewToken {
 /// Why a token must be renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RenewalReason {
-    /// A member rejected it; getting the same token again does not help.
+    /// A member rejected it; the same token again would be rejected, too.
     Rejected,
     /// It lapsed or was retired, or there is none yet.
     Missing,
@@ -82,8 +83,8 @@ impl TokenCell {
         self.token.load()
     }
 
-    /// Returns the token for a request that cannot wait for another one. A retired token is left out, because some
-    /// member might never respond to it.
+    /// Returns the token for a request that cannot wait for a new one. The value of a retired token is omitted, because
+    /// a member might never respond to it.
     pub(crate) fn load_without_waiting(&self) -> Token {
         let token = Token::clone(&self.load());
         Token {
@@ -96,6 +97,7 @@ impl TokenCell {
         self.token.load().generation
     }
 
+    /// Returns whether this is the value of the current token.
     pub(crate) fn holds(&self, value: &HeaderValue) -> bool {
         self.token.load().value.as_ref() == Some(value)
     }
@@ -117,12 +119,13 @@ impl TokenCell {
         self.user.load().as_deref().cloned()
     }
 
-    /// Sets the actor that renews tokens. A cell has one for its whole life.
+    /// Sets the actor that renews tokens. Later calls are ignored.
     pub(crate) fn set_renewer(&self, actor: &Recipient<RenewToken>) {
         let _ = self.renewer.set(actor.downgrade());
     }
 
-    /// Retires a token that no request has used, so that an idle client does not log in. Returns `false` if it was used.
+    /// Retires a token that no request has used, so that an idle client does not log in. Returns `false` if the token
+    /// was used.
     pub(crate) fn lapse(&self, generation: u64) -> bool {
         if self.used.load(Ordering::Relaxed) {
             return false;
@@ -131,20 +134,17 @@ impl TokenCell {
         true
     }
 
-    /// Retires a token to which a member does not respond, if another one can be requested. etcd's simple tokens contain
-    /// a raft index, and a member of another cluster waits until it reaches that index: it neither rejects the token
-    /// nor responds.
-    pub(crate) fn give_up(&self, generation: u64) {
+    /// Retires the current token because a member does not respond to it, and requests the next one. Does nothing if
+    /// there is no renewer. etcd's simple tokens contain a raft index, and a member of another cluster waits until it
+    /// reaches that index: it neither rejects the token nor responds.
+    pub(crate) fn retire_and_renew(&self, generation: u64) {
         let Some(actor) = self.renewer.get().and_then(WeakRecipient::upgrade) else {
             return;
         };
         if generation == 0 || generation != self.generation() {
             return;
         }
-        tracing::warn!(
-            generation,
-            "member does not respond to the token, requesting another one"
-        );
+        tracing::warn!(generation, "token retired: a member does not respond to it");
         self.retire(generation);
         RenewToken::request(&actor, generation, RenewalReason::Missing);
     }
@@ -192,7 +192,7 @@ mod tests {
         cell.replace(Some(header_value("second").unwrap()));
         assert!(
             cell.holds(&header_value("second").unwrap()),
-            "a comparison is no use"
+            "a comparison does not count as a use"
         );
         assert!(cell.lapse(2));
         assert!(cell.is_retired(2));

@@ -1,11 +1,11 @@
 //! The meaning of etcd's error responses: a table of messages, and what each kind proves about a write.
 //!
-//! The message decides, as in etcd's own clients: the code on the wire differs between versions and even between errors
-//! of one version (`too many requests` has the code `Unknown`).
+//! The message determines the kind, as in etcd's own clients: the code on the wire differs between versions, and is not
+//! always the documented one (`too many requests` has the code `Unknown`).
 
 use super::{Code, ErrorKind, Outcome};
 
-/// Message → kind. Messages without `etcdserver: ` are errors that etcd does not map.
+/// Message → kind. Messages without `etcdserver: ` come from errors that etcd does not map to gRPC errors.
 #[rustfmt::skip]
 const MESSAGES: &[(&str, ErrorKind)] = &[
     ("etcdserver: key is not provided", ErrorKind::EmptyKey),
@@ -80,8 +80,8 @@ const MESSAGES: &[(&str, ErrorKind)] = &[
     ("raft proposal dropped", ErrorKind::ProposalDropped),
 ];
 
-/// Removes every leading `rpc error: code = X desc = `. etcd leaves this prefix in the reasons of cancelled watches, and
-/// a proxy adds it again.
+/// Removes every leading `rpc error: code = X desc = `. etcd leaves this prefix in the reasons of cancelled watches,
+/// and a proxy adds it again.
 pub(crate) fn strip_rpc_prefix(message: &str) -> &str {
     let mut rest = message.trim();
     while let Some((_, text)) = rest
@@ -142,7 +142,7 @@ impl ErrorKind {
     /// Returns what a response of this kind proves about a write.
     pub(crate) const fn outcome_of_response(self) -> Outcome {
         match self {
-            // Refused before the proposal, or at apply before anything was changed.
+            // Rejected before the raft proposal, or when it was applied, before anything changed.
             Self::EmptyKey
             | Self::KeyNotFound
             | Self::ValueProvided
@@ -214,7 +214,7 @@ impl ErrorKind {
             | Self::ServerCanceled
             | Self::ServerDeadlineExceeded
             | Self::ServerUnavailable
-            // Kinds of the client itself are no responses and prove nothing.
+            // Errors of the client itself are not responses and prove nothing.
             | Self::InvalidArgument
             | Self::InvalidEndpoint
             | Self::NoEndpoints

@@ -37,8 +37,8 @@ macro_rules! kinds {
 }
 
 impl ErrorKind {
-    /// Whether the reason may pass by itself: a failed member, an election, too many requests, a deadline. A later call
-    /// can succeed. Check the [outcome](crate::Error::outcome) before you repeat a write.
+    /// Returns whether the reason may pass by itself: a failed member, an election, too many requests, a deadline. A
+    /// later call can succeed. Check the [outcome](crate::Error::outcome) before you repeat a write.
     pub const fn is_transient(self) -> bool {
         matches!(
             self,
@@ -71,7 +71,7 @@ impl ErrorKind {
         )
     }
 
-    /// Whether credentials, tokens or permissions are the reason.
+    /// Returns whether credentials, tokens or permissions are the reason.
     pub const fn is_auth(self) -> bool {
         matches!(
             self,
@@ -85,8 +85,8 @@ impl ErrorKind {
         )
     }
 
-    /// Whether the state of the cluster contradicts the request: its subject already exists, does not exist, or is not
-    /// in the required state. Read the state before you try again.
+    /// Returns whether the state of the cluster contradicts the request: its subject already exists, does not exist, or
+    /// is not in the required state. Read the state before you try again.
     pub const fn is_conflict(self) -> bool {
         matches!(
             self,

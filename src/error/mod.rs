@@ -23,7 +23,7 @@ type Source = Arc<dyn std::error::Error + Send + Sync + 'static>;
 
 /// Why a call failed.
 ///
-/// [`kind`](Self::kind) tells what happened and [`outcome`](Self::outcome) whether a write can have been applied. The
+/// [`kind`](Self::kind) returns the reason, and [`outcome`](Self::outcome) whether a write can have been applied. The
 /// printed text names the operation, the endpoint, the reason and what to do.
 #[derive(Clone)]
 pub struct Error(Box<Details>);
@@ -32,7 +32,7 @@ pub struct Error(Box<Details>);
 struct Details {
     kind: ErrorKind,
     outcome: Outcome,
-    /// The reason as a clause, in place of the kind's own text; for an error of the server, the server's message.
+    /// A clause that replaces the kind's own text; for an error of the server, the server's message.
     reason: Cow<'static, str>,
     code: Option<Code>,
     rpc: Option<Rpc>,
@@ -68,7 +68,7 @@ impl Error {
         self.0.code.map(|_| &*self.0.reason)
     }
 
-    /// Returns how many times the request was sent or tried to be sent; 0 if it never came to an attempt.
+    /// Returns the number of attempts to send the request; 0 if there was none.
     pub fn attempts(&self) -> u32 {
         self.0.attempts
     }
@@ -110,17 +110,17 @@ impl Error {
         }))
     }
 
-    /// The client has been shut down; the request was not sent.
+    /// Creates the error of a client that has been shut down. The request was not sent.
     pub(crate) fn shut_down() -> Self {
         Self::new(ErrorKind::Shutdown, Outcome::NotSent, "")
     }
 
-    /// Invalid input; nothing was sent.
+    /// Creates the error of invalid input. Nothing was sent.
     pub(crate) fn invalid(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::InvalidArgument, Outcome::NotSent, reason)
     }
 
-    /// Classifies a server's response: by its message, or by its code if the message is unknown.
+    /// Creates the error of a server's response, classified by its message, or by its code if the message is unknown.
     pub(crate) fn from_status(code: Code, message: &str) -> Self {
         let text = strip_rpc_prefix(message);
         let (kind, outcome) = match kind_of_message(text) {
@@ -142,7 +142,7 @@ impl Error {
         }
     }
 
-    /// Names the operation that failed.
+    /// Adds the operation that failed.
     #[must_use]
     pub(crate) fn with_rpc(mut self, rpc: Rpc) -> Self {
         self.0.rpc = Some(rpc);
@@ -155,7 +155,7 @@ impl Error {
         self
     }
 
-    /// Names the user of a request that lacks a permission.
+    /// Adds the user of a request that lacks a permission.
     #[must_use]
     pub(crate) fn with_user(mut self, user: Option<Arc<str>>) -> Self {
         self.0.user = user;

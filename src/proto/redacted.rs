@@ -10,7 +10,7 @@ use super::{
     },
 };
 
-/// Replaces a secret. Keeps whether it is empty, which helps to debug a login.
+/// Returns the text to print instead of a secret. It shows whether the secret is empty, which helps to debug a login.
 fn hidden(secret: &[u8]) -> fmt::Arguments<'static> {
     if secret.is_empty() {
         format_args!("<empty>")

@@ -1,6 +1,6 @@
-//! Every RPC that the client calls, declared once: name, path, retry class, and what it needs from a member.
+//! Every RPC that the client calls, declared once: name, path, retry class, and requirements on the member.
 
-/// How safe it is to send a request twice. Decides whether a failed attempt may be retried.
+/// Effect of sending a request twice. Determines whether a failed attempt may be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RpcClass {
@@ -9,7 +9,7 @@ pub enum RpcClass {
     /// Changes something, but applying it twice equals applying it once: authenticate, disarm an alarm.
     Idempotent,
     /// Grants a lease under an id that this client chose at random. A grant under an id chosen by the user is a
-    /// [`Mutation`](Self::Mutation), because "already exists" does not tell who created the lease.
+    /// [`Mutation`](Self::Mutation), because "already exists" does not show which client created the lease.
     Grant,
     /// Revokes a lease.
     Revoke,
@@ -17,7 +17,7 @@ pub enum RpcClass {
     Mutation,
 }
 
-/// One RPC of the wire contract.
+/// An RPC and how the client calls it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rpc {
     /// Name of the operation in error messages: `put failed: …`.
@@ -53,7 +53,7 @@ impl Rpc {
         Self::new(name, path, RpcClass::Idempotent)
     }
 
-    /// The same RPC, answered by one member on its own.
+    /// Returns the RPC in the variant that a member serves without a leader.
     pub(crate) const fn leaderless(mut self) -> Self {
         self.leaderless = true;
         self
@@ -64,13 +64,13 @@ impl Rpc {
         self
     }
 
-    /// The same RPC where the request decides the class: a transaction without writes is a read.
+    /// Returns the RPC with another class, which depends on the request: a transaction without writes is a read.
     pub(crate) const fn with_class(mut self, class: RpcClass) -> Self {
         self.class = class;
         self
     }
 
-    /// Whether the RPC can change the cluster, so that the outcome of a failed call matters.
+    /// Returns whether the RPC can change the cluster, so that the outcome of a failed call matters.
     pub(crate) const fn is_write(self) -> bool {
         !matches!(self.class, RpcClass::Read)
     }

@@ -26,21 +26,22 @@ impl RetryActor {
         supervise("retry", |_| {}, |_| Self::default())
     }
 
-    fn release(&mut self, ctx: &mut Context<Self>) {
+    /// Sends the tickets that are due.
+    fn release_due(&mut self, ctx: &mut Context<Self>) {
         let now = Instant::now();
         while let Some(Reverse(PendingRetry(first))) = self.waiting.peek() {
             if first.due > now && !first.ticket.is_closed() {
                 break;
             }
             if let Some(Reverse(PendingRetry(due))) = self.waiting.pop() {
-                // Fails if the caller has given up.
+                // Fails if the call has ended.
                 let _ = due.ticket.send(());
             }
         }
-        self.arm(ctx);
+        self.set_timer(ctx);
     }
 
-    fn arm(&mut self, ctx: &mut Context<Self>) {
+    fn set_timer(&mut self, ctx: &mut Context<Self>) {
         let next = self
             .waiting
             .peek()
@@ -69,7 +70,7 @@ impl Actor for RetryActor {
     fn started(&mut self, ctx: &mut Context<Self>) {
         // After a crash the tickets remain, but the timer is gone.
         self.timer = None;
-        self.release(ctx);
+        self.release_due(ctx);
     }
 }
 
@@ -82,7 +83,7 @@ impl Handler<ScheduleRetry> for RetryActor {
 
     fn handle(&mut self, retry: ScheduleRetry, ctx: &mut Context<Self>) {
         self.waiting.push(Reverse(PendingRetry(retry)));
-        self.arm(ctx);
+        self.set_timer(ctx);
     }
 }
 
@@ -97,7 +98,7 @@ impl Handler<MemberReady> for RetryActor {
                 Reverse(PendingRetry(waiting))
             })
             .collect();
-        self.release(ctx);
+        self.release_due(ctx);
     }
 }
 
@@ -106,7 +107,7 @@ impl Handler<TicketDue> for RetryActor {
 
     fn handle(&mut self, _: TicketDue, ctx: &mut Context<Self>) {
         self.timer = None;
-        self.release(ctx);
+        self.release_due(ctx);
     }
 }
 
@@ -140,14 +141,14 @@ mod tests {
     use crate::runtime::supervisor::Crash;
 
     fn schedule(actor: &Addr<RetryActor>, due: u64, not_before: u64) -> oneshot::Receiver<()> {
-        let (ticket, given) = oneshot::channel();
+        let (ticket, ticket_receiver) = oneshot::channel();
         let now = Instant::now();
         actor.do_send(ScheduleRetry {
             due: now + Duration::from_millis(due),
             not_before: now + Duration::from_millis(not_before),
             ticket,
         });
-        given
+        ticket_receiver
     }
 
     #[actix::test]
@@ -179,8 +180,8 @@ mod tests {
     async fn crash_loses_no_ticket() {
         tokio::time::pause();
         let actor = RetryActor::start();
-        let given = schedule(&actor, 100, 0);
+        let ticket = schedule(&actor, 100, 0);
         actor.do_send(Crash);
-        given.await.unwrap();
+        ticket.await.unwrap();
     }
 }

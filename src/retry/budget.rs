@@ -1,9 +1,9 @@
 //! The retry budget: a limit on the retries of the whole client.
 //!
-//! Why a budget in addition to the delays of each call? Delays limit one call; a thousand calls that fail together are
-//! still a storm. Why not only gRPC's throttle? It stops retries until enough calls succeed, so after a long outage no
-//! retry is left to find out that the cluster is back. This budget refills with time, and a call without budget is
-//! delayed instead of failed: its deadline is the limit.
+//! Why a budget in addition to the delays of each call? Delays limit one call; a thousand calls that fail together
+//! still overload the cluster. Why not only gRPC's throttle? It stops retries until enough calls succeed, so after a
+//! long outage no retry would detect that the cluster is back. This budget refills with time, and a call without budget
+//! waits, at most until its deadline, instead of failing.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -30,29 +30,30 @@ impl Default for BudgetLimits {
     }
 }
 
-/// Response of the budget to a request for one retry.
+/// Result of a request for one retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BudgetGrant {
     /// One retry is granted after this delay.
     After(Duration),
-    /// Too many retries are waiting: nothing was granted, ask again after this delay.
-    AskAgain(Duration),
+    /// Too many retries are waiting: nothing was granted. Request again after this delay.
+    RequestAgain(Duration),
 }
 
-/// Longest delay of a grant. Grants of calls that have ended meanwhile delay the others by no more than this.
-const HORIZON: Duration = Duration::from_secs(1);
+/// Longest delay of a grant, and so the longest delay that the unused grants of ended calls cause.
+const MAX_GRANT_DELAY: Duration = Duration::from_secs(1);
 
-/// A token bucket, stored as one number: the time at which all grants so far are paid off.
+/// A token bucket, stored as one number: the time at which the bucket will be full again.
 #[derive(Debug)]
 pub(crate) struct RetryBudget {
     origin: Instant,
     /// Cost of one retry, in nanoseconds of refill.
     cost: u64,
-    /// How far `paid_off` can be ahead of now without a delay.
+    /// Time by which `full_at` can be ahead of now without a delay: the refill time of the burst.
     allowance: u64,
-    /// Amount that one success pays back.
+    /// Nanoseconds of refill that one success adds.
     reward: u64,
-    paid_off: AtomicU64,
+    /// Nanoseconds after `origin`.
+    full_at: AtomicU64,
 }
 
 impl RetryBudget {
@@ -68,7 +69,7 @@ impl RetryBudget {
             cost,
             allowance: cost.saturating_mul(u64::from(limits.burst.max(1))),
             reward: cost.saturating_mul(thousandths) / 1000,
-            paid_off: AtomicU64::new(0),
+            full_at: AtomicU64::new(0),
         }
     }
 
@@ -77,29 +78,29 @@ impl RetryBudget {
         let now = self.nanos(now);
         let mut wait = 0;
         let taken = self
-            .paid_off
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |paid_off| {
-                let next = paid_off.max(now).saturating_add(self.cost);
+            .full_at
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full_at| {
+                let next = full_at.max(now).saturating_add(self.cost);
                 wait = next.saturating_sub(self.allowance).saturating_sub(now);
-                (u128::from(wait) <= HORIZON.as_nanos()).then_some(next)
+                (u128::from(wait) <= MAX_GRANT_DELAY.as_nanos()).then_some(next)
             });
         match taken {
             Ok(_) => BudgetGrant::After(Duration::from_nanos(wait)),
-            Err(_) => BudgetGrant::AskAgain(HORIZON),
+            Err(_) => BudgetGrant::RequestAgain(MAX_GRANT_DELAY),
         }
     }
 
     /// Adds the reward of a successful call.
     pub(crate) fn succeeded(&self, now: Instant) {
-        // Most calls succeed while nothing is owed; they must not write to a cache line that all callers share.
+        // Most calls succeed while the bucket is full; they must not write to a cache line that all callers share.
         let now = self.nanos(now);
-        if self.paid_off.load(Ordering::Relaxed) <= now {
+        if self.full_at.load(Ordering::Relaxed) <= now {
             return;
         }
         let _ = self
-            .paid_off
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |paid_off| {
-                (paid_off > now).then(|| paid_off.saturating_sub(self.reward).max(now))
+            .full_at
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full_at| {
+                (full_at > now).then(|| full_at.saturating_sub(self.reward).max(now))
             });
     }
 
@@ -108,7 +109,7 @@ impl RetryBudget {
     }
 }
 
-/// gRPC's `retryThrottling`: retries stop while at most half of the tokens are left; only successes add tokens.
+/// gRPC's `retryThrottling`: retries stop while at most half of the tokens remain. Only successes add tokens.
 #[derive(Debug)]
 pub(crate) struct Throttle {
     max: u32,
@@ -180,8 +181,14 @@ mod tests {
             .filter(|_| matches!(budget.take(start), BudgetGrant::After(_)))
             .count();
         assert_eq!(granted, 11);
-        assert_eq!(budget.take(start), BudgetGrant::AskAgain(HORIZON));
-        assert_eq!(budget.take(start + HORIZON), BudgetGrant::After(ms(100)));
+        assert_eq!(
+            budget.take(start),
+            BudgetGrant::RequestAgain(MAX_GRANT_DELAY)
+        );
+        assert_eq!(
+            budget.take(start + MAX_GRANT_DELAY),
+            BudgetGrant::After(ms(100))
+        );
         assert_eq!(
             budget.take(start + Duration::from_secs(60)),
             BudgetGrant::After(ms(0))
@@ -207,7 +214,7 @@ mod tests {
         let start = Instant::now();
         let limits = BudgetLimits::default();
         let budget = RetryBudget::new(limits, start);
-        // Each call asks again as early as it may.
+        // Each call requests its next retry as early as possible.
         let mut due = vec![0_u64; 1000];
         let mut made = Vec::new();
         for tick in 0..5000 {
@@ -217,7 +224,7 @@ mod tests {
                         *next = tick + 1 + u64::try_from(wait.as_millis()).unwrap();
                         made.push(*next);
                     }
-                    BudgetGrant::AskAgain(wait) => {
+                    BudgetGrant::RequestAgain(wait) => {
                         *next = tick + u64::try_from(wait.as_millis()).unwrap();
                     }
                 }
@@ -228,7 +235,7 @@ mod tests {
             assert!(within <= 252, "{within} retries in second {second}");
             assert!(
                 within >= 240,
-                "{within} retries in second {second}: the budget starves"
+                "{within} retries in second {second}: fewer than the rate"
             );
         }
         assert!(made.len() <= 500 + 6 * 250 + 1);
@@ -247,7 +254,7 @@ mod tests {
         (0..20).for_each(|_| throttle.succeeded());
         assert!(!throttle.failed(), "5 tokens are not more than half of 10");
         (0..20).for_each(|_| throttle.succeeded());
-        assert!(throttle.failed(), "6 tokens are");
+        assert!(throttle.failed(), "6 tokens are more than half of 10");
     }
 
     proptest! {
@@ -265,7 +272,7 @@ mod tests {
                 now += ms(gap);
                 if retry {
                     if let BudgetGrant::After(wait) = budget.take(now) {
-                        prop_assert!(wait <= HORIZON);
+                        prop_assert!(wait <= MAX_GRANT_DELAY);
                         made.push(now + wait);
                     }
                 } else {

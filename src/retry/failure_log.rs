@@ -1,4 +1,4 @@
-//! The failed attempts of one call: where decision, policy, pushback and delays meet.
+//! The failed attempts of one call. Combines decision, policy, pushback and delays.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(crate) struct FailureLog {
     backoff: QuorumBackoff,
     attempts: u32,
     retries_since_pushback: u32,
-    /// Whether the last failure was a rejected token.
+    /// Whether the token was renewed after the last failure.
     token_renewed: bool,
     any_unknown: bool,
     /// Attempts that were given up because they took too long.
@@ -70,17 +70,17 @@ impl FailureLog {
         self.attempts
     }
 
-    /// Whether the next attempt should not go to this member, if there is another.
+    /// Returns whether the next attempt should use another member, if there is one.
     pub(crate) fn avoids(&self, member: u64) -> bool {
         self.avoided.contains(&member)
     }
 
-    /// Kind of the last failure.
+    /// Returns the kind of the last failure.
     pub(crate) fn last_kind(&self) -> Option<ErrorKind> {
         self.last.as_ref().map(Error::kind)
     }
 
-    /// Whether this failure shows that an earlier attempt succeeded.
+    /// Returns whether this failure shows that an earlier attempt succeeded.
     pub(crate) fn shows_success(&self, error: &Error) -> bool {
         shows_earlier_success(self.rpc.class, error.kind(), self.any_unknown)
     }
@@ -131,7 +131,7 @@ impl FailureLog {
         member: u64,
         random: &mut impl FnMut() -> f64,
     ) -> Option<RetryPlan> {
-        // Called even if its decision cannot count, because policies count failures.
+        // Called even if the decision is ignored below, because policies count failures.
         let decision = policy.decide(attempt);
         let call_ended = matches!(
             attempt.kind,
@@ -152,12 +152,11 @@ impl FailureLog {
             Some(_) => 0,
             None => self.retries_since_pushback.saturating_add(1),
         };
-        let renews = RetryDecision::RenewToken;
-        let renew_token = attempt.standard == renews || decision == renews;
+        let renew_token = [attempt.standard, decision].contains(&RetryDecision::RenewToken);
         let renewed_before = std::mem::replace(&mut self.token_renewed, renew_token);
         let delay = match fixed_delay {
             Some(delay) => delay,
-            // A second rejected token is not known to that member yet, or never will be.
+            // The renewed token was rejected, too: the member may need time until it accepts the token.
             None if renew_token && renewed_before => self.backoff.delay(random),
             None if renew_token => Duration::ZERO,
             None if decision == RetryDecision::NextMember => {
@@ -173,8 +172,8 @@ impl FailureLog {
         outcome_of_call(last, self.any_unknown)
     }
 
-    /// Completes an error that ends the call: adds operation, attempts, and the outcome of all attempts.
-    pub(crate) fn completed(&self, error: Error) -> Error {
+    /// Adds the operation, the number of attempts and the outcome of all attempts to an error that ends the call.
+    pub(crate) fn complete(&self, error: Error) -> Error {
         let outcome = self.outcome(error.outcome());
         error
             .with_rpc(self.rpc)
@@ -185,7 +184,7 @@ impl FailureLog {
     /// Returns the error of the call: that of the last attempt.
     pub(crate) fn into_error(mut self) -> Error {
         let last = self.last.take().unwrap_or_else(Error::shut_down);
-        self.completed(last)
+        self.complete(last)
     }
 
     /// Returns the error of a call whose deadline passed between two attempts.
@@ -203,7 +202,7 @@ impl FailureLog {
                 "the deadline passed before the first attempt".to_owned(),
             ),
         };
-        self.completed(Error::new(ErrorKind::DeadlineExceeded, outcome, reason))
+        self.complete(Error::new(ErrorKind::DeadlineExceeded, outcome, reason))
     }
 }
 
@@ -218,9 +217,9 @@ mod tests {
 
     /// A policy that retries everything at once.
     #[derive(Debug)]
-    struct Stubborn;
+    struct AlwaysRetry;
 
-    impl RetryPolicy for Stubborn {
+    impl RetryPolicy for AlwaysRetry {
         fn decide(&self, _: &FailedAttempt) -> RetryDecision {
             RetryDecision::After(Duration::ZERO)
         }
@@ -286,16 +285,24 @@ mod tests {
     }
 
     #[test]
-    fn policy_cannot_revive_a_lost_write_or_ended_call() {
+    fn policy_cannot_retry_lost_write_or_ended_call() {
         for &kind in ErrorKind::ALL {
             let mut put = FailureLog::new(rpc::PUT, 3);
             let lost = failure(kind, Outcome::Unknown, 1);
-            assert_eq!(record(&mut put, &Stubborn, &lost, None), None, "{kind:?}");
+            assert_eq!(
+                record(&mut put, &AlwaysRetry, &lost, None),
+                None,
+                "{kind:?}"
+            );
         }
         for kind in [ErrorKind::DeadlineExceeded, ErrorKind::Shutdown] {
             let mut get = FailureLog::new(rpc::RANGE, 3);
             let ended = failure(kind, Outcome::NotSent, 1);
-            assert_eq!(record(&mut get, &Stubborn, &ended, None), None, "{kind:?}");
+            assert_eq!(
+                record(&mut get, &AlwaysRetry, &ended, None),
+                None,
+                "{kind:?}"
+            );
         }
     }
 
@@ -336,21 +343,21 @@ mod tests {
             Some(retry_after(700))
         );
         assert_eq!(
-            record(&mut get, &Stubborn, &busy, after),
+            record(&mut get, &AlwaysRetry, &busy, after),
             Some(retry_after(700))
         );
         let never = Some(Pushback::Never);
-        assert_eq!(record(&mut get, &Stubborn, &busy, never), None);
+        assert_eq!(record(&mut get, &AlwaysRetry, &busy, never), None);
     }
 
     proptest! {
         #[test]
         fn write_ends_with_its_first_unknown_attempt(
-            stubborn in any::<bool>(),
+            always_retry in any::<bool>(),
             failures in prop::collection::vec(
                 (0..ErrorKind::ALL.len(), 0..3_usize, 0_u64..5, prop::option::of(0_u64..99)), 1..50),
         ) {
-            let policy: &dyn RetryPolicy = if stubborn { &Stubborn } else { &StandardRetry };
+            let policy: &dyn RetryPolicy = if always_retry { &AlwaysRetry } else { &StandardRetry };
             let mut put = FailureLog::new(rpc::PUT, 5);
             for (kind, outcome, member, pushback) in failures {
                 let outcome = OUTCOMES[outcome];

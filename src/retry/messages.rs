@@ -1,9 +1,9 @@
-//! Messages to the retry actor.
+//! Messages of the [`RetryActor`](super::actor::RetryActor).
 
 use actix::Message;
 use tokio::{sync::oneshot, time::Instant};
 
-/// Send the ticket when it is time for the next attempt.
+/// Requests a ticket, which is sent when the next attempt is due.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(crate) struct ScheduleRetry {

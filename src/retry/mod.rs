@@ -1,22 +1,22 @@
 //! Retries: when a failed attempt is repeated, and when it must not be.
 //!
-//! A read is retried after every transient error. A write is retried only if it provably was not applied: its outcome is
-//! [`NotSent`](crate::Outcome::NotSent), or it was rejected for a transient reason. A call goes straight to the next
-//! member until a quorum of members has failed, then waits for a delay that grows to one second. The deadline of the call
-//! ends the retries, not their number.
-//!
-//! | question | file |
-//! |---|---|
-//! | may this be retried at all? | `decision` |
-//! | on which member, after which delay? | `quorum_backoff` |
-//! | how much may the whole client retry? | `budget` |
-//! | what does the user's policy decide? | `policy`, `service_config` |
-//! | what does the server request? | `pushback` |
-//! | all of it, over the failures of one call | `failure_log` |
+//! A read is retried after every transient error. A write is retried only if it provably was not applied: its outcome
+//! is [`NotSent`](crate::Outcome::NotSent), or it was rejected for a transient reason. [`RpcClass`] lists the writes
+//! that are retried like reads. A call is retried at once on the next member until a quorum of members has failed, then
+//! after a delay that grows to one second. The number of retries is not limited: a call is retried until its deadline.
 //
-// The `RetryActor` schedules. A call that has to wait sends `ScheduleRetry` and receives a ticket when it is time. The
-// balancer sends `MemberReady`, which releases waiting calls early. The actor has no other state than the waiting
-// tickets; a call that gets no ticket because the actor is gone waits by itself.
+// | question | module |
+// |---|---|
+// | may this be retried at all? | `decision` |
+// | on which member, after which delay? | `quorum_backoff` |
+// | how much may the whole client retry? | `budget` |
+// | what does the user's policy decide? | `policy`, `service_config` |
+// | what does the server request? | `pushback` |
+// | how do these apply to the failures of one call? | `failure_log` |
+//
+// A call that has to wait sends `ScheduleRetry` to the `RetryActor` and receives a ticket when the delay is over. The
+// balancer sends `MemberReady`, which releases waiting calls early. The only state of the actor is the list of waiting
+// tickets. If a ticket is lost in a crash, its call waits without the actor.
 
 pub(crate) mod actor;
 pub(crate) mod budget;

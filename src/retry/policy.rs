@@ -1,4 +1,4 @@
-//! Retry policies: the user's influence on retries.
+//! Retry policies, which the user can replace.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::error::{Code, ErrorKind, Outcome};
 /// - a server's [`Pushback`] is obeyed;
 /// - the retry budget of the client limits all policies together.
 pub trait RetryPolicy: Debug + Send + Sync + 'static {
-    /// Returns the decision for a failed attempt. [`FailedAttempt::standard`] is what the client would do by default.
+    /// Returns the decision for a failed attempt. [`FailedAttempt::standard`] is the default decision.
     fn decide(&self, attempt: &FailedAttempt) -> RetryDecision;
 
     /// Called when a call succeeded, at its first or a later attempt. `rpc` is its path. Default: does nothing.
@@ -24,13 +24,13 @@ pub trait RetryPolicy: Debug + Send + Sync + 'static {
     }
 }
 
-/// A failed attempt, as a policy sees it.
+/// A failed attempt, the input of a [`RetryPolicy`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct FailedAttempt {
     /// Path of the RPC, such as `/etcdserverpb.KV/Range`.
     pub rpc: &'static str,
-    /// How safe it is to send the request twice.
+    /// Whether the request can safely be sent twice.
     pub class: RpcClass,
     /// What went wrong.
     pub kind: ErrorKind,
@@ -38,7 +38,7 @@ pub struct FailedAttempt {
     pub code: Option<Code>,
     /// Whether the request can have been applied.
     pub outcome: Outcome,
-    /// Decision of the standard policy.
+    /// Decision of the client's standard rules.
     pub standard: RetryDecision,
     /// Number of the attempt; the first is 1.
     pub number: u32,
@@ -105,7 +105,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn learner_is_left_only_for_another_member() {
+    fn learner_error_is_retried_only_on_another_member() {
         let mut refused = attempt(
             RpcClass::Read,
             ErrorKind::NotSupportedForLearner,

@@ -16,8 +16,8 @@ pub enum Pushback {
 }
 
 impl Pushback {
-    /// Parses the value: milliseconds as a signed 32-bit number. A negative or invalid value means [`Never`](Self::Never),
-    /// as gRPC defines it.
+    /// Parses the value: milliseconds as a signed 32-bit number. A negative or invalid value means
+    /// [`Never`](Self::Never), as gRPC defines it.
     pub(crate) fn parse(value: &[u8]) -> Self {
         std::str::from_utf8(value)
             .ok()

@@ -14,8 +14,8 @@ const BACKOFF: Backoff =
 /// The delays of one call.
 ///
 /// A *round* tries members without delay until a quorum of them (n/2 + 1) has failed: then no member could have served
-/// the call, and trying the rest would only add load. Each round ends with a delay of 25 ms ± 10 %, doubled per round up
-/// to 1 s.
+/// the call, and trying the others would only add load. Each round ends with a delay of 25 ms ± 10 %, doubled per round
+/// up to 1 s.
 #[derive(Clone, Debug)]
 pub(crate) struct QuorumBackoff {
     quorum: usize,

@@ -1,4 +1,4 @@
-//! A guard that binds a task to its owner.
+//! A guard that aborts a task together with its owner.
 
 use std::future::Future;
 
@@ -24,7 +24,8 @@ impl AbortOnDrop {
         self.abort.as_ref().is_none_or(AbortHandle::is_finished)
     }
 
-    /// Lets the task run to its end. The returned future resolves then; dropping it does not abort the task.
+    /// Lets the task run to its end. The returned future resolves when the task has ended; dropping the future does not
+    /// abort the task.
     pub(crate) fn finish(mut self) -> impl Future<Output = ()> + 'static {
         self.abort = None;
         let task = self.task.take();

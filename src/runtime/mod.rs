@@ -1,4 +1,4 @@
-//! The environment of the actors: the client's thread, supervision, backoff, delivery to other actors.
+//! The environment of the actors: the client's thread, supervision, backoff, tasks, and delivery to other actors.
 
 pub(crate) mod abort_on_drop;
 pub(crate) mod backoff;

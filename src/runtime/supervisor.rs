@@ -35,7 +35,7 @@ pub(crate) fn live_actors() -> usize {
 #[derive(Debug, Clone, Message)]
 #[rtype(result = "()")]
 pub(crate) struct ActorFailed {
-    /// Kind of the actor.
+    /// Name given to [`supervise`].
     pub(crate) actor: &'static str,
     /// Panic message.
     pub(crate) reason: String,
@@ -49,7 +49,7 @@ pub(crate) struct ActorFailed {
 #[rtype(result = "()")]
 pub(crate) struct Crash;
 
-/// Implements the handler of `Crash` for an actor, in builds that have the message.
+/// Implements the handler of `Crash` for an actor. Expands to nothing in builds without the message.
 #[cfg(any(test, feature = "test-faults"))]
 macro_rules! crashes {
     ($actor:ty) => {
@@ -119,7 +119,7 @@ where
             self.backoff.reset();
         }
         self.last_failure = now;
-        // The schedule has no jitter.
+        // 0.5 has no effect: the schedule has no jitter.
         let delay = self.backoff.next_delay(0.5);
         self.restart_delay = Some(Box::pin(sleep(delay)));
         let failures = self.backoff.failures();
@@ -132,7 +132,7 @@ where
             actor = self.name,
             failures,
             reason,
-            "actor panicked, restarting"
+            "actor panicked; restart scheduled"
         );
         (self.on_failure)(ActorFailed {
             actor: self.name,

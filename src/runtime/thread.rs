@@ -1,4 +1,4 @@
-//! The thread of the actors: a thread of the client, or the arbiter that created the client.
+//! The thread of the actors: a separate thread of the client, or the arbiter that created the client.
 //!
 //! The default is a separate thread. An application that blocks its threads then loses no lease and no watch, and the
 //! client works the same from actix, from any tokio runtime and from several threads at once.
@@ -81,7 +81,7 @@ impl Runtime {
         self.jobs.send(Box::new(job)).is_ok()
     }
 
-    /// Runs a closure on the actors' thread and returns its result.
+    /// Runs a closure on the actors' thread and returns its result. Fails if the thread has ended.
     pub(crate) async fn call<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> T + Send + 'static,
@@ -115,7 +115,7 @@ impl Runtime {
         if let Some(OwnThread { handle, ended }) = own_thread {
             // A host name lookup cannot be interrupted; its thread ends later, without a join.
             if timeout(JOIN_TIMEOUT, ended).await.is_ok() {
-                // The thread has left its closure, so that the join returns at once.
+                // The thread has left its closure, so the join returns at once.
                 let _ = handle.join();
             }
         }

@@ -18,13 +18,13 @@ use super::{
 };
 use crate::error::{Error, ErrorKind, Outcome};
 
-/// Large enough that a response of megabytes waits for no window update.
+/// Large enough that a response of several megabytes does not wait for window updates.
 const STREAM_WINDOW: u32 = 2 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
 /// h2 closes a connection whose small DATA frames exceed this budget. A busy watch consists of small frames, and the
 /// windows above limit the memory already.
 const SMALL_FRAME_BUDGET: usize = 64 << 20;
-/// Number of cancelled streams that h2 remembers, so that late frames for them are no protocol error.
+/// Number of cancelled streams that h2 remembers, so that late frames for them are not protocol errors.
 const REMEMBERED_RESETS: usize = 1024;
 /// Delay before the next address of a host name is tried while earlier attempts are still open.
 const NEXT_ADDRESS_DELAY: Duration = Duration::from_millis(250);
@@ -79,8 +79,8 @@ async fn connect(endpoint: &Endpoint) -> io::Result<BoxedSocket> {
     }
 }
 
-/// Tries the addresses of a host name, each one [`NEXT_ADDRESS_DELAY`] after the previous one or when that one failed.
-/// Returns the first connection.
+/// Tries the addresses of a host name in order. Starts the next attempt when one fails, or [`NEXT_ADDRESS_DELAY`] after
+/// the previous one started. Returns the first connection.
 async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut attempts = tokio::task::JoinSet::new();
     let mut last_error = io::Error::new(

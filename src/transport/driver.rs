@@ -47,7 +47,7 @@ impl Driver {
 }
 
 impl Future for Driver {
-    /// Why the connection ended.
+    /// Reason why the connection ended.
     type Output = String;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<String> {

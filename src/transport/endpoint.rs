@@ -135,6 +135,7 @@ impl Endpoint {
         &self.0.normalized
     }
 
+    /// Returns the normalized form as a shared string, for errors.
     pub(crate) fn name(&self) -> Arc<str> {
         self.0.normalized.clone()
     }

@@ -1,4 +1,4 @@
-//! From an [`Endpoint`] to one HTTP/2 connection that carries gRPC calls.
+//! Opens one HTTP/2 connection to an [`Endpoint`] and sends gRPC calls on it.
 //!
 //! [`dial`](dial::dial) opens a connection over TCP or a Unix socket, with or without TLS, and resolves host names on
 //! every call. It returns two halves: the [`Channel`](channel::Channel), which callers on any thread use, and the

@@ -1,7 +1,7 @@
 //! Records which requests have been written to the socket.
 //!
-//! h2 queues frames and writes them later. When a connection is lost, only this layer knows whether the first frame
-//! of a request was written: it scans the headers of the outgoing frames and stores the highest stream id whose
+//! h2 queues frames and writes them later. When a connection is lost, only this layer can determine whether the first
+//! frame of a request was written: it scans the headers of the outgoing frames and stores the highest stream id whose
 //! HEADERS were written. Stream ids only grow, so one number covers all streams.
 //!
 //! The number is final only when the socket is closed. Until then h2 may still flush encoded frames.
@@ -23,8 +23,11 @@ use tokio::{
     time::{Instant, timeout},
 };
 
+/// Length of the HTTP/2 connection preface.
 const PREFACE: usize = 24;
+/// Length of a frame header.
 const FRAME_HEADER: usize = 9;
+/// Type of a HEADERS frame.
 const HEADERS: u8 = 1;
 /// Longest wait for the socket of a lost connection to close. Its driver closes it at once.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
@@ -32,6 +35,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 /// Traffic of one connection's socket, readable from any thread.
 #[derive(Debug)]
 pub(crate) struct WireLog {
+    /// Highest stream id whose HEADERS were written.
     highest_stream: AtomicU32,
     opened: Instant,
     /// Microseconds from `opened` to the last received byte. Milliseconds are too coarse for a member on the same

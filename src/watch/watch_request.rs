@@ -320,7 +320,7 @@ impl<C: WatchClient> WatchRequest<C> {
     }
 
     fn timeout_error(&self) -> Error {
-        let set = self.client.caller().ready.load();
+        let set = self.client.caller().ready_set.load();
         if set.ready.is_empty() {
             return set.none_ready();
         }

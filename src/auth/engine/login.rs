@@ -43,7 +43,7 @@ pub(super) async fn log_in(options: AuthOptions, caller: Caller) -> Result<NewTo
         Secret::Token(token) => return new_token(token, started, options.token_lifetime),
         Secret::Password { user, password } => (user, password),
     };
-    caller.shared.token.set_user(user);
+    caller.context.token.set_user(user);
     let mut request = AuthenticateRequest {
         name: user.clone(),
         password: password.to_string(),

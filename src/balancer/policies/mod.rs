@@ -90,7 +90,7 @@ impl<'a> ReadyEndpoints<'a> {
 pub struct ReadyEndpoint<'a>(&'a Connection);
 
 impl ReadyEndpoint<'_> {
-    /// Returns the endpoint in its normal form, for example `http://10.0.0.1:2379`.
+    /// Returns the endpoint in its normalized form, for example `http://10.0.0.1:2379`.
     pub fn endpoint(&self) -> &str {
         self.0.endpoint.as_str()
     }

@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{BalancePolicy, ConnectionMode, ReadyEndpoints};
 
-/// Stands for no endpoint.
+/// Id that stands for no endpoint.
 const NONE: u64 = u64::MAX;
 
 /// Sends all requests to one member until it fails, then to another.
 #[derive(Debug)]
 pub struct Pinned {
     mode: ConnectionMode,
-    /// Id of the pinned endpoint.
+    /// Id of the pinned endpoint, or [`NONE`].
     endpoint: AtomicU64,
 }
 

@@ -22,7 +22,7 @@ impl BalancePolicy for PowerOfTwo {
             return 0;
         }
         let first = fastrand::usize(..count);
-        // Never the same as the first.
+        // Never equal to `first`.
         let second = (first + fastrand::usize(1..count)) % count;
         let load = |index| {
             candidates

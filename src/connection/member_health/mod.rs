@@ -1,4 +1,4 @@
-//! What a probe result means for the use of a member. Pure: every status carries the time at which it was received.
+//! Decides from probe results whether a member can be used. Pure: every status contains the time of its receipt.
 //!
 //! A member that was cut off from the others, or frozen, keeps responding and still trusts its old leader for a while.
 //! So the raft position (term and commit index) of a member is compared with the positions of the other members.
@@ -24,7 +24,7 @@ pub(crate) struct RaftStatus {
     /// Member id of the leader, or zero if the member has none.
     pub(crate) leader: u64,
     pub(crate) term: u64,
-    /// Index of the last raft entry that the member knows to be committed.
+    /// Commit index of the member.
     pub(crate) index: u64,
     pub(crate) learner: bool,
 }
@@ -40,7 +40,7 @@ impl RaftStatus {
     }
 }
 
-/// Term and commit index: how much of the cluster's history a member knows.
+/// Term and commit index. A member with a greater position has more of the cluster's history.
 type RaftPosition = (u64, u64);
 
 /// Whether a member can be used.
@@ -192,8 +192,8 @@ fn comparable(status: &RaftStatus, others: Vec<RaftStatus>) -> Vec<RaftStatus> {
         .collect()
 }
 
-/// A member that was unreachable. After a freeze it processes what its machine had received and still trusts its old
-/// leader, so it has to reach a position that another member had after the outage.
+/// A member that was unreachable. After a freeze it first processes messages from before the freeze and still trusts
+/// its old leader, so it has to reach a position that another member had after the outage.
 #[derive(Debug)]
 struct CatchUp {
     since: Instant,

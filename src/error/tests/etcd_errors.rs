@@ -1,5 +1,5 @@
-//! Every error of etcd: code, message, and the expected kind, outcome and retry. Unit tests compare decisions with it,
-//! integration tests the errors that callers get.
+//! Every error of etcd: code, message, and the expected kind, outcome and retry. Unit tests compare decisions with this
+//! table, and integration tests compare the errors that callers receive.
 
 use super::{Code, ErrorKind as K, Outcome};
 
@@ -90,7 +90,7 @@ pub const ROWS: &[Row] = &[
     (Code::FailedPrecondition, "etcdserver: no inflight downgrade job", K::NoInflightDowngrade, Rejected, Never),
     (Code::Cancelled, "etcdserver: request canceled", K::ServerCanceled, Unknown, Reads),
     (Code::DeadlineExceeded, "etcdserver: context deadline exceeded", K::ServerDeadlineExceeded, Unknown, Reads),
-    // Errors that etcd does not map, as seen on the wire.
+    // Errors that etcd does not map to gRPC errors, as seen on the wire.
     (Code::Unknown, "etcdserver: too many requests", K::TooManyRequests, Rejected, Always),
     (Code::Unknown, "raft proposal dropped", K::ProposalDropped, Rejected, Always),
     (Code::Unknown, "not a primary lessor", K::NotPrimaryLessor, Unknown, Reads),

@@ -25,7 +25,7 @@ fn every_etcd_error_has_its_own_kind() {
 #[test]
 fn every_etcd_error_has_its_outcome_and_retry() {
     for &(code, message, kind, outcome, retried) in ROWS {
-        // The code differs between releases, and must not matter.
+        // The code differs between releases and must be ignored.
         for code in Code::ALL.into_iter().chain([code]) {
             let error = Error::from_status(code, message);
             assert_eq!(error.outcome(), outcome, "{code:?} {message}");
@@ -107,7 +107,7 @@ fn unknown_message_is_classified_by_code() {
 #[test]
 fn server_cannot_forge_not_sent() {
     let texts = ROWS.iter().map(|row| row.1.to_owned());
-    let own_words = K::ALL
+    let own_texts = K::ALL
         .iter()
         .flat_map(|kind| [kind.description().to_owned(), format!("{kind:?}")]);
     let forged = [
@@ -118,7 +118,7 @@ fn server_cannot_forge_not_sent() {
         "",
     ]
     .map(str::to_owned);
-    for text in texts.chain(own_words).chain(forged) {
+    for text in texts.chain(own_texts).chain(forged) {
         for code in Code::ALL {
             assert_ne!(
                 Error::from_status(code, &text).outcome(),
@@ -133,7 +133,7 @@ fn server_cannot_forge_not_sent() {
 }
 
 #[test]
-fn ambiguous_response_is_no_rejection() {
+fn ambiguous_response_is_not_a_rejection() {
     for kind in [
         K::Timeout,
         K::TimeoutDueToLeaderFailure,
@@ -197,8 +197,8 @@ fn error_prints_operation_endpoint_reason_and_advice() {
 
 #[test]
 fn error_is_sendable_and_keeps_its_source() {
-    fn travels<T: Send + Sync + Clone + 'static>() {}
-    travels::<Error>();
+    fn assert_sendable<T: Send + Sync + Clone + 'static>() {}
+    assert_sendable::<Error>();
     let broken = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
     let error = Error::new(K::ConnectionLost, Outcome::Unknown, "")
         .with_source(broken)
@@ -233,8 +233,8 @@ fn retryable_errors_are_safe_to_repeat() {
 
 #[test]
 fn grpc_size_limit_is_request_too_large() {
-    let words = "grpc: received message larger than max (3145736 vs. 2097152)";
-    let error = Error::from_status(Code::ResourceExhausted, words);
+    let message = "grpc: received message larger than max (3145736 vs. 2097152)";
+    let error = Error::from_status(Code::ResourceExhausted, message);
     assert_eq!(error.kind(), ErrorKind::RequestTooLarge);
     assert_eq!(error.outcome(), Outcome::Rejected);
 }

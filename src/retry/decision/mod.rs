@@ -1,4 +1,4 @@
-//! RPC class × error → decision: the only place that decides whether a request may be retried.
+//! The standard decision for each RPC class and error. The only place that decides whether a request may be retried.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub(crate) fn decide(class: RpcClass, kind: ErrorKind, outcome: Outcome) -> Retr
     }
 }
 
-/// Whether sending the request again is safe. No policy can override it.
+/// Returns whether sending the request again is safe. No policy can override it.
 pub(crate) fn may_repeat(class: RpcClass, outcome: Outcome) -> bool {
     match class {
         RpcClass::Read | RpcClass::Idempotent | RpcClass::Grant | RpcClass::Revoke => true,
@@ -43,8 +43,8 @@ pub(crate) fn may_repeat(class: RpcClass, outcome: Outcome) -> bool {
     }
 }
 
-/// Whether an error shows that an *earlier* attempt of the same call, whose outcome was unknown, succeeded: the lease with
-/// our id exists, or the lease to revoke is gone.
+/// Returns whether an error shows that an *earlier* attempt of the same call, whose outcome was unknown, succeeded: the
+/// lease with the chosen id exists, or the lease to revoke is gone.
 pub(crate) fn shows_earlier_success(
     class: RpcClass,
     kind: ErrorKind,
@@ -68,7 +68,7 @@ pub(crate) fn outcome_of_call(last: Outcome, earlier_unknown: bool) -> Outcome {
     }
 }
 
-/// Returns how a request that failed with this kind of error can succeed, if sending it again is safe.
+/// Returns the decision for a kind of error if sending the request again is safe.
 pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
     match kind {
         ErrorKind::NoLeader
@@ -88,7 +88,7 @@ pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
         | ErrorKind::MemberUnresponsive
         | ErrorKind::NotServing
         | ErrorKind::LeaderLost
-        // A proxy in front of one member that responds with 502 or 503.
+        // A proxy in front of one member responded with 502 or 503.
         | ErrorKind::Protocol => RetryDecision::NextMember,
 
         ErrorKind::TooManyRequests

@@ -14,11 +14,11 @@ use crate::{
 
 /// Retry rules per method, and a throttle for all methods, from a gRPC service config.
 ///
-/// Uses `methodConfig[].name`, `methodConfig[].retryPolicy` and `retryThrottling`; other fields are ignored. Where gRPC
-/// leaves the choice to the client:
+/// Uses `methodConfig[].name`, `methodConfig[].retryPolicy` and `retryThrottling`. A `hedgingPolicy` is rejected, other
+/// fields are ignored. Where gRPC leaves the choice to the client:
 /// - methods without a `retryPolicy` use the [standard policy](StandardRetry);
-/// - requests that did not reach a server, and requests rejected for their token, use the standard policy, too: gRPC does
-///   not count them as retries;
+/// - requests that did not reach a server, and requests rejected for their token, use the standard policy, too: gRPC
+///   does not count them as retries;
 /// - `maxAttempts` has no upper limit (gRPC limits it to 5), because the config comes from the program itself.
 ///
 /// ```
@@ -37,7 +37,7 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct ServiceConfig {
-    /// Rules by path: `/service/method`, `/service/` for a whole service, or the empty path for everything.
+    /// Rules by path: `/service/method`, `/service/` for a whole service, or the empty path for all methods.
     methods: HashMap<String, Option<MethodRetry>>,
     throttle: Option<Throttle>,
 }
@@ -54,8 +54,8 @@ struct MethodRetry {
 }
 
 impl ServiceConfig {
-    /// Parses a service config. Fails with [`ErrorKind::InvalidArgument`] if it is not JSON or violates A6; the message
-    /// names the field.
+    /// Parses a service config. Fails with [`ErrorKind::InvalidArgument`] if it is not JSON or violates gRFC A6; the
+    /// message names the field.
     pub fn from_json(json: &str) -> Result<Self> {
         let root: Value = serde_json::from_str(json)
             .map_err(|e| invalid("service config", "is not valid JSON").with_source(e))?;
@@ -80,7 +80,7 @@ impl ServiceConfig {
         Ok(Self { methods, throttle })
     }
 
-    /// Returns the most specific rule: of the method, of its service, or of everything.
+    /// Returns the most specific rule: that of the method, of its service, or of all methods.
     fn method(&self, rpc: &str) -> Option<&MethodRetry> {
         let service = rpc.rfind('/').map_or("", |end| &rpc[..=end]);
         [rpc, service, ""]
@@ -252,7 +252,7 @@ fn read_backoff(policy: &Value, field: &'static str) -> Result<Duration> {
         .ok_or_else(|| invalid(field, "must be a time above 0 in seconds, as in \"0.1s\""))
 }
 
-/// Parses seconds with up to nine decimals and an `s`, as protobuf writes durations in JSON; A6 also writes `.1s`.
+/// Parses seconds with up to nine decimals and an `s`, as protobuf writes durations in JSON; gRFC A6 also writes `.1s`.
 fn parse_duration(text: &str) -> Option<Duration> {
     let number = text.strip_suffix('s')?;
     let (whole, decimals) = number.split_once('.').unwrap_or((number, "0"));

@@ -1,7 +1,7 @@
 //! The outcome of a request after a failure of h2: not sent, or unknown.
 //!
-//! "Not sent" follows only from promises of HTTP/2 and from the [`WireLog`](crate::transport::wire_log::WireLog). A
-//! status from the server is never a proof.
+//! Only guarantees of HTTP/2 and the [`WireLog`](crate::transport::wire_log::WireLog) prove that a request was not
+//! sent. A status from the server does not.
 
 use super::Channel;
 use crate::{
@@ -26,43 +26,43 @@ impl Channel {
             return self.lost_in_flight(error);
         };
         let lost = Error::new(ErrorKind::ConnectionLost, Outcome::NotSent, reason);
-        self.locate(lost.with_source(error))
+        self.with_endpoint(lost.with_source(error))
     }
 
     /// Returns the error of a request or stream that the member may have processed.
     pub(super) fn lost_in_flight(&self, error: h2::Error) -> Error {
         let reason = format!("the connection was lost while the request was in flight ({error})");
         let lost = Error::new(ErrorKind::ConnectionLost, Outcome::Unknown, reason);
-        self.locate(lost.with_source(error))
+        self.with_endpoint(lost.with_source(error))
     }
 
     pub(super) fn read_failed(&self, error: ReadError) -> Error {
         match error {
             ReadError::Lost(error) => self.lost_in_flight(error),
-            ReadError::Invalid(error) => self.locate(error),
+            ReadError::Invalid(error) => self.with_endpoint(error),
         }
     }
 
     /// Adds this channel's endpoint to a failure.
-    pub(super) fn locate_failure(&self, failure: RpcFailure) -> RpcFailure {
+    pub(super) fn failure_with_endpoint(&self, failure: RpcFailure) -> RpcFailure {
         RpcFailure {
-            error: self.locate(failure.error),
+            error: self.with_endpoint(failure.error),
             pushback: failure.pushback,
         }
     }
 
     /// Adds this channel's endpoint to an error.
-    pub(super) fn locate(&self, error: Error) -> Error {
+    pub(super) fn with_endpoint(&self, error: Error) -> Error {
         error.with_endpoint(self.state.endpoint.name())
     }
 }
 
-/// Returns whether an error concerns a single stream, which was reset or had ended before a send. The connection of
-/// that stream may still work.
+/// Returns whether an error concerns a single stream, which was reset or had ended before a send. Its connection may
+/// still work.
 pub(crate) fn is_stream_error(error: &Error) -> bool {
     let source =
         std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>());
-    // An h2 error without a reason that is no I/O error is a local one: a send on a closed stream.
+    // An h2 error that has no reason and is not an I/O error is local: a send on a closed stream.
     source.is_some_and(|source| source.is_reset() || (source.reason().is_none() && !source.is_io()))
 }
 

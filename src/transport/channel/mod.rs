@@ -1,4 +1,4 @@
-//! One HTTP/2 connection as callers use it. A request goes from the caller's task straight into h2.
+//! One HTTP/2 connection, used by callers on any thread. The caller's task passes each request directly to h2.
 //!
 //! A [`Channel`] carries three kinds of calls: [`unary`](Channel::unary), [`stream`](Channel::stream) and
 //! [`raw_exchange`](Channel::raw_exchange), the service under tonic's generated clients.
@@ -36,7 +36,7 @@ pub(crate) use self::{
     stream::{StreamReceiver, StreamSender},
 };
 
-/// Streams kept free for calls that last as long as the connection: watches, keepalives, health.
+/// Number of streams reserved for calls that last as long as the connection: watches, keepalives, health.
 const RESERVED_STREAMS: usize = 8;
 
 /// A handle to one HTTP/2 connection. Clones share the connection.
@@ -93,7 +93,7 @@ impl Channel {
         &self.state.wire_log
     }
 
-    /// Sends a request and returns its response. `tracker` records how far the request got.
+    /// Sends a request and returns its response. `tracker` records the progress of the request.
     pub(crate) async fn unary<M: Message + Default>(
         &self,
         path: &'static str,
@@ -121,14 +121,14 @@ impl Channel {
         };
         match reader.status().await {
             Ok(Ok(())) => {}
-            Ok(Err(failure)) => return Err(self.locate_failure(failure)),
+            Ok(Err(failure)) => return Err(self.failure_with_endpoint(failure)),
             Err(error) => return Err(self.read_failed(error).into()),
         }
         let Some(message) = message else {
             let error = grpc::protocol_error("the response has no message");
-            return Err(self.locate(error).into());
+            return Err(self.with_endpoint(error).into());
         };
-        grpc::decode(message).map_err(|error| self.locate(error).into())
+        grpc::decode(message).map_err(|error| self.with_endpoint(error).into())
     }
 
     fn start(
@@ -149,7 +149,7 @@ impl Channel {
             self.state.close_to_requests();
             let reason = format!("the connection accepts no more requests ({error})");
             let lost = Error::new(ErrorKind::ConnectionLost, Outcome::NotSent, reason);
-            self.locate(lost.with_source(error))
+            self.with_endpoint(lost.with_source(error))
         })
     }
 
@@ -160,7 +160,7 @@ impl Channel {
         body: RecvStream,
     ) -> Result<MessageReader, RpcFailure> {
         let ok_in_headers = match grpc::status_from_headers(head.status, &head.headers) {
-            HeaderStatus::Final(Err(failure)) => return Err(self.locate_failure(failure)),
+            HeaderStatus::Final(Err(failure)) => return Err(self.failure_with_endpoint(failure)),
             HeaderStatus::Final(Ok(())) => true,
             HeaderStatus::Pending => false,
         };

@@ -1,4 +1,4 @@
-//! The state of a channel that its clones share, and the progress of single requests.
+//! The state that the clones of a channel share, and the progress of single requests.
 
 use std::sync::{
     Arc, OnceLock,

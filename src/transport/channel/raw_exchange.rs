@@ -19,11 +19,11 @@ use crate::{
     transport::grpc,
 };
 
-/// Receives the kind of the error status that ends a call.
+/// Callback for the kind of the error status that ends a call.
 type FailureObserver = Box<dyn Fn(ErrorKind) + Send + Sync>;
 
 impl Channel {
-    /// Sends a request of a generated client and returns its response. Only address and user agent are replaced.
+    /// Sends a request of a generated client and returns its response. Replaces only address and user agent.
     /// Calls `on_failure` if the status of the call is an error, while the headers or the body are read.
     pub(crate) async fn raw_exchange(
         &self,

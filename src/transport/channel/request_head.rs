@@ -58,7 +58,7 @@ pub(super) fn build(
     Ok(request)
 }
 
-/// Addresses a request that a generated client built to `endpoint`.
+/// Replaces the address and the user agent in the head of a request from a generated client.
 pub(super) fn readdress(request: &mut Request<()>, endpoint: &Endpoint) -> Result<(), Error> {
     let path = request.uri().path_and_query().cloned();
     *request.uri_mut() = uri(
@@ -81,7 +81,7 @@ fn uri(endpoint: &Endpoint, path: PathAndQuery) -> Result<Uri, Error> {
         .map_err(|error| Error::invalid("the path of the request is not valid").with_source(error))
 }
 
-/// gRPC allows eight digits. In milliseconds these cover 1 ms to a day.
+/// Returns the timeout in milliseconds. gRPC allows eight digits, enough for 27 hours; a longer timeout is shortened.
 fn grpc_timeout(timeout: Duration) -> HeaderValue {
     let mut millis = timeout.as_millis().clamp(1, 99_999_999);
     let mut text = *b"00000000m";

@@ -77,6 +77,7 @@ enum ReceiveState {
 pub(crate) struct StreamReceiver<Res> {
     state: ReceiveState,
     channel: Channel,
+    /// First bytes of the message that ended the stream because of its size.
     oversized_start: Bytes,
     _open: OpenStreamGuard,
     message: PhantomData<fn() -> Res>,
@@ -91,7 +92,7 @@ impl<Res: Message + Default> StreamReceiver<Res> {
         }
     }
 
-    /// Returns the next message before decoding, for [`decode`](Self::decode) or a decoder of the caller.
+    /// Returns the next message in encoded form, for [`decode`](Self::decode) or the caller's own decoder.
     pub(crate) async fn next_encoded(&mut self) -> Result<Option<Bytes>, RpcFailure> {
         let read = self.read().await;
         if !matches!(read, Ok(Some(_))) {
@@ -101,7 +102,7 @@ impl<Res: Message + Default> StreamReceiver<Res> {
     }
 
     /// Returns the next message without taking it, if it has arrived in one frame: the frame and the range of the
-    /// message in it. Call [`consume`](Self::consume) to go on to the following message.
+    /// message in it. Call [`consume`](Self::consume) to continue with the following message.
     pub(crate) fn peek(&self) -> Option<(&Bytes, Range<usize>)> {
         match &self.state {
             ReceiveState::Reading(reader) => reader.peek(),
@@ -120,7 +121,7 @@ impl<Res: Message + Default> StreamReceiver<Res> {
     pub(crate) fn decode(&mut self, message: Bytes) -> Result<Res, RpcFailure> {
         grpc::decode(message).map_err(|error| {
             self.state = ReceiveState::Ended;
-            self.channel.locate(error).into()
+            self.channel.with_endpoint(error).into()
         })
     }
 
@@ -144,7 +145,7 @@ impl<Res: Message + Default> StreamReceiver<Res> {
             Ok(Some(message)) => Ok(Some(message)),
             Ok(None) => match reader.status().await {
                 Ok(Ok(())) => Ok(None),
-                Ok(Err(failure)) => Err(self.channel.locate_failure(failure)),
+                Ok(Err(failure)) => Err(self.channel.failure_with_endpoint(failure)),
                 Err(error) => Err(self.channel.read_failed(error).into()),
             },
             Err(error) => {

@@ -18,9 +18,9 @@ use super::{
 };
 use crate::error::{Error, ErrorKind, Outcome};
 
-/// Number of bytes of an oversized message that identify its addressee.
+/// Number of bytes at the start of an oversized message that are returned. They contain the id of a watch.
 const MESSAGE_START: usize = 64;
-/// Largest buffer reserved in advance: a length in a prefix proves nothing until its bytes arrive.
+/// Largest buffer reserved in advance, because the length in a prefix can be wrong.
 const MAX_RESERVED: usize = 4 << 20;
 
 /// Reads the messages of one response.
@@ -175,7 +175,7 @@ impl MessageReader {
         } else {
             let mut partial = std::mem::take(&mut self.partial);
             let whole = partial.split_to(PREFIX + length).freeze();
-            // An empty rest would keep the buffer's memory.
+            // An empty remainder would keep the buffer's memory.
             if !partial.is_empty() {
                 self.frame = partial.freeze();
             }

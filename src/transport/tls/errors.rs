@@ -22,7 +22,7 @@ const CERTIFICATE_ALERTS: [AlertDescription; 5] = [
 
 const CERTIFICATE_MISSING: &str = "the server requires a client certificate, and none was given";
 
-/// Which client certificate a server received.
+/// Whether a server received a client certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClientCertificate {
     Sent,
@@ -53,8 +53,8 @@ fn certificate_rejection(
     }
 }
 
-/// Explains the loss of a connection between the handshake and the first response by the client certificate, where that
-/// is the likely cause. Returns other errors unchanged.
+/// Names the client certificate as the likely cause of a connection that was lost between the handshake and the first
+/// response. Returns other errors unchanged.
 pub(super) fn after_handshake(error: Error, certificate: ClientCertificate) -> Error {
     // The alert is wrapped in I/O errors of several layers; their debug output contains it.
     let printed = format!("{error:?}");

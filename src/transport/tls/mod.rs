@@ -148,7 +148,7 @@ impl Tls {
                 Ok(config)
             }
             (Err(error), Some(last)) => {
-                tracing::warn!(%error, "kept previous certificates");
+                tracing::warn!(%error, "certificates could not be loaded; previous ones kept");
                 Ok(last.config)
             }
             (Err(error), None) => Err(error),
@@ -232,7 +232,7 @@ fn add_system_roots(
     roots: &mut RootCertStore,
     certificates: &[CertificateDer<'static>],
 ) -> Result<(), Error> {
-    // Systems contain certificates that rustls cannot parse; they are ignored.
+    // Some system certificates cannot be parsed by rustls. They are ignored.
     let (added, _) = roots.add_parsable_certificates(certificates.iter().cloned());
     if added == 0 {
         return Err(tls_failed(

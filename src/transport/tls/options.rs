@@ -1,4 +1,4 @@
-//! The user's settings of TLS.
+//! TLS settings of the user.
 
 use std::{collections::HashMap, fmt, path::PathBuf};
 
@@ -85,7 +85,8 @@ impl TlsOptions {
     }
 
     /// Verifies the certificate of this endpoint against this name. The endpoint starts with `https://` or `unixs://`,
-    /// or is a bare `host:port`. Default: the host of the endpoint.
+    /// or is a bare `host:port`; any other makes connecting fail with [`ErrorKind::InvalidEndpoint`]. Default: the host
+    /// of the endpoint.
     pub fn server_name(mut self, endpoint: impl AsRef<str>, name: impl Into<String>) -> Self {
         match parse_encrypted(endpoint.as_ref()) {
             Ok(endpoint) => {

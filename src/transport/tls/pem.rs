@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 use super::errors::tls_failed;
 use crate::error::Error;
 
-/// Where the user placed a certificate.
+/// Source of certificates.
 #[derive(Clone)]
 pub(super) enum PemSource {
     Memory(Vec<u8>),
@@ -27,7 +27,7 @@ impl fmt::Debug for PemSource {
     }
 }
 
-/// Where the user placed a private key.
+/// Source of a private key.
 #[derive(Clone)]
 pub(super) enum SecretSource {
     Memory(Zeroizing<Vec<u8>>),
@@ -43,7 +43,7 @@ impl fmt::Debug for SecretSource {
     }
 }
 
-/// Everything read for one handshake.
+/// All certificates and keys for one handshake.
 #[derive(PartialEq)]
 pub(super) struct TlsFiles {
     pub(super) authorities: Authorities,

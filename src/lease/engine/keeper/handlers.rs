@@ -137,7 +137,7 @@ impl Handler<ReadyWaitEnded> for KeeperActor {
 
     fn handle(&mut self, _: ReadyWaitEnded, ctx: &mut Context<Self>) {
         self.awaiting_ready = false;
-        if self.caller.ready.load().closed {
+        if self.caller.ready_set.load().closed {
             return;
         }
         let now = now();

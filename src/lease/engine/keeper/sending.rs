@@ -35,7 +35,7 @@ impl KeeperActor {
         for keepalive in keepalives.iter().filter(|keepalive| keepalive.elsewhere) {
             self.reset_silent_stream(keepalive, now);
         }
-        let connections = self.caller.ready.load().ready.clone();
+        let connections = self.caller.ready_set.load().ready.clone();
         self.close_unused_streams(&connections, now);
         let candidates = self.candidates(&connections);
         let mut shortest_timeout = None;

@@ -40,7 +40,7 @@ impl KeeperActor {
         ctx: &mut Context<Self>,
         now: Instant,
     ) -> Option<usize> {
-        let token = self.caller.shared.token.load();
+        let token = self.caller.context.token.load();
         let open = self.streams.iter().position(|stream| {
             // A stream keeps the token it was opened with. It is replaced before that token expires.
             stream.is_on(connection) && stream.token.generation == token.generation
@@ -69,7 +69,7 @@ impl KeeperActor {
     /// Closes idle streams, and those that carry no more keepalives: on connections that are not ready, which an open
     /// stream would keep alive, and with an old token.
     pub(super) fn close_unused_streams(&mut self, ready: &[Arc<Connection>], now: Instant) {
-        let token = self.caller.shared.token.load().generation;
+        let token = self.caller.context.token.load().generation;
         let mut index = 0;
         while let Some(stream) = self.streams.get(index) {
             let is_ready = ready.iter().any(|connection| stream.is_on(connection));
@@ -104,7 +104,7 @@ impl KeeperActor {
     pub(super) fn check_streams(&mut self, now: Instant) {
         self.suspicions.retain(|(until, _)| *until > now);
         self.penalties.retain(|_, until| *until > now);
-        let ready = self.caller.ready.load().ready.clone();
+        let ready = self.caller.ready_set.load().ready.clone();
         self.close_unused_streams(&ready, now);
         let idle = self.streams.iter().map(KeepAliveStream::idle_at);
         let suspected = self.suspicions.iter().map(|(until, _)| *until);

@@ -147,7 +147,7 @@ impl HubActor {
             return;
         }
         let hub = ctx.address().downgrade();
-        let set = self.caller.ready.load();
+        let set = self.caller.ready_set.load();
         let now = Instant::now();
         // Half of the random number selects from the lower half of the jitter.
         let backoff = self.retry_backoff.next_delay(fastrand::f64() / 2.0);

@@ -53,7 +53,7 @@ impl HubActor {
     ) -> Option<(u64, Addr<StreamActor>)> {
         // Each round either returns a stream or excludes a dead connection.
         while let Some(connection) = self.pick_member(attach) {
-            let token_generation = self.caller.shared.token.generation();
+            let token_generation = self.caller.context.token.generation();
             let limit = if self.id_choosing_members.contains(&connection.id) {
                 1
             } else {
@@ -82,7 +82,7 @@ impl HubActor {
     }
 
     fn pick_member(&self, attach: &AttachWatch) -> Option<Arc<Connection>> {
-        let set = self.caller.ready.load();
+        let set = self.caller.ready_set.load();
         let now = Instant::now();
         let usable = |connections: &[Arc<Connection>], with_leader: bool| -> Vec<Arc<Connection>> {
             let is_usable = |connection: &&Arc<Connection>| {
@@ -120,7 +120,7 @@ impl HubActor {
         let number = self.last_stream;
         let watch_count = WatchCount::default();
         // A stream keeps the token it was opened with, for all watches that are ever created on it.
-        let token = self.caller.shared.token.load_without_waiting();
+        let token = self.caller.context.token.load_without_waiting();
         let metadata = Metadata {
             require_leader,
             token: token.value,

@@ -119,7 +119,7 @@ impl WatchActor {
         if caller.tokens.are_awaited() {
             return self.renew_token(None, Duration::ZERO, ctx);
         }
-        let token_generation = caller.shared.token.generation();
+        let token_generation = caller.context.token.generation();
         self.interrupt(ctx, |gap| WatchState::Attaching {
             gap,
             token_generation,

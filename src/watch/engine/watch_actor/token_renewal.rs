@@ -52,7 +52,7 @@ impl WatchActor {
             return self.end(WatchEnd::Shutdown, ctx);
         };
         let (attempt, watch) = (self.attempt, ctx.address().downgrade());
-        let token_value = caller.shared.token.load().value.clone();
+        let token_value = caller.context.token.load().value.clone();
         actix_rt::spawn(async move {
             tokio::time::sleep(delay).await;
             let deadline = Instant::now() + RENEWAL_TIMEOUT;
