@@ -90,7 +90,7 @@ fn source_files() -> Vec<SourceFile> {
                 if name != "generated" && name != "tests" {
                     folders.push(path);
                 }
-            } else if name != "tests.rs" && name.ends_with(".rs") {
+            } else if name != "tests.rs" && path.extension().is_some_and(|end| end == "rs") {
                 let text = fs::read_to_string(&path).unwrap();
                 files.push(SourceFile {
                     path: path.strip_prefix(&root).unwrap().to_owned(),
@@ -118,10 +118,9 @@ fn imported_folders(code: &str) -> BTreeSet<String> {
         let rest = &code[start + "crate::".len()..];
         match rest.strip_prefix('{') {
             Some(group) => imported.extend(group_heads(group)),
-            None => imported
-                .insert(identifier(rest))
-                .then_some(())
-                .unwrap_or_default(),
+            None => {
+                imported.insert(identifier(rest));
+            }
         }
     }
     imported
