@@ -56,7 +56,7 @@ pub(super) async fn first_contact(
     timeout(options.connect_timeout, attempt)
         .await
         .unwrap_or_else(|_| {
-            let reason = format!("no answer within {:?}", options.connect_timeout);
+            let reason = format!("no response within {:?}", options.connect_timeout);
             let error = Error::new(ErrorKind::MemberUnresponsive, Outcome::NotSent, reason);
             Err(error.with_endpoint(endpoint.name()))
         })

@@ -21,7 +21,7 @@ pub trait ClientHandle: Clone + Send + Sync + Unpin + 'static {
     fn request_timeout(&self) -> Duration;
 }
 
-/// A running client behind a reference: whoever holds it keeps the client running.
+/// A running client behind a reference: holding it keeps the client running.
 pub trait ClientCore: Send + Sync + 'static {
     /// The request path.
     fn caller(&self) -> &Caller;

@@ -63,9 +63,9 @@ pub enum WatchEnd {
     /// The members belong to another cluster now, whose revisions are unrelated.
     ClusterChanged {
         /// Id of the cluster so far.
-        was: u64,
+        previous: u64,
         /// Id of the cluster now.
-        is: u64,
+        current: u64,
     },
     /// The server refuses the watch permanently, or a response is larger than the client's `max_response_size`.
     Refused(Error),
@@ -109,8 +109,8 @@ impl fmt::Display for WatchEnd {
             Self::OutageTooLong { last: None } => {
                 f.write_str("the watch was interrupted for longer than `max_outage`")
             }
-            Self::ClusterChanged { was, is } => {
-                write!(f, "the cluster id changed from {was:x} to {is:x}")
+            Self::ClusterChanged { previous, current } => {
+                write!(f, "the cluster id changed from {previous:x} to {current:x}")
             }
             Self::Shutdown => f.write_str("the client was shut down"),
         }

@@ -158,7 +158,7 @@ async fn unresponsive_server_is_not_ready() {
         .await
         .unwrap();
     let error = etcd.wait_ready(Duration::from_secs(1)).await.unwrap_err();
-    assert!(error.to_string().contains("no answer within"), "{error}");
+    assert!(error.to_string().contains("no response within"), "{error}");
     cluster.member(0).thaw();
     etcd.wait_ready(Duration::from_secs(20)).await.unwrap();
 }

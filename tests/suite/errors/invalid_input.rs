@@ -182,7 +182,10 @@ async fn port_without_http2_is_reported() {
     }
     server.set_greeting(Greeting::Silence);
     let silent = connect_error(builder().connect_timeout(Duration::from_millis(200))).await;
-    assert!(silent.to_string().contains("no answer within"), "{silent}");
+    assert!(
+        silent.to_string().contains("no response within"),
+        "{silent}"
+    );
 }
 
 #[tokio::test]

@@ -277,7 +277,10 @@ async fn revision_regression_and_cluster_change_are_reported() {
     ));
     assert!(matches!(
         read_to_end(&mut watch).await,
-        WatchEnd::ClusterChanged { was: 1, is: 7 }
+        WatchEnd::ClusterChanged {
+            previous: 1,
+            current: 7
+        }
     ));
     etcd.shutdown().await;
 }

@@ -25,7 +25,7 @@ pub(crate) enum StreamPosition {
     /// it was restored from a backup. Events continue once the member has passed `seen`.
     RevisionRegressed { seen: i64, current: i64 },
     /// The member belongs to another cluster, whose revisions are unrelated. Events of the stream are ignored.
-    ClusterChanged { was: u64, is: u64 },
+    ClusterChanged { previous: u64, current: u64 },
 }
 
 /// The position of one watch. It outlives streams and restarts of the watch's actor.
@@ -85,8 +85,8 @@ impl<E: Revisioned> Cursor<E> {
         if self.cluster_id != 0 && cluster_id != 0 && cluster_id != self.cluster_id {
             self.stream_ended();
             return StreamPosition::ClusterChanged {
-                was: self.cluster_id,
-                is: cluster_id,
+                previous: self.cluster_id,
+                current: cluster_id,
             };
         }
         if cluster_id != 0 {

@@ -232,7 +232,10 @@ fn other_cluster_is_reported_and_ignored() {
     cursor.stream_ended();
     assert_eq!(
         cursor.created(100, 2),
-        StreamPosition::ClusterChanged { was: 1, is: 2 }
+        StreamPosition::ClusterChanged {
+            previous: 1,
+            current: 2
+        }
     );
     assert!(!cursor.is_attached());
     assert_eq!(cursor.events(vec![at(101)], false), None);

@@ -206,8 +206,8 @@ impl WatchActor {
                 );
                 self.buffer.revision_regressed(seen, current);
             }
-            StreamPosition::ClusterChanged { was, is } => {
-                return self.end(WatchEnd::ClusterChanged { was, is }, ctx);
+            StreamPosition::ClusterChanged { previous, current } => {
+                return self.end(WatchEnd::ClusterChanged { previous, current }, ctx);
             }
         }
         match self.state.attach(Instant::now()) {
