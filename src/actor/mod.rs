@@ -1,8 +1,8 @@
 //! etcd as an actor of the application.
 //!
 //! [`Etcd`] receives unbound requests as messages: `put("k", "v")`, `grant(ttl)`, `maintenance::requests().status()`.
-//! Each is the same value that becomes a bound request with `.on(&client)`. The actor responds with the result of the
-//! request. If a request sent with `do_send` fails, the subscriber to failures receives [`RequestFailed`].
+//! It sends them with its client and responds with their results. If a request sent with `do_send` fails, the recipient
+//! of [`Etcd::deliver_failures_to`] receives [`RequestFailed`].
 //!
 //! The actor runs each request in a task of its own, so slow requests do not fill its mailbox. actix does not bound a
 //! mailbox for `send` and `do_send`; instead, the actor bounds the requests in flight and the requests that wait, see
@@ -154,7 +154,7 @@ impl From<Client> for Etcd {
     }
 }
 
-/// A service that is not configured yet.
+/// Creates a service that is not configured yet.
 impl Default for Etcd {
     fn default() -> Self {
         Self {
@@ -171,7 +171,7 @@ impl fmt::Debug for Etcd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Etcd")
             .field("client", &self.client)
-            .field("free", &self.in_flight.available_permits())
+            .field("free_permits", &self.in_flight.available_permits())
             .field("overload_policy", &self.overload_policy)
             .finish_non_exhaustive()
     }

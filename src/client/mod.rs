@@ -26,7 +26,7 @@ use crate::{
     watch::engine::watch_service::{WatchClient, WatchService},
 };
 
-/// A client of one etcd cluster.
+/// A client for one etcd cluster.
 ///
 /// Clones are cheap and share connections, watches and leases. A client can be used from any number of threads and
 /// tasks, with actix or with plain tokio. The tokio runtime must have its timer enabled, as `#[tokio::main]`,
@@ -106,7 +106,7 @@ impl Client {
     /// their TTL ends.
     ///
     /// Later requests fail with [`ErrorKind::Shutdown`](crate::ErrorKind::Shutdown). If several clones call `shutdown`,
-    /// all of them wait for the same end.
+    /// every call returns when the shutdown is complete.
     pub async fn shutdown(self) {
         self.running.shut_down().await;
     }

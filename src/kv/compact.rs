@@ -6,7 +6,10 @@ use super::ResponseHeader;
 use crate::{
     error::{Error, Result},
     proto::{CompactionRequest, CompactionResponse, rpc},
-    request::{ClientHandle, header, macros::request},
+    request::{
+        ClientHandle,
+        macros::{from_response, request},
+    },
     transport::grpc,
 };
 
@@ -74,12 +77,4 @@ pub struct CompactResponse {
     pub header: ResponseHeader,
 }
 
-impl TryFrom<CompactionResponse> for CompactResponse {
-    type Error = Error;
-
-    fn try_from(response: CompactionResponse) -> Result<Self> {
-        Ok(Self {
-            header: header(response.header)?,
-        })
-    }
-}
+from_response!(CompactResponse: CompactionResponse);

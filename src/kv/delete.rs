@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::{IntoBytes, KeyValue, ResponseHeader};
 use crate::{
-    error::{Error, Result},
+    error::Result,
     proto::{DeleteRangeRequest, DeleteRangeResponse, rpc},
     request::{
-        ClientHandle, header,
+        ClientHandle,
         key_range::{KeyRange, key_range_methods},
-        macros::request,
+        macros::{from_response, request},
     },
     transport::grpc,
 };
@@ -82,14 +82,4 @@ pub struct DeleteResponse {
     pub prev_kvs: Vec<KeyValue>,
 }
 
-impl TryFrom<DeleteRangeResponse> for DeleteResponse {
-    type Error = Error;
-
-    fn try_from(response: DeleteRangeResponse) -> Result<Self> {
-        Ok(Self {
-            header: header(response.header)?,
-            deleted: response.deleted,
-            prev_kvs: response.prev_kvs,
-        })
-    }
-}
+from_response!(DeleteResponse: DeleteRangeResponse => deleted, prev_kvs);

@@ -6,7 +6,11 @@ use super::{IntoBytes, KeyValue, ResponseHeader};
 use crate::{
     error::{Error, Result},
     proto::{self, PutRequest, rpc},
-    request::{ClientHandle, header, key_range::KeyRange, macros::request},
+    request::{
+        ClientHandle,
+        key_range::KeyRange,
+        macros::{from_response, request},
+    },
     transport::grpc,
 };
 
@@ -92,13 +96,4 @@ pub struct PutResponse {
     pub prev_kv: Option<KeyValue>,
 }
 
-impl TryFrom<proto::PutResponse> for PutResponse {
-    type Error = Error;
-
-    fn try_from(response: proto::PutResponse) -> Result<Self> {
-        Ok(Self {
-            header: header(response.header)?,
-            prev_kv: response.prev_kv,
-        })
-    }
-}
+from_response!(PutResponse: proto::PutResponse => prev_kv);

@@ -13,7 +13,7 @@ use crate::{
     transport::{Endpoint, grpc},
 };
 
-/// An administrative request. Bound to a client it is sent when awaited; unbound (`Request<T>`) it is a message to the
+/// An administrative request. Bound to a client, it is sent when awaited. Unbound (`Request<T>`), it is a message to the
 /// actor [`Etcd`](crate::Etcd).
 #[must_use = "a request is sent when it is awaited"]
 pub struct Request<T, C = ()> {
@@ -53,7 +53,7 @@ impl<T: 'static, C: Clone> Request<T, C> {
         self
     }
 
-    /// The RPC that the request calls, such as `/etcdserverpb.Cluster/MemberList`. Several RPCs share this type.
+    /// Returns the path of the RPC, such as `/etcdserverpb.Cluster/MemberList`. Several RPCs share this type.
     pub fn rpc(&self) -> &'static str {
         self.rpc.path
     }
@@ -128,8 +128,8 @@ impl<T, C> fmt::Debug for Request<T, C> {
     }
 }
 
-/// An administrative request to one member. It is sent to the member chosen with [`at`](Self::at), over the connection
-/// the client already has, or to any member.
+/// An administrative request to the member chosen with [`at`](Self::at), over the client's connection to it; without
+/// `at`, to any member.
 #[must_use = "a request is sent when it is awaited"]
 pub struct MemberRequest<T, C = ()> {
     request: Request<T, C>,
@@ -160,7 +160,7 @@ impl<T: 'static, C: Clone> MemberRequest<T, C> {
         self
     }
 
-    /// The RPC that the request calls, such as `/etcdserverpb.Maintenance/Status`.
+    /// Returns the path of the RPC, such as `/etcdserverpb.Maintenance/Status`.
     pub fn rpc(&self) -> &'static str {
         self.request.rpc()
     }

@@ -1,4 +1,4 @@
-//! The keys a request applies to: one key, a prefix, a range, or all keys from one on.
+//! The keys of a request: one key, a prefix, a range, or all keys from a first key on.
 
 use bytes::Bytes;
 

@@ -18,7 +18,10 @@ impl Tls {
         false
     }
 
-    #[expect(clippy::unused_async, reason = "the signature of the function with TLS")]
+    #[expect(
+        clippy::unused_async,
+        reason = "the signature of the function with TLS"
+    )]
     pub(crate) async fn encrypt<T>(&self, _: &Endpoint, _: T) -> Result<T, Error> {
         let reason = "this build of actix-etcd lacks the feature `tls`";
         Err(Error::new(ErrorKind::TlsFailed, Outcome::NotSent, reason))

@@ -1,4 +1,4 @@
-//! Saving a snapshot to a file, which exists complete or not at all.
+//! Saving a snapshot to a file atomically.
 
 use std::{
     fmt, fs,
@@ -20,7 +20,7 @@ use crate::{
     transport::Endpoint,
 };
 
-/// Attempts to save a snapshot, each on another member if there is one.
+/// Largest number of attempts to save a snapshot, each on another member if there is one.
 const ATTEMPTS: u32 = 5;
 /// Chunks buffered between the network and the disk.
 const BUFFERED_CHUNKS: usize = 16;
