@@ -41,8 +41,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Returns the options of a client for the cluster with these endpoints. Give several members: one is enough to
-    /// connect, but only if it is up.
+    /// Returns the options of a client for the cluster with these endpoints, written as [`Endpoint`] describes. One member
+    /// is enough to connect; list several, so that the client can connect while a member is down.
     ///
     /// ```no_run
     /// # async fn example() -> actix_etcd::Result<()> {

@@ -62,7 +62,8 @@ impl<C> Compact<C> {
         client: &impl ClientHandle,
         timeout: Duration,
     ) -> Result<CompactResponse> {
-        let body = grpc::encode(&self.wire()?)?;
+        let wire = self.wire().map_err(|error| error.with_rpc(rpc::COMPACT))?;
+        let body = grpc::encode(&wire)?;
         let response: CompactionResponse =
             client.caller().unary(rpc::COMPACT, body, timeout).await?;
         response.try_into()

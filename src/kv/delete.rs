@@ -61,7 +61,10 @@ impl<C> Delete<C> {
         client: &impl ClientHandle,
         timeout: Duration,
     ) -> Result<DeleteResponse> {
-        let body = grpc::encode(&self.wire()?)?;
+        let wire = self
+            .wire()
+            .map_err(|error| error.with_rpc(rpc::DELETE_RANGE))?;
+        let body = grpc::encode(&wire)?;
         let response: DeleteRangeResponse = client
             .caller()
             .unary(rpc::DELETE_RANGE, body, timeout)

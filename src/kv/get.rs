@@ -251,7 +251,7 @@ impl<C> Get<C> {
             || empty(wire.min_create_revision, wire.max_create_revision)
         {
             return Err(Error::invalid(
-                "the minimum revision is greater than the maximum",
+                "the minimum revision must not be greater than the maximum revision",
             ));
         }
         if let Some(conflict) = self.order.conflict {
@@ -270,7 +270,7 @@ impl<C> Get<C> {
     }
 
     async fn perform(self, client: &impl ClientHandle, timeout: Duration) -> Result<GetResponse> {
-        let wire = self.wire()?;
+        let wire = self.wire().map_err(|error| error.with_rpc(rpc::RANGE))?;
         let rpc = if wire.serializable {
             rpc::RANGE.leaderless()
         } else {

@@ -80,7 +80,8 @@ impl<C> Put<C> {
     }
 
     async fn perform(self, client: &impl ClientHandle, timeout: Duration) -> Result<PutResponse> {
-        let body = grpc::encode(&self.wire()?)?;
+        let wire = self.wire().map_err(|error| error.with_rpc(rpc::PUT))?;
+        let body = grpc::encode(&wire)?;
         let response: proto::PutResponse = client.caller().unary(rpc::PUT, body, timeout).await?;
         response.try_into()
     }

@@ -75,7 +75,7 @@ impl<C> Txn<C> {
     }
 
     async fn perform(self, client: &impl ClientHandle, timeout: Duration) -> Result<TxnResponse> {
-        let wire = self.wire()?;
+        let wire = self.wire().map_err(|error| error.with_rpc(rpc::TXN))?;
         let rpc = if is_read_only(&wire) {
             rpc::TXN.with_class(RpcClass::Read)
         } else {

@@ -84,10 +84,12 @@ impl<T: 'static, C: ClientHandle> Request<T, C> {
         Box::pin(async move {
             let timeout = timeout.unwrap_or_else(|| client.request_timeout());
             let caller = match member {
-                None => client.caller().clone(),
-                Some(endpoint) => client.caller().at(endpoint?)?,
+                None => Ok(client.caller().clone()),
+                Some(endpoint) => endpoint.and_then(|endpoint| client.caller().at(endpoint)),
             };
-            perform(caller, rpc, body?, timeout).await
+            let name_rpc = |error: Error| error.with_rpc(rpc);
+            let (caller, body) = (caller.map_err(name_rpc)?, body.map_err(name_rpc)?);
+            perform(caller, rpc, body, timeout).await
         })
     }
 }

@@ -11,7 +11,8 @@ use crate::error::Result;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a message to the actor `Etcd`",
     label = "not an unbound request",
-    note = "messages are unbound requests: `etcd.send(kv::get(\"k\"))`, not `etcd.send(client.get(\"k\"))`"
+    note = "messages are unbound requests: `etcd.send(kv::get(\"k\"))`, not `etcd.send(client.get(\"k\"))`",
+    note = "a watch becomes a message with a recipient: `etcd.send(watch_keys(\"k\").deliver_to(recipient))`"
 )]
 pub trait EtcdRequest<C>:
     Message<Result = Result<Self::Response>> + Clone + Send + Sized + 'static

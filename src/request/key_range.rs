@@ -77,7 +77,7 @@ impl KeyRange {
             }
             RangeEnd::Unbounded => Ok((key, ZERO)),
             RangeEnd::Before(end) if *end <= key => Err(Error::invalid(
-                "the end of the range is not after its first key",
+                "the end of the range must be greater than its first key",
             )),
             RangeEnd::Before(end) => {
                 let end = end.clone();

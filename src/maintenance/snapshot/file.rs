@@ -15,6 +15,7 @@ use super::{Snapshot, SnapshotProgress};
 use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     maintenance::Maintenance,
+    proto::rpc,
     request::{ClientHandle, ResponseFuture},
     retry::{RetryDecision, decision::remedy},
     transport::Endpoint,
@@ -194,8 +195,10 @@ impl PartFile {
 }
 
 fn file_failed(path: &Path, error: io::Error) -> Error {
-    let text = format!("{}: {error}", path.display());
-    Error::new(ErrorKind::FileFailed, Outcome::NotSent, text).with_source(error)
+    let text = format!("cannot write {}: {error}", path.display());
+    Error::new(ErrorKind::FileFailed, Outcome::NotSent, text)
+        .with_rpc(rpc::SNAPSHOT)
+        .with_source(error)
 }
 
 fn write(target: &Path, mut queue: mpsc::Receiver<WriteCommand>) -> io::Result<()> {

@@ -203,7 +203,7 @@ async fn first_response(
 
 fn corrupt(reason: &'static str) -> Error {
     let text = format!("the snapshot is corrupt: {reason}");
-    Error::new(ErrorKind::Protocol, Outcome::Unknown, text)
+    Error::new(ErrorKind::Protocol, Outcome::Unknown, text).with_rpc(rpc::SNAPSHOT)
 }
 
 fn read(mut opened: OpenStream<SnapshotResponse>) -> PendingRead {
