@@ -91,7 +91,8 @@
 //!
 //! # Guarantees
 //! 1. **A write is applied at most once.** The [`Outcome`] of its error is *not sent*, *rejected* (not applied) or
-//!    *unknown*. The client never retries a write whose outcome is unknown.
+//!    *unknown*. After *unknown*, the client retries only requests that are safe to repeat, such as a lease grant;
+//!    never a put, a delete or a transaction that writes.
 //! 2. **A watch never loses, repeats, reorders or splits a revision**, over any number of reconnects, and ends with
 //!    exactly one reason ([`watch::WatchEnd`]).
 //! 3. **A lease lives as long as the cluster keeps it**: a frozen, dead or partitioned member does not end it. If it is

@@ -41,8 +41,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Returns the options of a client for the cluster with these endpoints, written as [`Endpoint`] describes. One member
-    /// is enough to connect; list several, so that the client can connect while a member is down.
+    /// Returns the options of a client for the cluster with these endpoints, written as [`Endpoint`] describes. One
+    /// member is enough to connect; list several, so that the client can connect while a member is down.
     ///
     /// ```no_run
     /// # async fn example() -> actix_etcd::Result<()> {
@@ -102,7 +102,7 @@ impl Client {
 
     /// Shuts the client down, with all its clones. Requests in flight have
     /// [`shutdown_grace`](ClientBuilder::shutdown_grace) to finish; then connections close, and the actors and their
-    /// thread stop. Before that, leases that are revoked on drop are revoked, for at most 3 s; other leases stay until
+    /// thread stop. Leases with `revoke_on_drop` are revoked first, which takes at most 3 s; other leases stay until
     /// their TTL ends.
     ///
     /// Later requests fail with [`ErrorKind::Shutdown`](crate::ErrorKind::Shutdown). If several clones call `shutdown`,

@@ -45,8 +45,8 @@ impl<C> Compact<C> {
         self
     }
 
-    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace `Etcd`
-    /// in tests.
+    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace
+    /// `Etcd` in tests.
     pub fn wire(&self) -> Result<CompactionRequest> {
         if self.wire.revision <= 0 {
             return Err(Error::invalid(format!(

@@ -45,8 +45,8 @@ impl<C> Delete<C> {
         self
     }
 
-    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace `Etcd`
-    /// in tests.
+    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace
+    /// `Etcd` in tests.
     pub fn wire(&self) -> Result<DeleteRangeRequest> {
         let (key, range_end) = self.range.resolve()?;
         Ok(DeleteRangeRequest {

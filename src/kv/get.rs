@@ -226,8 +226,8 @@ impl<C> Get<C> {
         self
     }
 
-    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace `Etcd`
-    /// in tests.
+    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace
+    /// `Etcd` in tests.
     pub fn wire(&self) -> Result<RangeRequest> {
         let (key, range_end) = self.range.resolve()?;
         let wire = &self.wire;

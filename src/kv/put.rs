@@ -64,8 +64,8 @@ impl<C> Put<C> {
         self
     }
 
-    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace `Etcd`
-    /// in tests.
+    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace
+    /// `Etcd` in tests.
     pub fn wire(&self) -> Result<PutRequest> {
         KeyRange::key(self.wire.key.clone()).resolve()?;
         if self.wire.ignore_value && !self.wire.value.is_empty() {

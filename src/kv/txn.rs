@@ -55,8 +55,8 @@ impl<C> Txn<C> {
         self
     }
 
-    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace `Etcd`
-    /// in tests.
+    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace
+    /// `Etcd` in tests.
     pub fn wire(&self) -> Result<TxnRequest> {
         let ops = |ops: &[Op]| {
             ops.iter()

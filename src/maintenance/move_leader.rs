@@ -28,8 +28,8 @@ pub struct MoveLeader<C = ()> {
 request!(MoveLeader { to } -> HeaderResponse);
 
 impl<C: Clone> Maintenance<C> {
-    /// Moves the leadership to the member with this id. Only the current leader accepts the request, so the client searches
-    /// for it among its endpoints.
+    /// Moves the leadership to the member with this id. Only the current leader accepts the request, so the client
+    /// searches for it among its endpoints.
     pub fn move_leader(&self, to: u64) -> MoveLeader<C> {
         MoveLeader {
             to,

@@ -13,8 +13,8 @@ use crate::{
     transport::{Endpoint, grpc},
 };
 
-/// An administrative request. Bound to a client, it is sent when awaited. Unbound (`Request<T>`), it is a message to the
-/// actor [`Etcd`](crate::Etcd).
+/// An administrative request. Bound to a client, it is sent when awaited. Unbound (`Request<T>`), it is a message to
+/// the actor [`Etcd`](crate::Etcd).
 #[must_use = "a request is sent when it is awaited"]
 pub struct Request<T, C = ()> {
     client: C,

@@ -1,8 +1,8 @@
 //! Types and traits shared by all requests.
 //!
 //! A request is a value, unbound or bound to a client:
-//! - A free function such as [`kv::put`](crate::kv::put) creates an unbound request (`Put`). It can be sent as a message
-//!   to the actor [`Etcd`](crate::Etcd), be part of a transaction, or be bound with `.on(&client)`.
+//! - A free function such as [`kv::put`](crate::kv::put) creates an unbound request (`Put`). It can be sent as a
+//!   message to the actor [`Etcd`](crate::Etcd), be part of a transaction, or be bound with `.on(&client)`.
 //! - A method of [`Client`](crate::Client) creates a bound request (`Put<Client>`). It is sent when awaited.
 
 mod admin_request;

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_renewals_are_repeated_until_the_expiry() {
+    fn failed_renewal_is_retried_until_expiry() {
         let mut remaining = Duration::from_secs(30);
         let mut attempts = 0;
         while let Some(delay) = retry_delay(remaining) {

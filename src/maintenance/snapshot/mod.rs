@@ -49,8 +49,8 @@ impl<C: ClientHandle> Maintenance<C> {
     /// Streams a copy of a member's database, followed by its checksum. Written to a file, this is the input of
     /// `etcdutl snapshot restore`.
     ///
-    /// If the member fails before the first byte, the snapshot starts on another one. A later failure or a wrong checksum
-    /// ends the stream with an error. Use the data only if the stream ended without an error.
+    /// If the member fails before the first byte, the snapshot starts on another one. A later failure or a wrong
+    /// checksum ends the stream with an error. Use the data only if the stream ended without an error.
     pub async fn snapshot(&self) -> Result<Snapshot> {
         Snapshot::start(&self.0, &mut Vec::new()).await
     }
