@@ -70,7 +70,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
             // One session per owner: usually one per process.
             let session = etcd.session(TTL).await?;
             let mutex = session.mutex("printer");
-            mutex.scope(|held| print_pages(worker, held)).await?
+            mutex
+                .scope(|ownership| print_pages(worker, ownership))
+                .await?
         })
     });
     for worker in workers.collect::<Vec<_>>() {

@@ -57,7 +57,7 @@
 //! # }
 //! ```
 //!
-//! **[Locks, elections, singletons, discovery](recipes)**:
+//! **[Recipes](recipes)** are locks, elections, singletons and service discovery:
 //! ```no_run
 //! # async fn example(etcd: actix_etcd::Client) -> actix_etcd::Result<()> {
 //! use std::time::Duration;
@@ -70,7 +70,7 @@
 //! # }
 //! ```
 //!
-//! **[Actors](actor)** send every request as a message to [`Etcd`]:
+//! **[Actors](actor)** send requests as messages to the actor [`Etcd`]:
 //! ```no_run
 //! # async fn example(client: actix_etcd::Client) -> actix_etcd::Result<()> {
 //! use actix::Actor;
@@ -82,22 +82,25 @@
 //! # }
 //! ```
 //!
-//! **Administration**: [`cluster`] members, [`maintenance`] and snapshots, [`auth`]entication with users and roles, the
-//! [`health`] service, [`server_side`] locks and elections. **Policies**: [`balancer`] (which member serves a request),
-//! [`retry`] (what is retried, and when). **Raw access**: tonic's generated clients in [`proto`], over
-//! [`Client::grpc`].
+//! **More modules**
+//! - Requests: [`request`] (bound and unbound requests, keys and values), [`error`].
+//! - Administration: [`cluster`] (members), [`maintenance`] (status, alarms, snapshots), [`auth`] (users and roles),
+//!   [`health`], [`server_side`] (locks and elections run by the server).
+//! - Policies: [`balancer`] (the member that serves a request), [`retry`] (the requests that are retried).
+//! - Raw access: tonic's generated clients in [`proto`], over [`Client::grpc`].
 //!
 //! # Guarantees
-//! 1. **A write is applied at most once.** The [`Outcome`] of an error is *not sent*, *rejected* (never applied) or
-//!    *unknown*. The client retries only the first two.
+//! 1. **A write is applied at most once.** The [`Outcome`] of its error is *not sent*, *rejected* (not applied) or
+//!    *unknown*. After *unknown*, the client retries only requests that are safe to repeat, such as a lease grant;
+//!    never a put, a delete or a transaction that writes.
 //! 2. **A watch never loses, repeats, reorders or splits a revision**, over any number of reconnects, and ends with
 //!    exactly one reason ([`watch::WatchEnd`]).
 //! 3. **A lease lives as long as the cluster keeps it**: a frozen, dead or partitioned member does not end it. If it is
 //!    lost, the client reports why ([`lease::LeaseLost`]).
-//! 4. **No call hangs.** Every call has a deadline (5 s by default). A dead, frozen or leaderless member is left within
-//!    about a second.
-//! 5. **No panic, no leak, no unbounded buffer.** A crash of an actor is contained: it restarts with its state and its
-//!    mailbox. What the application drops also ends on the server.
+//! 4. **No call hangs.** Every call has a deadline (5 s by default). A dead, frozen or leaderless member is avoided
+//!    within about a second.
+//! 5. **No panic, no leak, no unbounded buffer.** An actor that panics restarts with its state and its mailbox. A
+//!    request, watch or stream that the application drops is also cancelled on the server.
 //!
 //! # Requirements
 //! A tokio runtime with time enabled: `#[tokio::main]`, `#[actix_rt::main]`, or `Builder::enable_all`. By default the

@@ -32,7 +32,7 @@ impl<R: EtcdRequest<Client>> Handler<R> for Etcd {
 
 /// A request that is sent, queued or rejected.
 ///
-/// It has its own [`MessageResponse`] because only there actix shows whether a caller waits for the response.
+/// A type with its own [`MessageResponse`], because only `MessageResponse::handle` shows whether a caller waits.
 pub struct Admission<R> {
     request: R,
     client: Result<Client>,

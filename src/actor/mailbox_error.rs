@@ -4,8 +4,8 @@ use actix::MailboxError;
 
 use crate::error::{Error, ErrorKind, Outcome};
 
-/// Lets `??` convert both errors of `etcd.send(request).await`. The outcome is [`Outcome::Unknown`], because the actor
-/// may have sent the request before it stopped or before the timeout ended.
+/// Allows `etcd.send(request).await??`. The outcome is [`Outcome::Unknown`], because the actor may have sent the
+/// request before it stopped or the timeout ended.
 impl From<MailboxError> for Error {
     fn from(error: MailboxError) -> Self {
         let (kind, reason) = match error {

@@ -1,8 +1,22 @@
 //! etcd as an actor of the application.
 //!
-//! [`Etcd`] receives unbound requests as messages: `put("k", "v")`, `grant(ttl)`, `maintenance::requests().status()`.
-//! Each is the same value that becomes a bound request with `.on(&client)`. The actor responds with the result of the
-//! request. If a request sent with `do_send` fails, the subscriber to failures receives [`RequestFailed`].
+//! [`Etcd`] receives unbound requests as messages, for example `put("k", "v")` or `maintenance::requests().status()`.
+//! It sends them with its client and responds with their results. If a request sent with `do_send` fails, the recipient
+//! of [`Etcd::deliver_failures_to`] receives [`RequestFailed`].
+//!
+//! | with a client | as a message |
+//! |---|---|
+//! | `client.get(..)`, `put`, `delete`, `txn`, `compact` | the function of the same name in [`kv`](crate::kv) |
+//! | `client.watch(key).deliver_to(..)` | [`watch_keys(key)`](crate::watch::watch_keys)`.deliver_to(recipient)` |
+//! | `client.lease(ttl)` | [`grant(ttl)`](crate::lease::grant); with events: `grant(ttl).keep_alive().deliver_to(recipient)` |
+//! | `client.revoke(id)`, `time_to_live`, `leases`, `keep_alive_once` | the function of the same name in [`lease`](crate::lease) |
+//! | `client.register(..)`, `client.discover(..).deliver_to(..)` | the function of the same name in [`discovery`](crate::recipes::discovery) |
+//! | `client.leaders(name).deliver_to(..)` | [`leaders(name)`](crate::recipes::election::leaders)`.deliver_to(recipient)` |
+//! | `client.cluster()`, `maintenance`, `health`, `auth`, … | `requests()` of the module |
+//! | `client.connectivity_changes().deliver_to(..)` | [`SubscribeConnectivity`](crate::client::SubscribeConnectivity) |
+//!
+//! Sessions, locks, elections and singletons have no message. Create them with a clone of the client; they send their
+//! events to actors, too.
 //!
 //! The actor runs each request in a task of its own, so slow requests do not fill its mailbox. actix does not bound a
 //! mailbox for `send` and `do_send`; instead, the actor bounds the requests in flight and the requests that wait, see
@@ -154,7 +168,7 @@ impl From<Client> for Etcd {
     }
 }
 
-/// A service that is not configured yet.
+/// Creates a service that is not configured yet.
 impl Default for Etcd {
     fn default() -> Self {
         Self {
@@ -171,7 +185,7 @@ impl fmt::Debug for Etcd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Etcd")
             .field("client", &self.client)
-            .field("free", &self.in_flight.available_permits())
+            .field("free_permits", &self.in_flight.available_permits())
             .field("overload_policy", &self.overload_policy)
             .finish_non_exhaustive()
     }

@@ -47,7 +47,7 @@ impl<C: Clone> Auth<C> {
     }
 }
 
-/// Whether authentication is enabled.
+/// The response to [`Auth::status`].
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct AuthStatus {

@@ -1,4 +1,4 @@
-//! Credentials of a client, and where it gets them.
+//! Credentials of a client, and the providers that return them.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 

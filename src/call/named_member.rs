@@ -20,7 +20,7 @@ impl Caller {
     pub(crate) fn at(&self, endpoint: Endpoint) -> Result<Self, Error> {
         if self.view(&endpoint).is_none() {
             return Err(Error::invalid(format!(
-                "{endpoint} is not an endpoint of this client"
+                "{endpoint} is not an endpoint of this client; choose one of `Client::endpoints`"
             )));
         }
         if self.policy.connection_mode() == ConnectionMode::Single {

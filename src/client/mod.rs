@@ -26,7 +26,7 @@ use crate::{
     watch::engine::watch_service::{WatchClient, WatchService},
 };
 
-/// A client of one etcd cluster.
+/// A client for one etcd cluster.
 ///
 /// Clones are cheap and share connections, watches and leases. A client can be used from any number of threads and
 /// tasks, with actix or with plain tokio. The tokio runtime must have its timer enabled, as `#[tokio::main]`,
@@ -41,8 +41,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Returns the options of a client for the cluster with these endpoints. Give several members: one is enough to
-    /// connect, but only if it is up.
+    /// Returns the options of a client for the cluster with these endpoints, written as [`Endpoint`] describes. One
+    /// member is enough to connect; list several, so that the client can connect while a member is down.
     ///
     /// ```no_run
     /// # async fn example() -> actix_etcd::Result<()> {
@@ -102,11 +102,11 @@ impl Client {
 
     /// Shuts the client down, with all its clones. Requests in flight have
     /// [`shutdown_grace`](ClientBuilder::shutdown_grace) to finish; then connections close, and the actors and their
-    /// thread stop. Before that, leases that are revoked on drop are revoked, for at most 3 s; other leases stay until
+    /// thread stop. Leases with `revoke_on_drop` are revoked first, which takes at most 3 s; other leases stay until
     /// their TTL ends.
     ///
     /// Later requests fail with [`ErrorKind::Shutdown`](crate::ErrorKind::Shutdown). If several clones call `shutdown`,
-    /// all of them wait for the same end.
+    /// every call returns when the shutdown is complete.
     pub async fn shutdown(self) {
         self.running.shut_down().await;
     }

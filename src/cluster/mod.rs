@@ -4,7 +4,7 @@
 //! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
 //! let cluster = etcd.cluster();
 //! let added = cluster.add_learner(["http://10.0.0.4:2380"]).await?;
-//! // … start it, and once it has caught up:
+//! // Start the new member. When it has caught up:
 //! cluster.promote(added.member.id).await?;
 //! # Ok(())
 //! # }
@@ -43,14 +43,14 @@ impl<C> Cluster<C> {
 }
 
 impl<C: Clone> Cluster<C> {
-    /// Lists the members, confirmed by a quorum. (etcd 3.4 always answers from one member.)
+    /// Lists the members, confirmed by a quorum. etcd 3.4 always returns the list of one member.
     pub fn list(&self) -> Request<Members, C> {
         let rpc = rpc::MEMBER_LIST;
         let request = MemberListRequest { linearizable: true };
         Request::new::<proto::MemberListResponse>(&self.0, rpc, &request)
     }
 
-    /// Lists the members as one member knows them. Works without a quorum; the list may be stale.
+    /// Lists the members known to one member. Works without a quorum; the list may be stale.
     pub fn list_serializable(&self) -> Request<Members, C> {
         let rpc = rpc::MEMBER_LIST.leaderless();
         let request = MemberListRequest {

@@ -211,7 +211,7 @@ kinds! {
     ResponseTooLarge: "the response is larger than the client allows", "read in pages, or raise `max_response_size`";
     Protocol: "the response is not valid gRPC", "check that the endpoint is etcd's client URL, with the right scheme";
     TlsFailed: "the TLS connection could not be established", "check the certificates, their names and their dates";
-    CredentialsUnavailable: "the credentials are not available", "check the credentials provider";
+    CredentialsUnavailable: "the credentials are not available", "";
     SessionLost: "the session was lost", "create a new session; keys attached to the old one are deleted";
     LockLost: "the lock or leadership is no longer held", "stop the work that needs it, and acquire it again";
     FileFailed: "a file could not be read or written", "check the path, its permissions and the free space";

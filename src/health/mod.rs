@@ -44,8 +44,8 @@ impl<C: Clone> Health<C> {
 }
 
 impl<C: ClientHandle> Health<C> {
-    /// Streams whether this member serves requests: its current state and every change. The stream ends with an error if
-    /// the member fails.
+    /// Streams whether this member serves requests: its current state and every change. The stream ends with an error
+    /// if the member fails.
     pub async fn watch(&self, endpoint: impl AsRef<str>) -> Result<ResponseStream<HealthReport>> {
         let endpoint = Endpoint::parse(endpoint.as_ref())?;
         let request = HealthCheckRequest::default();

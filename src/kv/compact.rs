@@ -6,7 +6,10 @@ use super::ResponseHeader;
 use crate::{
     error::{Error, Result},
     proto::{CompactionRequest, CompactionResponse, rpc},
-    request::{ClientHandle, header, macros::request},
+    request::{
+        ClientHandle,
+        macros::{from_response, request},
+    },
     transport::grpc,
 };
 
@@ -42,8 +45,8 @@ impl<C> Compact<C> {
         self
     }
 
-    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace `Etcd`
-    /// in tests.
+    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace
+    /// `Etcd` in tests.
     pub fn wire(&self) -> Result<CompactionRequest> {
         if self.wire.revision <= 0 {
             return Err(Error::invalid(format!(
@@ -59,7 +62,8 @@ impl<C> Compact<C> {
         client: &impl ClientHandle,
         timeout: Duration,
     ) -> Result<CompactResponse> {
-        let body = grpc::encode(&self.wire()?)?;
+        let wire = self.wire().map_err(|error| error.with_rpc(rpc::COMPACT))?;
+        let body = grpc::encode(&wire)?;
         let response: CompactionResponse =
             client.caller().unary(rpc::COMPACT, body, timeout).await?;
         response.try_into()
@@ -74,12 +78,4 @@ pub struct CompactResponse {
     pub header: ResponseHeader,
 }
 
-impl TryFrom<CompactionResponse> for CompactResponse {
-    type Error = Error;
-
-    fn try_from(response: CompactionResponse) -> Result<Self> {
-        Ok(Self {
-            header: header(response.header)?,
-        })
-    }
-}
+from_response!(CompactResponse: CompactionResponse);

@@ -36,12 +36,12 @@ impl Compare {
         CompareNumber::new(key, CompareTarget::Mod)
     }
 
-    /// Compares the lease of a key, 0 if it has none.
+    /// Compares the id of a key's lease, 0 if it has none.
     pub fn lease(key: impl IntoBytes) -> CompareNumber {
         CompareNumber::new(key, CompareTarget::Lease)
     }
 
-    /// Compares the value of a key. The condition fails if the key does not exist.
+    /// Compares the value of a key. The condition does not hold if the key does not exist.
     pub fn value(key: impl IntoBytes) -> CompareValue {
         CompareValue {
             range: KeyRange::key(key.into_bytes()),
@@ -62,7 +62,8 @@ impl Compare {
 
 key_range_methods!(Compare);
 
-/// The left side of a comparison of numbers. Made by [`Compare::version`] and its siblings.
+/// The left side of a comparison of numbers. Created by [`Compare::version`], [`Compare::create_revision`],
+/// [`Compare::mod_revision`] and [`Compare::lease`].
 #[derive(Debug, Clone)]
 #[must_use = "finish the comparison with `eq`, `ne`, `gt` or `lt`"]
 pub struct CompareNumber {
@@ -114,7 +115,7 @@ impl CompareNumber {
     }
 }
 
-/// The left side of a comparison of values. Made by [`Compare::value`].
+/// The left side of a comparison of values. Created by [`Compare::value`].
 #[derive(Debug, Clone)]
 #[must_use = "finish the comparison with `eq`, `ne`, `gt` or `lt`"]
 pub struct CompareValue {

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::{IntoBytes, KeyValue, ResponseHeader};
 use crate::{
-    error::{Error, Result},
+    error::Result,
     proto::{DeleteRangeRequest, DeleteRangeResponse, rpc},
     request::{
-        ClientHandle, header,
+        ClientHandle,
         key_range::{KeyRange, key_range_methods},
-        macros::request,
+        macros::{from_response, request},
     },
     transport::grpc,
 };
@@ -45,8 +45,8 @@ impl<C> Delete<C> {
         self
     }
 
-    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace `Etcd`
-    /// in tests.
+    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace
+    /// `Etcd` in tests.
     pub fn wire(&self) -> Result<DeleteRangeRequest> {
         let (key, range_end) = self.range.resolve()?;
         Ok(DeleteRangeRequest {
@@ -61,7 +61,10 @@ impl<C> Delete<C> {
         client: &impl ClientHandle,
         timeout: Duration,
     ) -> Result<DeleteResponse> {
-        let body = grpc::encode(&self.wire()?)?;
+        let wire = self
+            .wire()
+            .map_err(|error| error.with_rpc(rpc::DELETE_RANGE))?;
+        let body = grpc::encode(&wire)?;
         let response: DeleteRangeResponse = client
             .caller()
             .unary(rpc::DELETE_RANGE, body, timeout)
@@ -82,14 +85,4 @@ pub struct DeleteResponse {
     pub prev_kvs: Vec<KeyValue>,
 }
 
-impl TryFrom<DeleteRangeResponse> for DeleteResponse {
-    type Error = Error;
-
-    fn try_from(response: DeleteRangeResponse) -> Result<Self> {
-        Ok(Self {
-            header: header(response.header)?,
-            deleted: response.deleted,
-            prev_kvs: response.prev_kvs,
-        })
-    }
-}
+from_response!(DeleteResponse: DeleteRangeResponse => deleted, prev_kvs);

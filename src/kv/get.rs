@@ -13,14 +13,15 @@ use crate::{
         rpc,
     },
     request::{
-        ClientHandle, header,
+        ClientHandle,
         key_range::{KeyRange, key_range_methods},
-        macros::request,
+        macros::{from_response, request},
     },
     transport::grpc,
 };
 
-const ONE_KEY: &str = "a request for the first or the last key cannot have another limit";
+const SINGLE_KEY_WITH_LIMIT: &str =
+    "`limit` cannot be combined with a request for only the first or the last key";
 
 /// Reads one key or a range of keys.
 #[derive(Debug, Clone)]
@@ -50,16 +51,16 @@ impl Order {
         if self
             .target
             .replace(target)
-            .is_some_and(|before| before != target)
+            .is_some_and(|previous| previous != target)
         {
-            self.conflict = Some("the request sorts by two targets; choose one");
+            self.conflict = Some("the request is sorted by two targets; choose one");
         }
     }
 
-    fn direct(&mut self, direction: SortOrder) {
-        let before = self.direction.replace(direction);
-        if before.is_some_and(|before| before != direction) {
-            self.conflict = Some("the request sorts in both directions; choose one");
+    fn set_direction(&mut self, direction: SortOrder) {
+        let previous = self.direction.replace(direction);
+        if previous.is_some_and(|previous| previous != direction) {
+            self.conflict = Some("the request is sorted in both directions; choose one");
         }
     }
 }
@@ -78,10 +79,10 @@ pub fn get(key: impl IntoBytes) -> Get {
 key_range_methods!(<C> Get<C>);
 
 impl<C> Get<C> {
-    /// Returns at most this many keys; [`GetResponse::more`] is set if there are others. Default: 0, no limit.
+    /// Returns at most this many keys; [`GetResponse::more`] is true if there are others. Default: 0, no limit.
     pub fn limit(mut self, limit: i64) -> Self {
         if self.order.single && limit != 1 {
-            self.order.conflict = Some(ONE_KEY);
+            self.order.conflict = Some(SINGLE_KEY_WITH_LIMIT);
         }
         self.wire.limit = limit;
         self
@@ -93,7 +94,7 @@ impl<C> Get<C> {
         self
     }
 
-    /// Sorts by key, ascending unless `.descending()` is set. Default: not sorted by request (etcd returns keys in order).
+    /// Sorts by key, ascending unless `.descending()` is set. This is also the default order.
     pub fn sort_by_key(self) -> Self {
         self.sort_by(SortTarget::Key)
     }
@@ -120,14 +121,14 @@ impl<C> Get<C> {
 
     /// Sorts with the smallest first. Default of the `sort_by_…` options.
     pub fn ascending(mut self) -> Self {
-        self.order.direct(SortOrder::Ascend);
+        self.order.set_direction(SortOrder::Ascend);
         self.wire.set_sort_order(SortOrder::Ascend);
         self
     }
 
     /// Sorts with the largest first; by key unless a `sort_by_…` option is set.
     pub fn descending(mut self) -> Self {
-        self.order.direct(SortOrder::Descend);
+        self.order.set_direction(SortOrder::Descend);
         self.wire.set_sort_order(SortOrder::Descend);
         self
     }
@@ -141,45 +142,45 @@ impl<C> Get<C> {
         self
     }
 
-    fn only(mut self, target: SortTarget, order: SortOrder) -> Self {
-        self.order.direct(order);
+    fn single(mut self, target: SortTarget, direction: SortOrder) -> Self {
+        self.order.set_direction(direction);
         self.order.single = true;
         if self.wire.limit > 1 {
-            self.order.conflict = Some(ONE_KEY);
+            self.order.conflict = Some(SINGLE_KEY_WITH_LIMIT);
         }
-        self.wire.set_sort_order(order);
+        self.wire.set_sort_order(direction);
         self.wire.limit = 1;
         self.sort_by(target)
     }
 
     /// Returns only the first key of the range.
     pub fn first_by_key(self) -> Self {
-        self.only(SortTarget::Key, SortOrder::Ascend)
+        self.single(SortTarget::Key, SortOrder::Ascend)
     }
 
     /// Returns only the last key of the range.
     pub fn last_by_key(self) -> Self {
-        self.only(SortTarget::Key, SortOrder::Descend)
+        self.single(SortTarget::Key, SortOrder::Descend)
     }
 
     /// Returns only the key that was created first.
     pub fn first_by_create_revision(self) -> Self {
-        self.only(SortTarget::Create, SortOrder::Ascend)
+        self.single(SortTarget::Create, SortOrder::Ascend)
     }
 
     /// Returns only the key that was created last.
     pub fn last_by_create_revision(self) -> Self {
-        self.only(SortTarget::Create, SortOrder::Descend)
+        self.single(SortTarget::Create, SortOrder::Descend)
     }
 
     /// Returns only the key whose last change is the oldest.
     pub fn first_by_mod_revision(self) -> Self {
-        self.only(SortTarget::Mod, SortOrder::Ascend)
+        self.single(SortTarget::Mod, SortOrder::Ascend)
     }
 
     /// Returns only the key whose last change is the newest.
     pub fn last_by_mod_revision(self) -> Self {
-        self.only(SortTarget::Mod, SortOrder::Descend)
+        self.single(SortTarget::Mod, SortOrder::Descend)
     }
 
     /// Reads from one member without consulting the others: faster and possible without a leader, but the data may be
@@ -195,7 +196,7 @@ impl<C> Get<C> {
         self
     }
 
-    /// Returns only the number of keys. Default: keys and values, too.
+    /// Returns only the number of keys. Default: also the keys and values.
     pub fn count_only(mut self) -> Self {
         self.wire.count_only = true;
         self
@@ -225,8 +226,8 @@ impl<C> Get<C> {
         self
     }
 
-    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace `Etcd`
-    /// in tests.
+    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace
+    /// `Etcd` in tests.
     pub fn wire(&self) -> Result<RangeRequest> {
         let (key, range_end) = self.range.resolve()?;
         let wire = &self.wire;
@@ -250,7 +251,7 @@ impl<C> Get<C> {
             || empty(wire.min_create_revision, wire.max_create_revision)
         {
             return Err(Error::invalid(
-                "the minimum revision is greater than the maximum",
+                "the minimum revision must not be greater than the maximum revision",
             ));
         }
         if let Some(conflict) = self.order.conflict {
@@ -269,7 +270,7 @@ impl<C> Get<C> {
     }
 
     async fn perform(self, client: &impl ClientHandle, timeout: Duration) -> Result<GetResponse> {
-        let wire = self.wire()?;
+        let wire = self.wire().map_err(|error| error.with_rpc(rpc::RANGE))?;
         let rpc = if wire.serializable {
             rpc::RANGE.leaderless()
         } else {
@@ -284,7 +285,8 @@ impl<C> Get<C> {
 impl<C: ClientHandle> Get<C> {
     /// Reads a range of any size in pages of `keys` keys, all at one revision.
     ///
-    /// Fails at the first page if the range is sorted by anything but ascending keys, or has a limit of its own.
+    /// The first page is an error if `keys` is 0, if the request is for a single key, has a limit, counts only, or is
+    /// sorted other than by ascending keys.
     pub fn pages(self, keys: u32) -> Pages<C> {
         let client = self.client.clone();
         let page = self.unbound();
@@ -353,15 +355,4 @@ impl GetResponse {
     }
 }
 
-impl TryFrom<RangeResponse> for GetResponse {
-    type Error = Error;
-
-    fn try_from(response: RangeResponse) -> Result<Self> {
-        Ok(Self {
-            header: header(response.header)?,
-            kvs: response.kvs,
-            more: response.more,
-            count: response.count,
-        })
-    }
-}
+from_response!(GetResponse: RangeResponse => kvs, more, count);

@@ -11,6 +11,7 @@ use tokio_stream::Stream;
 use super::{Get, GetResponse};
 use crate::{
     error::{Error, ErrorKind, Result},
+    proto::rpc,
     request::{ClientHandle, ResponseFuture},
 };
 
@@ -36,7 +37,7 @@ enum PagesState<C> {
 impl<C: ClientHandle> Pages<C> {
     pub(super) fn new(first: Get<C>, invalid: Option<&'static str>) -> Self {
         let state = match invalid {
-            Some(reason) => PagesState::Invalid(Error::invalid(reason)),
+            Some(reason) => PagesState::Invalid(Error::invalid(reason).with_rpc(rpc::RANGE)),
             None => PagesState::Next(Box::new(first)),
         };
         Self { state }

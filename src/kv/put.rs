@@ -6,7 +6,11 @@ use super::{IntoBytes, KeyValue, ResponseHeader};
 use crate::{
     error::{Error, Result},
     proto::{self, PutRequest, rpc},
-    request::{ClientHandle, header, key_range::KeyRange, macros::request},
+    request::{
+        ClientHandle,
+        key_range::KeyRange,
+        macros::{from_response, request},
+    },
     transport::grpc,
 };
 
@@ -60,8 +64,8 @@ impl<C> Put<C> {
         self
     }
 
-    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace `Etcd`
-    /// in tests.
+    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace
+    /// `Etcd` in tests.
     pub fn wire(&self) -> Result<PutRequest> {
         KeyRange::key(self.wire.key.clone()).resolve()?;
         if self.wire.ignore_value && !self.wire.value.is_empty() {
@@ -76,7 +80,8 @@ impl<C> Put<C> {
     }
 
     async fn perform(self, client: &impl ClientHandle, timeout: Duration) -> Result<PutResponse> {
-        let body = grpc::encode(&self.wire()?)?;
+        let wire = self.wire().map_err(|error| error.with_rpc(rpc::PUT))?;
+        let body = grpc::encode(&wire)?;
         let response: proto::PutResponse = client.caller().unary(rpc::PUT, body, timeout).await?;
         response.try_into()
     }
@@ -92,13 +97,4 @@ pub struct PutResponse {
     pub prev_kv: Option<KeyValue>,
 }
 
-impl TryFrom<proto::PutResponse> for PutResponse {
-    type Error = Error;
-
-    fn try_from(response: proto::PutResponse) -> Result<Self> {
-        Ok(Self {
-            header: header(response.header)?,
-            prev_kv: response.prev_kv,
-        })
-    }
-}
+from_response!(PutResponse: proto::PutResponse => prev_kv);

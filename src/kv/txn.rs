@@ -48,15 +48,15 @@ impl<C> Txn<C> {
         self
     }
 
-    /// Adds operations that are applied if a condition does not hold. Takes what [`then`](Self::then) takes.
+    /// Adds operations that are applied if a condition does not hold. Accepts the same types as [`then`](Self::then).
     /// Default: none.
     pub fn otherwise(mut self, ops: impl IntoOps) -> Self {
         ops.append_to(&mut self.failure);
         self
     }
 
-    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace `Etcd`
-    /// in tests.
+    /// Returns the message that is sent to etcd. Fails if the request is not valid. Useful for actors that replace
+    /// `Etcd` in tests.
     pub fn wire(&self) -> Result<TxnRequest> {
         let ops = |ops: &[Op]| {
             ops.iter()
@@ -75,7 +75,7 @@ impl<C> Txn<C> {
     }
 
     async fn perform(self, client: &impl ClientHandle, timeout: Duration) -> Result<TxnResponse> {
-        let wire = self.wire()?;
+        let wire = self.wire().map_err(|error| error.with_rpc(rpc::TXN))?;
         let rpc = if is_read_only(&wire) {
             rpc::TXN.with_class(RpcClass::Read)
         } else {
@@ -100,7 +100,7 @@ fn is_read_only(txn: &TxnRequest) -> bool {
         })
 }
 
-/// One operation of a transaction: made from a [`Put`], [`Get`], [`Delete`] or nested [`Txn`].
+/// One operation of a transaction, created `From` a [`Put`], [`Get`], [`Delete`] or nested [`Txn`].
 #[derive(Debug, Clone)]
 pub struct Op(Result<RequestOp>);
 
@@ -237,7 +237,7 @@ impl TryFrom<proto::TxnResponse> for TxnResponse {
     }
 }
 
-/// Converts the response of one operation. etcd omits or shortens its header, so it gets that of the transaction.
+/// Converts the response of one operation. etcd omits or shortens its header, so the transaction's header replaces it.
 fn op_response(op: proto::ResponseOp, header: &ResponseHeader) -> Result<OpResponse> {
     use response_op::Response;
     match op.response {
@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn transaction_with_a_write_is_no_read() {
+    fn only_transaction_without_writes_is_read_only() {
         let reads = txn()
             .when([Compare::version("k").eq(0)])
             .then([get("a")])
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_and_operations_take_one_or_several() {
+    fn conditions_and_operations_accept_one_or_several() {
         let several = txn()
             .when([Compare::version("k").eq(0), Compare::lease("k").eq(0)])
             .then((put("a", "1"), get("b"), delete("c")))

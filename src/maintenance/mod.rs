@@ -1,6 +1,6 @@
 //! Maintenance: status, alarms, defragmentation, hashes, snapshots, leader moves, downgrades.
 //!
-//! A request about one member is sent to it with `.at(endpoint)`, over the connection that the client already has.
+//! `.at(endpoint)` sends a request to one member, over the connection that the client already has.
 //!
 //! ```no_run
 //! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
@@ -12,7 +12,8 @@
 //! # }
 //! ```
 
-mod leader_and_alarms;
+mod disarm_all;
+mod move_leader;
 pub mod snapshot;
 pub(crate) mod versions;
 
@@ -30,7 +31,8 @@ use crate::{
 };
 
 pub use self::{
-    leader_and_alarms::{DisarmAll, MoveLeader},
+    disarm_all::DisarmAll,
+    move_leader::MoveLeader,
     snapshot::{SavedSnapshot, SnapshotToFile},
     versions::MemberVersion,
 };
@@ -163,13 +165,13 @@ pub struct Status {
     pub version: String,
     /// Version of the storage format; empty before etcd 3.6.
     pub storage_version: String,
-    /// Id of the leader as this member knows it; 0 if it knows none.
+    /// Id of the leader known to this member; 0 if there is none.
     pub leader: u64,
     /// Whether the member is a learner, without a vote.
     pub is_learner: bool,
     /// Raft term.
     pub raft_term: u64,
-    /// Index of the newest committed raft entry that the member knows.
+    /// Index of the newest committed raft entry known to the member.
     pub raft_index: u64,
     /// Index of the newest applied raft entry.
     pub raft_applied_index: u64,
@@ -179,7 +181,7 @@ pub struct Status {
     pub db_size_in_use: i64,
     /// Largest allowed size of the file in bytes; 0 before etcd 3.6.
     pub db_size_quota: i64,
-    /// Problems as the member reports them, such as alarms or no leader.
+    /// Problems that the member reports, such as alarms or a missing leader.
     pub errors: Vec<String>,
     /// Target version of a downgrade in progress.
     pub downgrading_to: Option<String>,

@@ -13,8 +13,8 @@ use crate::{
     transport::{Endpoint, grpc},
 };
 
-/// An administrative request. Bound to a client it is sent when awaited; unbound (`Request<T>`) it is a message to the
-/// actor [`Etcd`](crate::Etcd).
+/// An administrative request. Bound to a client, it is sent when awaited. Unbound (`Request<T>`), it is a message to
+/// the actor [`Etcd`](crate::Etcd).
 #[must_use = "a request is sent when it is awaited"]
 pub struct Request<T, C = ()> {
     client: C,
@@ -53,7 +53,7 @@ impl<T: 'static, C: Clone> Request<T, C> {
         self
     }
 
-    /// The RPC that the request calls, such as `/etcdserverpb.Cluster/MemberList`. Several RPCs share this type.
+    /// Returns the path of the RPC, such as `/etcdserverpb.Cluster/MemberList`. Several RPCs share this type.
     pub fn rpc(&self) -> &'static str {
         self.rpc.path
     }
@@ -84,10 +84,12 @@ impl<T: 'static, C: ClientHandle> Request<T, C> {
         Box::pin(async move {
             let timeout = timeout.unwrap_or_else(|| client.request_timeout());
             let caller = match member {
-                None => client.caller().clone(),
-                Some(endpoint) => client.caller().at(endpoint?)?,
+                None => Ok(client.caller().clone()),
+                Some(endpoint) => endpoint.and_then(|endpoint| client.caller().at(endpoint)),
             };
-            perform(caller, rpc, body?, timeout).await
+            let name_rpc = |error: Error| error.with_rpc(rpc);
+            let (caller, body) = (caller.map_err(name_rpc)?, body.map_err(name_rpc)?);
+            perform(caller, rpc, body, timeout).await
         })
     }
 }
@@ -128,8 +130,8 @@ impl<T, C> fmt::Debug for Request<T, C> {
     }
 }
 
-/// An administrative request to one member. It is sent to the member chosen with [`at`](Self::at), over the connection
-/// the client already has, or to any member.
+/// An administrative request to the member chosen with [`at`](Self::at), over the client's connection to it; without
+/// `at`, to any member.
 #[must_use = "a request is sent when it is awaited"]
 pub struct MemberRequest<T, C = ()> {
     request: Request<T, C>,
@@ -160,7 +162,7 @@ impl<T: 'static, C: Clone> MemberRequest<T, C> {
         self
     }
 
-    /// The RPC that the request calls, such as `/etcdserverpb.Maintenance/Status`.
+    /// Returns the path of the RPC, such as `/etcdserverpb.Maintenance/Status`.
     pub fn rpc(&self) -> &'static str {
         self.request.rpc()
     }

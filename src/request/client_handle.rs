@@ -1,4 +1,4 @@
-//! The client as requests see it.
+//! The interface of the client that requests use.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ pub trait ClientHandle: Clone + Send + Sync + Unpin + 'static {
     fn request_timeout(&self) -> Duration;
 }
 
-/// A running client behind a reference: holding it keeps the client running.
+/// A running client. It keeps running while a reference to it exists.
 pub trait ClientCore: Send + Sync + 'static {
     /// The request path.
     fn caller(&self) -> &Caller;

@@ -5,6 +5,12 @@ use std::borrow::Cow;
 use ::bytes::Bytes;
 
 /// A type that can be a key or a value. Owned buffers are moved, borrowed ones are copied.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a key or a value",
+    label = "not text or bytes",
+    note = "keys and values are text or bytes, such as `&str`, `String`, `Vec<u8>` or `Bytes`; convert a number with \
+            `to_string()`"
+)]
 pub trait IntoBytes {
     /// Converts into bytes.
     fn into_bytes(self) -> Bytes;

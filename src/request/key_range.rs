@@ -1,4 +1,4 @@
-//! The keys a request applies to: one key, a prefix, a range, or all keys from one on.
+//! The keys of a request: one key, a prefix, a range, or all keys from a first key on.
 
 use bytes::Bytes;
 
@@ -77,7 +77,7 @@ impl KeyRange {
             }
             RangeEnd::Unbounded => Ok((key, ZERO)),
             RangeEnd::Before(end) if *end <= key => Err(Error::invalid(
-                "the end of the range is not after its first key",
+                "the end of the range must be greater than its first key",
             )),
             RangeEnd::Before(end) => {
                 let end = end.clone();

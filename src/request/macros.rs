@@ -1,9 +1,10 @@
 //! Macros that give request and response types their common methods.
 
-/// Implements what every request type has: `on(&client)`, `timeout`, sending by `.await`, and being a message.
+/// Implements the methods and traits that every request type has: `on(&client)`, `timeout`, `.await`, and
+/// `actix::Message`.
 ///
-/// A request type is a struct with the fields `client` and `timeout`, and a function
-/// `perform(self, &impl Client, Duration)`. The bound names what `perform` needs of the client.
+/// A request type is a struct with the fields `client` and `timeout`, and a method
+/// `perform(self, &impl ClientHandle, Duration)`. `$bound` is the trait of the client that `perform` requires.
 macro_rules! request {
     ($request:ident { $($field:ident),* } -> $response:ty) => {
         $crate::request::macros::request!(
@@ -78,7 +79,7 @@ macro_rules! etcd_request {
 }
 pub(crate) use etcd_request;
 
-/// Gives the request path access to the headers of responses.
+/// Implements `WireResponse` for responses with a header.
 macro_rules! response_headers {
     ($($response:ty),* $(,)?) => {
         $(impl $crate::call::WireResponse for $response {
@@ -90,7 +91,7 @@ macro_rules! response_headers {
 }
 pub(crate) use response_headers;
 
-/// Responses that consist of a header alone become [`HeaderResponse`](crate::request::HeaderResponse).
+/// Converts wire responses that have only a header into [`HeaderResponse`](crate::request::HeaderResponse).
 macro_rules! header_responses {
     ($($response:ty),* $(,)?) => {
         $crate::request::macros::response_headers!($($response),*);
@@ -105,16 +106,16 @@ macro_rules! header_responses {
 }
 pub(crate) use header_responses;
 
-/// Converts wire responses into response types that have a header and fields of the same names.
+/// Converts a wire response into a response type with a header and fields of the same names.
 macro_rules! from_response {
-    ($type:ident: $response:ty => $($field:ident),+) => {
+    ($type:ident: $response:ty $(=> $($field:ident),+)?) => {
         impl TryFrom<$response> for $type {
             type Error = $crate::error::Error;
 
             fn try_from(response: $response) -> $crate::error::Result<Self> {
                 Ok(Self {
                     header: $crate::request::header(response.header)?,
-                    $($field: response.$field,)+
+                    $($($field: response.$field,)+)?
                 })
             }
         }

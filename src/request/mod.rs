@@ -1,9 +1,9 @@
-//! What all requests have in common.
+//! Types and traits shared by all requests.
 //!
-//! A request is a value. A free function such as [`kv::put`](crate::kv::put) makes an unbound request: it can be part
-//! of a transaction, be sent as a message to the actor [`Etcd`](crate::Etcd), or be bound to a client with
-//! `.on(&client)`. A method of [`Client`](crate::Client) makes a bound request; awaiting it sends it. The type parameter
-//! shows the difference: `Put` is unbound, `Put<Client>` is bound.
+//! A request is a value, unbound or bound to a client:
+//! - A free function such as [`kv::put`](crate::kv::put) creates an unbound request (`Put`). It can be sent as a
+//!   message to the actor [`Etcd`](crate::Etcd), be part of a transaction, or be bound with `.on(&client)`.
+//! - A method of [`Client`](crate::Client) creates a bound request (`Put<Client>`). It is sent when awaited.
 
 mod admin_request;
 mod client_handle;

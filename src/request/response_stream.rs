@@ -117,7 +117,7 @@ impl<R: Message + Default> OpenStream<R> {
     }
 }
 
-/// A request that is sent again each time its token is rejected.
+/// A request that can be sent again with a renewed token.
 struct StreamRequest<Q> {
     caller: Caller,
     timeout: Duration,
@@ -135,7 +135,7 @@ impl<Q: Message> StreamRequest<Q> {
     }
 }
 
-/// Reads the first message. Until it arrives, a rejected token is renewed without the reader noticing.
+/// Reads the first message. If the token is rejected before it arrives, renews the token and sends the request again.
 fn read_first<Q, R, T>(request: StreamRequest<Q>, mut opened: OpenStream<R>) -> Reading<T>
 where
     Q: Message + 'static,

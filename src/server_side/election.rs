@@ -79,7 +79,8 @@ impl<C: Clone> ServerElections<C> {
         Request::new::<ResignResponse>(&self.0, rpc, &request)
     }
 
-    /// Returns the leader. Fails if there is none.
+    /// Returns the leader. Fails with [`ErrorKind::Other`] and the server's message `election: no leader` if there is
+    /// none.
     pub fn leader(&self, name: impl IntoBytes) -> Request<ServerLeader, C> {
         let request = LeaderRequest {
             name: name.into_bytes(),

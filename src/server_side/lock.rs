@@ -1,7 +1,7 @@
 //! Locks run by the server (service `v3lock`).
 //!
-//! The request stays open while it waits for the lock. If it breaks, the waiter stays in the queue until its lease ends.
-//! Prefer [`recipes::mutex`](crate::recipes::mutex), which survives failing members.
+//! The request stays open while it waits for the lock. If it breaks, the waiter stays in the queue until its lease
+//! ends. Prefer [`recipes::mutex`](crate::recipes::mutex), which survives failing members.
 
 use bytes::Bytes;
 

@@ -202,7 +202,7 @@ fn invalid(text: &str, problem: &str) -> Error {
     Error::new(
         ErrorKind::InvalidEndpoint,
         Outcome::NotSent,
-        format!("`{text}` is not a valid endpoint: {problem}"),
+        format!("`{text}` is not a valid endpoint: {problem}; write it like http://10.0.0.1:2379"),
     )
 }
 

@@ -1,7 +1,7 @@
 //! Lifetime of a token, and the time at which to renew it.
 //!
 //! A JWT contains its expiry (`exp`), which is read here without verification: only the server can verify it. etcd's
-//! simple tokens contain none: each member forgets a token that was not used for `--auth-token-ttl`. Users can
+//! simple tokens contain none: each member drops a token that was not used for `--auth-token-ttl`. Users can
 //! configure that time ([`token_lifetime`](crate::ClientBuilder::token_lifetime)). Without it, simple tokens are
 //! renewed after a member rejects them, which costs one request an additional round trip, and only after a long pause.
 //!
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_renewals_are_repeated_until_the_expiry() {
+    fn failed_renewal_is_retried_until_expiry() {
         let mut remaining = Duration::from_secs(30);
         let mut attempts = 0;
         while let Some(delay) = retry_delay(remaining) {
@@ -188,7 +188,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn base64url_decodes_what_was_encoded(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn encoded_base64url_is_decoded(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             prop_assert_eq!(decode_base64url(&encode(&bytes)), Some(bytes));
         }
 

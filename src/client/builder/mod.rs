@@ -114,7 +114,7 @@ impl ClientBuilder {
     /// Interval of HTTP/2 pings on connections with requests in flight; `None` sends none. Must be at least 10 s,
     /// because etcd closes connections that are pinged more often than every 5 s. Default: 10 s.
     pub fn ping_interval(mut self, interval: impl Into<Option<Duration>>) -> Self {
-        self.dial.ping_interval = measurable(interval);
+        self.dial.ping_interval = limited(interval);
         self
     }
 
@@ -200,10 +200,10 @@ impl ClientBuilder {
 
     /// Lifetime of tokens that carry no expiry, which are etcd's simple tokens: the value of the cluster's
     /// `--auth-token-ttl`, 300 s unless changed. The client then renews them before they expire, as it does with JWTs.
-    /// Default: unknown. Such a token is renewed when a member rejects it, which costs one request an additional round
-    /// trip after a long pause; members keep a simple token as long as it is used.
+    /// Default: unknown. Simple tokens are then renewed when a member rejects them. This happens only after a pause of
+    /// that length, because every use extends their life, and costs one request an additional round trip.
     pub fn token_lifetime(mut self, lifetime: impl Into<Option<Duration>>) -> Self {
-        self.token_lifetime = measurable(lifetime);
+        self.token_lifetime = limited(lifetime);
         self
     }
 
@@ -242,7 +242,7 @@ impl ClientBuilder {
     /// Interval at which the client updates its endpoints from the cluster's member list, see [`Client::sync`]. `None`
     /// disables it. Default: disabled.
     pub fn auto_sync(mut self, interval: impl Into<Option<Duration>>) -> Self {
-        self.auto_sync = measurable(interval);
+        self.auto_sync = limited(interval);
         self
     }
 
@@ -304,7 +304,7 @@ impl ClientBuilder {
     }
 }
 
-/// Limits an interval to a length that clocks can measure.
-fn measurable(interval: impl Into<Option<Duration>>) -> Option<Duration> {
+/// Limits an interval to [`MAX_TIMEOUT`], so that deadlines do not overflow.
+fn limited(interval: impl Into<Option<Duration>>) -> Option<Duration> {
     interval.into().map(|interval| interval.min(MAX_TIMEOUT))
 }

@@ -78,7 +78,7 @@ pub(crate) fn parse_endpoints(
         return Err(Error::new(
             ErrorKind::NoEndpoints,
             Outcome::NotSent,
-            "the list of endpoints is empty; give at least one, such as http://127.0.0.1:2379",
+            "the list of endpoints is empty; add at least one, such as http://127.0.0.1:2379",
         ));
     }
     let plain = endpoints.iter().find(|endpoint| !endpoint.is_tls());

@@ -1,4 +1,4 @@
-//! Saving a snapshot to a file, which exists complete or not at all.
+//! Saving a snapshot to a file atomically.
 
 use std::{
     fmt, fs,
@@ -15,12 +15,13 @@ use super::{Snapshot, SnapshotProgress};
 use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     maintenance::Maintenance,
+    proto::rpc,
     request::{ClientHandle, ResponseFuture},
     retry::{RetryDecision, decision::remedy},
     transport::Endpoint,
 };
 
-/// Attempts to save a snapshot, each on another member if there is one.
+/// Largest number of attempts to save a snapshot, each on another member if there is one.
 const ATTEMPTS: u32 = 5;
 /// Chunks buffered between the network and the disk.
 const BUFFERED_CHUNKS: usize = 16;
@@ -194,8 +195,10 @@ impl PartFile {
 }
 
 fn file_failed(path: &Path, error: io::Error) -> Error {
-    let text = format!("{}: {error}", path.display());
-    Error::new(ErrorKind::FileFailed, Outcome::NotSent, text).with_source(error)
+    let text = format!("cannot write {}: {error}", path.display());
+    Error::new(ErrorKind::FileFailed, Outcome::NotSent, text)
+        .with_rpc(rpc::SNAPSHOT)
+        .with_source(error)
 }
 
 fn write(target: &Path, mut queue: mpsc::Receiver<WriteCommand>) -> io::Result<()> {

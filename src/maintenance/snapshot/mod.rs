@@ -46,11 +46,11 @@ use crate::{
 const START_BACKOFF: Backoff = Backoff::new(Duration::from_millis(25), Duration::from_secs(60));
 
 impl<C: ClientHandle> Maintenance<C> {
-    /// Streams a copy of a member's database, followed by its checksum: written to a file, the input of
+    /// Streams a copy of a member's database, followed by its checksum. Written to a file, this is the input of
     /// `etcdutl snapshot restore`.
     ///
-    /// A member that fails before the first byte is replaced by another one; a later failure ends the stream with an
-    /// error, as does a wrong checksum. Use the data only if the stream ended without an error.
+    /// If the member fails before the first byte, the snapshot starts on another one. A later failure or a wrong
+    /// checksum ends the stream with an error. Use the data only if the stream ended without an error.
     pub async fn snapshot(&self) -> Result<Snapshot> {
         Snapshot::start(&self.0, &mut Vec::new()).await
     }
@@ -94,7 +94,7 @@ enum SnapshotState {
 }
 
 impl Snapshot {
-    /// Starts with a member that is not among the failed ones, as long as there is another.
+    /// Starts on a member that is not in `failed`, if there is one. Adds members that fail.
     async fn start(client: &impl ClientHandle, failed: &mut Vec<Endpoint>) -> Result<Self> {
         let caller = client.caller();
         let deadline = Instant::now() + client.request_timeout();
@@ -150,7 +150,6 @@ impl Snapshot {
         }
     }
 
-    /// The member whose database it is.
     fn endpoint(&self) -> &Endpoint {
         &self.member
     }
@@ -170,7 +169,8 @@ impl Snapshot {
         std::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
 
-    fn count(&mut self, blob: Bytes) -> Bytes {
+    /// Adds received bytes to the checksum and the progress.
+    fn record(&mut self, blob: Bytes) -> Bytes {
         self.checksum.update(&blob);
         self.progress.received += blob.len() as u64;
         blob
@@ -203,7 +203,7 @@ async fn first_response(
 
 fn corrupt(reason: &'static str) -> Error {
     let text = format!("the snapshot is corrupt: {reason}");
-    Error::new(ErrorKind::Protocol, Outcome::Unknown, text)
+    Error::new(ErrorKind::Protocol, Outcome::Unknown, text).with_rpc(rpc::SNAPSHOT)
 }
 
 fn read(mut opened: OpenStream<SnapshotResponse>) -> PendingRead {
@@ -219,7 +219,7 @@ impl Stream for Snapshot {
             SnapshotState::Ended => Poll::Ready(None),
             SnapshotState::First(blob, opened) => {
                 this.state = SnapshotState::Reading(read(*opened));
-                Poll::Ready(Some(Ok(this.count(blob))))
+                Poll::Ready(Some(Ok(this.record(blob))))
             }
             SnapshotState::Reading(mut reading) => match reading.as_mut().poll(cx) {
                 Poll::Pending => {
@@ -228,7 +228,7 @@ impl Stream for Snapshot {
                 }
                 Poll::Ready((Ok(Some(response)), opened)) => {
                     this.state = SnapshotState::Reading(read(opened));
-                    Poll::Ready(Some(Ok(this.count(response.blob))))
+                    Poll::Ready(Some(Ok(this.record(response.blob))))
                 }
                 Poll::Ready((Ok(None), _)) => Poll::Ready(this.finish()),
                 Poll::Ready((Err(error), _)) => Poll::Ready(Some(Err(error))),

@@ -1,10 +1,10 @@
-//! Maintenance requests that consist of several RPCs: moving the leadership, disarming all alarms.
+//! Moving the leadership. Only the leader accepts the request, so the leader is searched first.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{Alarm, Maintenance};
+use super::Maintenance;
 use crate::{
     call::deadline_in,
     error::{ErrorKind, Result},
@@ -27,46 +27,15 @@ pub struct MoveLeader<C = ()> {
 
 request!(MoveLeader { to } -> HeaderResponse);
 
-/// Disarms all active alarms. Created by [`Maintenance::disarm_all`].
-#[derive(Debug, Clone)]
-#[must_use = "a request is sent when it is awaited"]
-pub struct DisarmAll<C = ()> {
-    timeout: Option<Duration>,
-    client: C,
-}
-
-request!(DisarmAll {} -> Vec<Alarm>);
-
 impl<C: Clone> Maintenance<C> {
-    /// Disarms all alarms that are active now and returns them.
-    pub fn disarm_all(&self) -> DisarmAll<C> {
-        DisarmAll {
-            timeout: None,
-            client: self.0.clone(),
-        }
-    }
-
-    /// Moves the leadership to this member. Only the current leader accepts the request, so it is searched among the
-    /// client's endpoints.
+    /// Moves the leadership to the member with this id. Only the current leader accepts the request, so the client
+    /// searches for it among its endpoints.
     pub fn move_leader(&self, to: u64) -> MoveLeader<C> {
         MoveLeader {
             to,
             timeout: None,
             client: self.0.clone(),
         }
-    }
-}
-
-impl DisarmAll {
-    async fn perform(self, client: &impl ClientHandle, timeout: Duration) -> Result<Vec<Alarm>> {
-        let deadline = deadline_in(timeout);
-        let left = || deadline.saturating_duration_since(Instant::now());
-        let maintenance = Maintenance::new(client.clone());
-        let active = maintenance.alarms().timeout(left()).await?.alarms;
-        for alarm in &active {
-            maintenance.disarm(*alarm).timeout(left()).await?;
-        }
-        Ok(active)
     }
 }
 
@@ -86,10 +55,10 @@ impl MoveLeader {
                 if caller.connect_to(member.clone(), deadline).await.is_err() {
                     continue;
                 }
-                let left = deadline.saturating_duration_since(Instant::now());
-                let named = caller.at(member)?;
-                match named
-                    .unary::<MoveLeaderResponse>(rpc::MOVE_LEADER, body.clone(), left)
+                let remaining = deadline.saturating_duration_since(Instant::now());
+                let member_caller = caller.at(member)?;
+                match member_caller
+                    .unary::<MoveLeaderResponse>(rpc::MOVE_LEADER, body.clone(), remaining)
                     .await
                 {
                     Ok(response) => return response.try_into(),
