@@ -230,8 +230,8 @@ impl Event {
     }
 }
 
-/// Sum of the changes in compacted revisions: the difference between the delivered state and the range at one
-/// revision. Events continue after that revision.
+/// Sum of the changes in compacted revisions: the difference between the delivered state and the range at one revision.
+/// Events continue after that revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resynced {

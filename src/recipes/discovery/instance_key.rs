@@ -134,8 +134,8 @@ impl InstanceKey {
         }
     }
 
-    /// Writes `value`, or only reads the key if `value` is `None`. Retries until that succeeds. Fails when the client is
-    /// shut down.
+    /// Writes `value`, or only reads the key if `value` is `None`. Retries until that succeeds. Fails when the client
+    /// is shut down.
     pub(super) async fn write_or_check(self, value: Option<Bytes>) -> Result<KeyStatus> {
         let mut backoff = KEY_BACKOFF.start();
         loop {
@@ -154,8 +154,8 @@ impl InstanceKey {
         }
     }
 
-    /// Returns why the key does not exist: it was deleted if the lease still exists. The keepalive also makes the client
-    /// report a lost lease at once.
+    /// Returns why the key does not exist: it was deleted if the lease still exists. The keepalive also makes the
+    /// client report a lost lease at once.
     async fn why_absent(&self) -> Result<KeyStatus> {
         match self.client.keep_alive_once(self.lease()).await {
             Ok(_) => Ok(KeyStatus::Taken),

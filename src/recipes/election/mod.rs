@@ -1,9 +1,9 @@
 //! An election: one candidate leads at a time, and every client can read which one.
 //!
 //! Keys have the layout of the Go client's `concurrency` package, so Go programs and `etcdctl elect` take part in the
-//! same election. As in Go, every key under `<name>/` counts as a candidate: do not nest names. Two leaders are possible
-//! [under the same conditions as two owners of a lock](super::mutex#when-two-owners-are-possible), and the same features
-//! protect against that.
+//! same election. As in Go, every key under `<name>/` counts as a candidate: do not nest names. Two leaders are
+//! possible [under the same conditions as two owners of a lock](super::mutex#when-two-owners-are-possible), and the
+//! same features protect against that.
 //!
 //! ```no_run
 //! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {

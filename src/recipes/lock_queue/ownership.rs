@@ -62,8 +62,8 @@ impl Ownership {
 
     /// Waits until the ownership is lost or no longer certain, and returns the reason.
     ///
-    /// If clocks run at the same speed, this resolves before another session can become the owner, unless the
-    /// key is deleted or the lease is revoked.
+    /// If clocks run at the same speed, this resolves before another session can become the owner, unless the key is
+    /// deleted or the lease is revoked.
     pub fn lost(&self) -> impl Future<Output = OwnershipLost> + Send + 'static + use<> {
         let ownership = self.clone();
         async move {

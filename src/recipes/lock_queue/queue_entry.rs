@@ -107,7 +107,8 @@ impl QueueEntry {
         Ok(())
     }
 
-    /// Returns why this entry's key is gone: etcd deletes it together with the lease, before the session detects the loss.
+    /// Returns why this entry's key is gone: etcd deletes it together with the lease, before the session detects the
+    /// loss.
     async fn why_key_gone(&self) -> OwnershipLost {
         let lease = self.ownership.lease();
         match self.ownership.client.time_to_live(lease).await {
@@ -125,8 +126,8 @@ impl QueueEntry {
         }
     }
 
-    /// Deletes the key and returns whether it belonged to this entry until then. If that fails, deleting continues in the
-    /// background.
+    /// Deletes the key and returns whether it belonged to this entry until then. If that fails, deleting continues in
+    /// the background.
     pub(super) async fn leave(mut self) -> Result<bool> {
         let deadline = deadline_in(self.ownership.client.request_timeout());
         let mut outcome_unknown = false;

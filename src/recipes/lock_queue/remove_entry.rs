@@ -31,9 +31,9 @@ pub(super) async fn remove(ownership: &Ownership) -> Result<bool> {
 
 /// Retries until the key is gone or the client is shut down.
 ///
-/// Keeps the local mutex locked while a delete without a response may still be applied: the next task of the session would
-/// find the key, adopt it, and lose it to that delete. If etcd refuses deletes, the mutex is unlocked between attempts,
-/// so that other tasks get the error themselves.
+/// Keeps the local mutex locked while a delete without a response may still be applied: the next task of the session
+/// would find the key, adopt it, and lose it to that delete. If etcd refuses deletes, the mutex is unlocked between
+/// attempts, so that other tasks get the error themselves.
 pub(super) async fn remove_until_gone(ownership: &Ownership, guard: LocalMutexGuard) {
     let local_mutex = LocalMutexGuard::mutex(&guard).clone();
     let mut guard = Some(guard);

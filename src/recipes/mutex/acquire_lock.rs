@@ -31,8 +31,8 @@ impl AcquireLock {
     }
 
     /// Waits for the lock and holds it on behalf of an actor. The actor receives [`LockEvent::Acquired`] when it has
-    /// the lock, and one last event when the request or the ownership has ended. The lock is released when the claim is dropped or the actor
-    /// stops.
+    /// the lock, and one last event when the request or the ownership has ended. The lock is released when the claim is
+    /// dropped or the actor stops.
     ///
     /// An event may wait in the mailbox: [`Ownership::remaining`] returns how long the lock is still certain.
     pub fn deliver_to(self, recipient: Recipient<LockEvent>) -> ClaimHandle {

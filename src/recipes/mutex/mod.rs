@@ -1,8 +1,8 @@
 //! A lock that one session in the cluster holds at a time.
 //!
 //! Sessions get the lock in the order of their requests. Each waiting session watches only the session before it. Keys
-//! have the layout of the Go client's `concurrency` package, so Go programs and `etcdctl lock` share the same queue.
-//! As in Go, every key under `<name>/` counts as a waiting session: do not nest names.
+//! have the layout of the Go client's `concurrency` package, so Go programs and `etcdctl lock` share the same queue. As
+//! in Go, every key under `<name>/` counts as a waiting session: do not nest names.
 //!
 //! # When two owners are possible
 //! A lease is valid for a limited time. An owner that pauses for longer (a long stop of the process, a network

@@ -63,8 +63,8 @@ impl Healer {
         }
     }
 
-    /// Retries until there is a new lease and each key is put again or was put by another client. Returns the
-    /// events of the new lease, or `None` if the handle was dropped. Fails when the client is shut down.
+    /// Retries until there is a new lease and each key is put again or was put by another client. Returns the events of
+    /// the new lease, or `None` if the handle was dropped. Fails when the client is shut down.
     async fn heal(&self) -> Result<Option<LeaseEvents>> {
         let _key_writes = self.state.key_writes.lock().await;
         let mut backoff = HEAL_BACKOFF.start();

@@ -1,8 +1,8 @@
 //! Runs an actor on one node at a time.
 //!
-//! Every node starts a [`Singleton`] with the same name. The nodes campaign in an election; the leader creates the actor
-//! and runs it until its leadership is at risk. It stops the actor before the lease ends, and resigns only after the
-//! actor has ended, so that two instances never run at once.
+//! Every node starts a [`Singleton`] with the same name. The nodes campaign in an election; the leader creates the
+//! actor and runs it until its leadership is at risk. It stops the actor before the lease ends, and resigns only after
+//! the actor has ended, so that two instances never run at once.
 //!
 //! # What is guaranteed
 //! - A node that is cut off from etcd ends its actor before another node can lead, if clocks run at the same speed and
@@ -89,8 +89,7 @@ pub struct SingletonBuilder {
 }
 
 impl SingletonBuilder {
-    /// Sets the TTL of the lease: how long after a crash of its node the actor can start on another one.
-    /// Default: 10 s.
+    /// Sets the TTL of the lease: how long after a crash of its node the actor can start on another one. Default: 10 s.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -102,8 +101,8 @@ impl SingletonBuilder {
         self
     }
 
-    /// Sets how long before the end of the lease the actor is stopped; at most half of the TTL. Default: a third
-    /// of the TTL.
+    /// Sets how long before the end of the lease the actor is stopped; at most half of the TTL. Default: a third of the
+    /// TTL.
     pub fn margin(mut self, margin: Duration) -> Self {
         self.margin = Some(margin);
         self

@@ -9,7 +9,8 @@ use crate::proto::{WatchCreateRequest, watch_create_request::FilterType};
 /// Default number of buffered events before the watch is paused.
 const DEFAULT_BUFFER: usize = 8192;
 
-/// Options of a watch. The methods of [`WatchRequest`](crate::watch::WatchRequest) with the same names set and describe them.
+/// Options of a watch. The methods of [`WatchRequest`](crate::watch::WatchRequest) with the same names set and describe
+/// them.
 #[derive(Debug, Clone)]
 #[expect(
     clippy::struct_excessive_bools,

@@ -1,9 +1,9 @@
 //! The deadline of one lease: when to send a keepalive, when the lease is at risk, when it is lost.
 //!
 //! The server restarts a lease's TTL when it handles a keepalive, which is after the client sent it. A deadline counted
-//! from the time of sending is therefore never later than the server's own: before the deadline, the lease exists unless
-//! it was revoked; after the deadline, only a response shows that it exists. A leader change extends leases, so a passed
-//! deadline is reported and keepalives continue.
+//! from the time of sending is therefore never later than the server's own: before the deadline, the lease exists
+//! unless it was revoked; after the deadline, only a response shows that it exists. A leader change extends leases, so
+//! a passed deadline is reported and keepalives continue.
 //!
 //! A keepalive without a response times out long before TCP or HTTP/2 pings detect a failure, and the next one goes to
 //! another member. At most one is in flight, because repeated keepalives slow down a cluster that is electing a leader.

@@ -91,7 +91,7 @@ proptest! {
                     match lease.handle_response(new_ttl, at(sent), at(now), jitter) {
                         Some(ResponseEffect::Renewed { .. }) => {
                             let was_revoked = revoked.is_some_and(|time| time <= now);
-                            prop_assert!(server_until > now || was_revoked, "renewed although the server has dropped the lease");
+                            prop_assert!(server_until > now || was_revoked, "renewed after its end");
                             prop_assert!(lost.is_none());
                             at_risk = false;
                         }

@@ -13,11 +13,11 @@
 //! | `KeepAliveResponsesReceived`, `KeepAliveStreamEnded` | the task that reads a stream |
 //! | `KeeperTimerFired`, `ReadyWaitEnded` | itself |
 //!
-//! Sends `KeepAliveDue`, `KeepAliveResponded`, `KeepAliveFailed`, `KeepAliveDenied` and `StopKeeping` to lease actors, and
-//! `AwaitReady` to the balancer.
+//! Sends `KeepAliveDue`, `KeepAliveResponded`, `KeepAliveFailed`, `KeepAliveDenied` and `StopKeeping` to lease actors,
+//! and `AwaitReady` to the balancer.
 //!
-//! States: running; closed after `KeeperShutdown`, which also stops the actor. While no member is ready, keepalives wait in
-//! `waiting_for_member`. After a panic it continues with its state; timers are restored from the deadlines.
+//! States: running; closed after `KeeperShutdown`, which also stops the actor. While no member is ready, keepalives
+//! wait in `waiting_for_member`. After a panic it continues with its state; timers are restored from the deadlines.
 
 mod actor;
 mod handlers;

@@ -66,8 +66,8 @@ impl KeeperActor {
         }
     }
 
-    /// Closes idle streams. Also closes streams without keepalives in flight that get no new ones: streams on connections
-    /// that are not ready, which they would keep open, and streams with an old token.
+    /// Closes idle streams. Also closes streams without keepalives in flight that get no new ones: streams on
+    /// connections that are not ready, which they would keep open, and streams with an old token.
     pub(super) fn close_unused_streams(&mut self, ready: &[Arc<Connection>], now: Instant) {
         let token = self.caller.shared.token.load().generation;
         let mut index = 0;

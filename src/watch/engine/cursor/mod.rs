@@ -153,10 +153,10 @@ impl<E: Revisioned> Cursor<E> {
     /// Accepts a progress notification: the server has sent everything up to `revision`. Returns whether the cursor
     /// trusts it.
     ///
-    /// The cursor does not trust progress between fragments, before the watch was created on this stream, or if `revision` is behind the
-    /// cursor: for a watch that starts in the future, or if the server sent the notification before the response to
-    /// the create. The caller drops stream-wide notifications (watch id −1) that do not concern this watch, see
-    /// `CreatePairing`.
+    /// The cursor does not trust progress between fragments, before the watch was created on this stream, or if
+    /// `revision` is behind the cursor: for a watch that starts in the future, or if the server sent the notification
+    /// before the response to the create. The caller drops stream-wide notifications (watch id −1) that do not concern
+    /// this watch, see `CreatePairing`.
     pub(crate) fn progress(&mut self, revision: i64) -> bool {
         if !self.attached || self.in_fragments || revision < self.next_revision - 1 {
             return false;

@@ -6,9 +6,9 @@
 //! two counted items there is at most one of each kind.
 //!
 //! A server can send faster than the consumer reads. So the stream waits while a buffer is nearly full, but only for
-//! consumers that read fast enough, because the other watches of the stream wait as well. The watch of a slower consumer
-//! is paused instead. However large a buffer is, the stream never waits longer than for [`MAX_HEADROOM`] events, and it
-//! waits for many buffers at the same time.
+//! consumers that read fast enough, because the other watches of the stream wait as well. The watch of a slower
+//! consumer is paused instead. However large a buffer is, the stream never waits longer than for [`MAX_HEADROOM`]
+//! events, and it waits for many buffers at the same time.
 
 use std::{
     collections::VecDeque,

@@ -1,9 +1,9 @@
 //! Decides on which connections the hub may open a watch stream now.
 //!
-//! A watch whose stream ended gets a new stream at once, on another member if possible. Two rules prevent
-//! a busy loop. A connection that refused a stream, or closed together with one, is dead: its generation is not used
-//! again, even while the snapshot of ready members still contains it. A member whose stream ended before the response
-//! to any create, although its connection works, is not used for a while; the delay grows with each such stream.
+//! A watch whose stream ended gets a new stream at once, on another member if possible. Two rules prevent a busy loop.
+//! A connection that refused a stream, or closed together with one, is dead: its generation is not used again, even
+//! while the snapshot of ready members still contains it. A member whose stream ended before the response to any
+//! create, although its connection works, is not used for a while; the delay grows with each such stream.
 
 use std::{collections::HashMap, time::Duration};
 

@@ -25,7 +25,8 @@ pub(crate) struct StartWatch {
     /// Keys of the range before the watch; `Some` if the watch resyncs after a compaction.
     pub(crate) known_keys: Option<KnownKeys>,
     pub(crate) buffer: Arc<EventBuffer>,
-    /// Receives `Ok` when the server has created the watch for the first time, or the reason why the watch ended before.
+    /// Receives `Ok` when the server has created the watch for the first time, or the reason why the watch ended
+    /// before.
     pub(crate) opened: oneshot::Sender<Result<(), Error>>,
 }
 

@@ -151,8 +151,8 @@ impl StreamActor {
         self.flush();
     }
 
-    /// Sends the collected requests together: a reconnect collects thousands of creates, and one frame per create
-    /// would cost more than the create.
+    /// Sends the collected requests together: a reconnect collects thousands of creates, and one frame per create would
+    /// cost more than the create.
     pub(super) fn flush(&mut self) {
         let outgoing = std::mem::take(&mut self.outgoing);
         if !outgoing.is_empty()

@@ -27,8 +27,8 @@ pub(super) enum ResponseTarget<'a, W> {
     Created { id: i64, watch: &'a mut W },
     /// The server refused the create: the watch left the stream.
     Refused { watch: W },
-    /// The server cancelled the watch: it left the stream. With `send_cancel`, send a cancel for it: the server
-    /// removes a compacted watch only then, and responds to no progress request on the stream before.
+    /// The server cancelled the watch: it left the stream. With `send_cancel`, send a cancel for it: the server removes
+    /// a compacted watch only then, and responds to no progress request on the stream before.
     Canceled {
         id: i64,
         watch: W,
@@ -265,8 +265,8 @@ impl<W> CreatePairing<W> {
     pub(super) fn covered_by_progress(&mut self, revision: i64) -> impl Iterator<Item = &mut W> {
         self.progress_requests = self.progress_requests.saturating_sub(1);
         self.live.values_mut().filter_map(move |live| {
-            // Progress beyond the create's own revision was certainly made after the create. Up to that revision it
-            // is trusted only once every earlier request that could mislead the watch has a response.
+            // Progress beyond the create's own revision was certainly made after the create. Up to that revision it is
+            // trusted only once every earlier request that could mislead the watch has a response.
             if revision <= live.created_at && live.earlier_progress_requests > 0 {
                 live.earlier_progress_requests -= 1;
                 return None;
