@@ -19,10 +19,10 @@ const QUEUE_CAPACITY: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LeaseLost {
-    /// The server reported after the deadline that the lease is gone.
+    /// The server reported after the deadline that the lease does not exist.
     Expired,
-    /// The server reported before the deadline that the lease is gone. It was revoked; or a leader that was suspended
-    /// for longer than the TTL resumed and let the lease expire, which etcd does not always prevent.
+    /// The server reported before the deadline that the lease does not exist. It was revoked, or it expired too early:
+    /// etcd does not always prevent that after its leader was suspended for longer than the TTL.
     Revoked,
     /// No member confirmed the lease until the time to give up. See
     /// [`Grant::give_up_after`](super::Grant::give_up_after).
@@ -34,8 +34,8 @@ pub enum LeaseLost {
 }
 
 impl LeaseLost {
-    /// Returns why a lease is gone from the server. Before its deadline it cannot have expired.
-    pub(crate) fn actor_stopped(before_deadline: bool) -> Self {
+    /// Returns the reason for a lease that no longer exists on the server: before its deadline it cannot have expired.
+    pub(crate) fn revoked_or_expired(before_deadline: bool) -> Self {
         if before_deadline {
             Self::Revoked
         } else {
@@ -74,7 +74,7 @@ pub struct LeaseMessage {
 }
 
 /// Stream of the events of one lease, starting when the stream is created. Ends after [`LeaseEvent::Lost`] or when the
-/// lease's handle is dropped. A slow reader misses the oldest events, never the last.
+/// lease's handle is dropped. A slow reader misses the oldest events, never the last one.
 pub struct LeaseEvents(Arc<EventQueue>);
 
 impl Stream for LeaseEvents {

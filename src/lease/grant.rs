@@ -17,7 +17,7 @@ use crate::{
     transport::grpc,
 };
 
-/// Grants a lease.
+/// A request that grants a lease. Awaiting it returns a [`Lease`].
 #[derive(Debug, Clone)]
 #[must_use = "a request is sent when it is awaited"]
 pub struct Grant<C = ()> {
@@ -113,7 +113,8 @@ impl<C> Grant<C> {
                 response.error,
             ));
         }
-        // The response of the attempt that granted the lease was lost. etcd never grants less than requested.
+        // No TTL: an earlier attempt granted the lease and its response was lost. etcd never grants less than
+        // requested.
         let ttl = if response.ttl > 0 { response.ttl } else { ttl };
         let mut deadline = Deadline::granted(ttl, sent_at, now(), fastrand::f64());
         if let Some(after) = self.options.give_up_after {

@@ -7,12 +7,9 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::engine::{
-    clock::{later, now},
-    keeper::RenewLeaseOnce,
-    lease_service::LeaseClient,
-};
+use super::engine::{keeper::RenewLeaseOnce, lease_service::LeaseClient};
 use crate::{
+    call::deadline_in,
     error::{Error, ErrorKind, Outcome, Result},
     proto::LeaseKeepAliveResponse,
     request::macros::request,
@@ -59,7 +56,7 @@ impl<C> KeepAliveOnce<C> {
         if self.id <= 0 {
             return Err(Error::invalid("a lease id must be positive"));
         }
-        let deadline = Instant::from_std(later(now(), timeout));
+        let deadline = deadline_in(timeout);
         let mut elsewhere = false;
         let mut last_error = None;
         while Instant::now() < deadline {
@@ -90,7 +87,7 @@ impl<C> KeepAliveOnce<C> {
                     last_error = Some(error);
                     tokio::time::sleep(RETRY_DELAY).await;
                 }
-                // The keeper crashed or stopped.
+                // The keeper panicked or stopped.
                 Ok(Err(_)) => tokio::time::sleep(RETRY_DELAY).await,
                 Err(_) => {}
             }
@@ -98,7 +95,7 @@ impl<C> KeepAliveOnce<C> {
         }
         let reason = last_error.map_or_else(
             || "no member responded to the keepalive in time".to_owned(),
-            |error| format!("the last keepalive failed: {error}"),
+            |error| format!("the last keepalive failed: {}", error.brief()),
         );
         Err(Error::new(
             ErrorKind::DeadlineExceeded,
@@ -114,7 +111,7 @@ impl<C> KeepAliveOnce<C> {
 pub struct KeepAliveOnceResponse {
     /// Id of the lease.
     pub lease: i64,
-    /// Remaining time, counted from the renewal.
+    /// TTL, counted from the renewal.
     pub ttl: Duration,
 }
 

@@ -108,7 +108,7 @@ impl Lease {
     }
 
     /// Sends the events from now on to an actor, each after the previous one was handled. A slow actor misses the
-    /// oldest events, never the last.
+    /// oldest events, never the last one.
     pub fn deliver_to(&self, recipient: Recipient<LeaseMessage>) {
         let lease = self.id();
         let messages = self
@@ -145,7 +145,7 @@ impl Lease {
         time_to_live(self.id()).on(&self.client)
     }
 
-    /// Returns the keys bound to the lease.
+    /// Returns the keys bound to the lease. Fails as any read does.
     pub async fn keys(&self) -> Result<Vec<Bytes>> {
         Ok(self.time_to_live().with_keys().await?.keys)
     }

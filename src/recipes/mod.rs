@@ -1,10 +1,10 @@
 //! Sessions, locks, elections, singletons, service registration and service discovery.
 //!
-//! | recipe | what it gives | start with |
+//! | recipe | provides | start with |
 //! |---|---|---|
 //! | [`session`] | a lease that is kept alive, and keys that are deleted with it | [`Client::session`](crate::Client::session) |
 //! | [`mutex`] | a lock that one session in the cluster holds at a time | [`Session::mutex`](session::Session::mutex) |
-//! | [`election`] | one leader at a time, visible to everyone | [`Session::election`](session::Session::election) |
+//! | [`election`] | one leader at a time, visible to all clients | [`Session::election`](session::Session::election) |
 //! | [`singleton`] | an actor that runs on one node at a time | [`Client::singleton`](crate::Client::singleton) |
 //! | [`discovery`] | the instances of a service: registration and a live list | [`Client::register`](crate::Client::register), [`Client::discover`](crate::Client::discover) |
 //!
@@ -15,9 +15,9 @@
 //! # Common ideas
 //! - **Ownership**: a lock or a leadership is a key in etcd, bound to the lease of a session. The session owns the lock
 //!   while its key is the oldest one under the lock's name. [`Ownership`](mutex::Ownership) is the view that the work
-//!   under the lock gets: its fencing token, the time left, and a future that resolves when it is lost.
+//!   under the lock gets: its fencing token, the remaining time, and a future that resolves when it is lost.
 //! - **Fencing token**: the create revision of that key. Each later owner has a larger token, so a store that
-//!   remembers the largest token it has seen can reject writes of an earlier owner.
+//!   stores the largest token it has received can reject writes of an earlier owner.
 //! - **Subscription**: `deliver_to(recipient)` sends the events of a recipe to an actor. It returns a handle:
 //!   dropping a [`Subscription`](election::Subscription) stops the delivery, dropping a
 //!   [`ClaimHandle`](mutex::ClaimHandle) releases the lock or the leadership.
@@ -30,7 +30,7 @@
 //! | | `session/session_state` | state shared by the handle, the actor and the locks |
 //! | | `session/actor`, `messages` | the actor that follows the lease, and its messages |
 //! | | `session/healing` | replaces a lost lease and puts the keys again |
-//! | | `session/session_lease` | the status of a lease, as locks and elections see it |
+//! | | `session/session_lease` | the status of a lease, for locks and elections |
 //! | | `session/local_mutexes` | orders the tasks of one session that wait for the same lock |
 //! | mutex, election | `lock_queue/mod` | the queue in etcd behind locks and elections: joins it |
 //! | | `lock_queue/create_entry` | creates the session's key |
@@ -40,7 +40,7 @@
 //! | | `lock_queue/claim_handle` | waits and holds on behalf of an actor |
 //! | mutex | `mutex/mod`, `acquire_lock`, `lock_guard` | the lock, a request for it, the lock while it is held |
 //! | election | `election/mod`, `campaign`, `leadership` | the election, a campaign, an election that was won |
-//! | | `election/leaders` | the leaders, as an observer sees them |
+//! | | `election/leaders` | observes the leaders |
 //! | | `election/candidate_list` | all candidates, and the leader among them |
 //! | singleton | `singleton/mod`, `singleton_handle` | the builder and the public handle |
 //! | | `singleton/campaign_loop` | campaigns, runs the actor, stops it in time |
@@ -53,7 +53,8 @@
 //! | all | `read_then_watch` | a read of keys, followed by every later change |
 //! | | `subscription` | delivery of events to an actor |
 //! | | `ownership_lost` | why a lock or a leadership was lost |
-//! | | `temporary_errors` | which errors to wait out |
+//! | | `temporary_errors` | which errors are retried |
+//! | | `txn_read` | reads the key that a transaction returned |
 
 pub mod discovery;
 pub mod election;
@@ -65,3 +66,4 @@ pub mod session;
 pub mod singleton;
 mod subscription;
 mod temporary_errors;
+mod txn_read;

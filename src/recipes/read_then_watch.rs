@@ -19,7 +19,7 @@ pub(super) struct ReadThenWatch {
     /// Whether `key` is a prefix.
     prefix: bool,
     watch: Option<Watch>,
-    /// Revision already seen when a member reported a lower one; the keys are read again to find out why.
+    /// Highest revision received when a member reported a lower one. The keys are then read again.
     regressed_from: Option<i64>,
 }
 
@@ -50,7 +50,7 @@ impl ReadThenWatch {
         }
     }
 
-    /// Returns the next update, and waits out temporary errors. Fails with an error that does not pass by itself: the
+    /// Returns the next update. Retries after temporary errors. Fails with an error that does not pass by itself: the
     /// client was shut down, the user may not read the keys, or the endpoints lead to another cluster.
     pub(super) async fn next(&mut self) -> Result<KeysUpdate> {
         loop {

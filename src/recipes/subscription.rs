@@ -9,7 +9,7 @@ use crate::{
     runtime::delivery::{self, SendOnDrop},
 };
 
-/// Keeps the delivery of events to an actor going. Dropping it stops the delivery.
+/// Handle of a delivery of events to an actor. Dropping it stops the delivery.
 #[derive(Debug)]
 #[must_use = "dropping the subscription stops the delivery"]
 pub struct Subscription {

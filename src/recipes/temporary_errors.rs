@@ -1,8 +1,6 @@
-//! Which errors a recipe waits out, and for how long.
+//! Which errors a recipe retries, and after which delay.
 
 use std::time::Duration;
-
-use tokio::time::Instant;
 
 use crate::{
     error::{Error, ErrorKind},
@@ -20,11 +18,4 @@ pub(super) fn is_temporary(error: &Error) -> bool {
             error.kind(),
             ErrorKind::DeadlineExceeded | ErrorKind::Overloaded
         )
-}
-
-/// Returns the time `timeout` from now. A timeout beyond the range of the clock counts as 30 years.
-pub(super) fn deadline_after(timeout: Duration) -> Instant {
-    let now = Instant::now();
-    now.checked_add(timeout)
-        .unwrap_or_else(|| now + Duration::from_secs(30 * 365 * 24 * 60 * 60))
 }

@@ -20,18 +20,17 @@ pub enum WatchEvent {
     Events(RevisionEvents),
     /// Everything up to this revision was delivered. Sent only with `progress_notify`, or after `request_progress`.
     Progress(i64),
-    /// The watch lost its member or its stream, for this reason, and looks for another. Sent only with
-    /// `status_events`.
+    /// The watch lost its stream for this reason and requests another one. Sent only with `status_events`.
     Disconnected(Arc<Error>),
     /// The watch continues where it was interrupted. Sent only with `status_events`.
     Resumed,
-    /// The buffer is full as the consumer is slow. The watch continues, without a gap, once half of the buffer is
-    /// read. Sent only with `status_events`.
+    /// The buffer is full because the consumer is slow. The watch continues without a gap once the consumer has read
+    /// half of the buffer. Sent only with `status_events`.
     Paused,
-    /// The member is behind a revision that this watch has seen: it lags for a moment, or was restored from an old
+    /// The member is behind a revision that this watch has received: it lags for a moment, or was restored from an old
     /// backup. Events continue once it has caught up.
     RevisionRegressed {
-        /// Highest revision this watch has seen.
+        /// Highest revision that this watch has received.
         seen: i64,
         /// Current revision of the member.
         current: i64,
@@ -231,8 +230,8 @@ impl Event {
     }
 }
 
-/// Sum of the changes in compacted revisions: the difference between what the watch has delivered and the range at
-/// one revision. Events continue after that revision.
+/// Sum of the changes in compacted revisions: the difference between the delivered state and the range at one revision.
+/// Events continue after that revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resynced {
@@ -286,7 +285,7 @@ mod tests {
         assert_eq!(
             Arc::strong_count(&last.batch),
             1,
-            "only the consumer has it"
+            "only the consumer owns the batch"
         );
         assert!(RevisionSplitter::take(&mut current).is_none());
     }

@@ -26,7 +26,7 @@ use crate::{
     runtime::backoff::Backoff,
 };
 
-/// Delays between progress requests that the server does not answer.
+/// Delays before a progress request without a response is repeated.
 const PROGRESS_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(1));
 
 /// An open watch: a stream of [`WatchEvent`]s that continues over any number of reconnects. The last item is
@@ -68,8 +68,7 @@ impl Watch {
     }
 
     /// Requests the progress of the watch from the server. Returns a revision up to which every event has arrived: this
-    /// stream contains them all before an item [`WatchEvent::Progress`]. Repeats the request while the server does not
-    /// answer.
+    /// stream contains them all before an item [`WatchEvent::Progress`]. Repeats the request until the server responds.
     ///
     /// Fails with [`ErrorKind::DeadlineExceeded`] after the client's `request_timeout`, with
     /// [`ErrorKind::WatchCanceled`] if the watch has ended or ends meanwhile, and with [`ErrorKind::Shutdown`] if the
@@ -84,7 +83,7 @@ impl Watch {
         self.link.buffer.delivered()
     }
 
-    /// Returns the number of the watch, unique within its client.
+    /// Returns the id of the watch, unique within its client. It is not the watch id that etcd uses.
     pub fn id(&self) -> u64 {
         self.link.id
     }
@@ -152,10 +151,7 @@ impl Drop for Watch {
 
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch")
-            .field("id", &self.id())
-            .field("revision", &self.revision())
-            .finish_non_exhaustive()
+        self.link.fmt("Watch", f)
     }
 }
 
@@ -187,7 +183,7 @@ impl WatchHandle {
         self.link.buffer.delivered()
     }
 
-    /// Returns the number of the watch, unique within its client.
+    /// Returns the id of the watch, unique within its client. It is not the watch id that etcd uses.
     pub fn id(&self) -> u64 {
         self.link.id
     }
@@ -203,10 +199,7 @@ impl Drop for WatchHandle {
 
 impl fmt::Debug for WatchHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WatchHandle")
-            .field("id", &self.id())
-            .field("revision", &self.revision())
-            .finish_non_exhaustive()
+        self.link.fmt("WatchHandle", f)
     }
 }
 
@@ -220,9 +213,16 @@ struct WatchLink {
 }
 
 impl WatchLink {
+    fn fmt(&self, type_name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(type_name)
+            .field("id", &self.id)
+            .field("revision", &self.buffer.delivered())
+            .finish_non_exhaustive()
+    }
+
     async fn request_progress(self) -> Result<i64, Error> {
         let deadline = Instant::now() + self.timeout;
-        let (sender, mut progress) = oneshot::channel();
+        let (sender, mut revision) = oneshot::channel();
         let mut reply = Some(sender);
         let mut backoff = PROGRESS_BACKOFF.start();
         let mut delay = backoff.next_delay(0.5);
@@ -230,14 +230,14 @@ impl WatchLink {
             self.actor.do_send(RequestProgress {
                 reply: reply.take(),
             });
-            match timeout_at(deadline.min(Instant::now() + delay), &mut progress).await {
+            match timeout_at(deadline.min(Instant::now() + delay), &mut revision).await {
                 Ok(Ok(revision)) => return Ok(revision),
                 Ok(Err(_)) => match self.buffer.end_cause() {
-                    Some(EndCause::Watch) => return Err(ended()),
+                    Some(EndCause::Watch) => return Err(ended_error()),
                     None if self.actor.connected() => {
                         // The watch's actor panicked and lost the request.
                         let (sender, receiver) = oneshot::channel();
-                        (reply, progress) = (Some(sender), receiver);
+                        (reply, revision) = (Some(sender), receiver);
                     }
                     Some(EndCause::ClientShutdown) | None => return Err(Error::shut_down()),
                 },
@@ -255,7 +255,7 @@ impl WatchLink {
     }
 }
 
-fn ended() -> Error {
+fn ended_error() -> Error {
     Error::new(
         ErrorKind::WatchCanceled,
         Outcome::NotSent,

@@ -1,4 +1,4 @@
-//! The options of a watch, and how it is opened.
+//! A request to open a watch.
 
 use std::{future::IntoFuture, sync::Arc, time::Duration};
 
@@ -15,51 +15,33 @@ use super::engine::{
     known_keys::KnownKeys,
     range_reader::{RangeToRead, read_range},
     watch_service::WatchClient,
-    watch_spec::WatchSpec,
+    watch_spec::{WatchOptions, WatchSpec},
 };
 use super::{SubscribeWatch, Watch, WatchEvent, WatchHandle};
 use crate::{
     call::MAX_TIMEOUT,
     error::{Error, ErrorKind, Outcome, Result},
-    proto::watch_create_request::FilterType,
     request::{
         ResponseFuture,
         key_range::{KeyRange, key_range_methods},
     },
 };
 
-/// Default number of buffered events before the watch is paused.
-const DEFAULT_BUFFER: usize = 8192;
-
-/// Most attempts to read the keys of a range whose revision is compacted between two pages.
+/// Maximum number of attempts to read a range whose revision is compacted between two pages.
 const MAX_KEY_READS: usize = 5;
 
 /// A request to open a watch: awaiting it returns a [`Watch`], [`deliver_to`](Self::deliver_to) delivers the watch to
-/// an actor. Without a client (`WatchRequest`), `deliver_to` returns a message for the [`Etcd`](crate::Etcd) actor.
+/// an actor. Without a client (`WatchRequest<()>`), `deliver_to` returns a message for the [`Etcd`](crate::Etcd) actor.
 ///
 /// Fails if an option is invalid, if the server refuses the watch, or if no member creates it within the client's
 /// `request_timeout`. With [`resync`](Self::resync), the keys of the range are read first; each page of that read has
 /// the same timeout.
 #[derive(Debug, Clone)]
 #[must_use = "a watch is opened when its request is awaited"]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is an option of its own"
-)]
 pub struct WatchRequest<C = ()> {
     client: C,
     range: KeyRange,
-    start_revision: i64,
-    no_puts: bool,
-    no_deletes: bool,
-    prev_kv: bool,
-    progress_notify: bool,
-    fragment: bool,
-    require_leader: bool,
-    status_events: bool,
-    resync: bool,
-    buffer: usize,
-    max_outage: Option<Duration>,
+    options: WatchOptions,
 }
 
 key_range_methods!(<C> WatchRequest<C>);
@@ -69,62 +51,52 @@ impl<C> WatchRequest<C> {
         Self {
             client,
             range: KeyRange::key(key),
-            start_revision: 0,
-            no_puts: false,
-            no_deletes: false,
-            prev_kv: false,
-            progress_notify: false,
-            fragment: true,
-            require_leader: true,
-            status_events: false,
-            resync: false,
-            buffer: DEFAULT_BUFFER,
-            max_outage: None,
+            options: WatchOptions::default(),
         }
     }
 
     /// Sets the first revision to deliver, in the past or in the future. Default: 0, which means from now on.
     pub fn start_revision(mut self, revision: i64) -> Self {
-        self.start_revision = revision;
+        self.options.start_revision = revision;
         self
     }
 
     /// Adds the previous key-value pair to each event. Default: not added.
     pub fn prev_kv(mut self) -> Self {
-        self.prev_kv = true;
+        self.options.prev_kv = true;
         self
     }
 
     /// Delivers [`WatchEvent::Progress`] from time to time while there are no events; the server sets the interval
     /// (etcd's default: 10 minutes). Default: no progress events.
     pub fn progress_notify(mut self) -> Self {
-        self.progress_notify = true;
+        self.options.progress_notify = true;
         self
     }
 
     /// Excludes puts. Default: included.
     pub fn filter_puts(mut self) -> Self {
-        self.no_puts = true;
+        self.options.filter_puts = true;
         self
     }
 
     /// Excludes deletes. Default: included.
     pub fn filter_deletes(mut self) -> Self {
-        self.no_deletes = true;
+        self.options.filter_deletes = true;
         self
     }
 
     /// Sets whether the server may split responses that are too large for one message. The watch joins them again, so a
     /// revision is always delivered complete. Default: `true`.
     pub fn fragment(mut self, fragment: bool) -> Self {
-        self.fragment = fragment;
+        self.options.fragment = fragment;
         self
     }
 
     /// Sets whether the watch requires a member that has a leader. If `false`, the watch may run on a member that is
-    /// cut off from the cluster, and receive no events until that member is back. Default: `true`.
+    /// cut off from the cluster, and receives no events until that member is connected again. Default: `true`.
     pub fn require_leader(mut self, require: bool) -> Self {
-        self.require_leader = require;
+        self.options.require_leader = require;
         self
     }
 
@@ -132,21 +104,21 @@ impl<C> WatchRequest<C> {
     /// full buffer pauses the watch, see [`WatchEvent::Paused`]. A consumer that reads at least 100,000 events per
     /// second is not paused: the client reads more slowly from the server instead. Must not be 0. Default: 8192.
     pub fn buffer(mut self, events: usize) -> Self {
-        self.buffer = events;
+        self.options.buffer = events;
         self
     }
 
     /// Sets how long the watch may be interrupted before it ends with
     /// [`WatchEnd::OutageTooLong`](super::WatchEnd::OutageTooLong). Default: no limit.
     pub fn max_outage(mut self, duration: Duration) -> Self {
-        self.max_outage = Some(duration.min(MAX_TIMEOUT));
+        self.options.max_outage = Some(duration.min(MAX_TIMEOUT));
         self
     }
 
     /// Delivers [`WatchEvent::Disconnected`], [`WatchEvent::Resumed`] and [`WatchEvent::Paused`] as well. Default: not
     /// delivered.
     pub fn status_events(mut self) -> Self {
-        self.status_events = true;
+        self.options.status_events = true;
         self
     }
 
@@ -155,7 +127,7 @@ impl<C> WatchRequest<C> {
     /// keeps them in memory. Cannot be combined with filters. Default: the watch ends with
     /// [`WatchEnd::Compacted`](super::WatchEnd::Compacted).
     pub fn resync(mut self) -> Self {
-        self.resync = true;
+        self.options.resync = true;
         self
     }
 }
@@ -166,17 +138,7 @@ impl WatchRequest<()> {
         WatchRequest {
             client: client.clone(),
             range: self.range,
-            start_revision: self.start_revision,
-            no_puts: self.no_puts,
-            no_deletes: self.no_deletes,
-            prev_kv: self.prev_kv,
-            progress_notify: self.progress_notify,
-            fragment: self.fragment,
-            require_leader: self.require_leader,
-            status_events: self.status_events,
-            resync: self.resync,
-            buffer: self.buffer,
-            max_outage: self.max_outage,
+            options: self.options,
         }
     }
 
@@ -206,61 +168,24 @@ impl<C: WatchClient> WatchRequest<C> {
         Ok(handle)
     }
 
-    fn spec(&self) -> Result<WatchSpec> {
-        let (key, range_end) = self.range.resolve()?;
-        if self.start_revision < 0 {
-            return Err(Error::invalid("`start_revision` must not be negative"));
-        }
-        if self.buffer == 0 {
-            return Err(Error::invalid("`buffer` must not be 0"));
-        }
-        if self.resync && (self.no_puts || self.no_deletes) {
-            return Err(Error::invalid(
-                "`resync` cannot be combined with `filter_puts` or `filter_deletes`",
-            ));
-        }
-        let filters = [
-            (self.no_puts, FilterType::Noput),
-            (self.no_deletes, FilterType::Nodelete),
-        ];
-        Ok(WatchSpec {
-            key,
-            range_end,
-            filters: filters
-                .into_iter()
-                .filter(|(wanted, _)| *wanted)
-                .map(|(_, filter)| filter.into())
-                .collect(),
-            prev_kv: self.prev_kv,
-            progress_notify: self.progress_notify,
-            fragment: self.fragment,
-            require_leader: self.require_leader,
-            status_events: self.status_events,
-            resync: self.resync,
-            max_outage: self.max_outage,
-        })
-    }
-
     async fn open(self) -> Result<Watch> {
-        let spec = self.spec()?;
+        let mut spec = validate(&self.range, self.options)?;
         let timeout = self.client.request_timeout();
-        let mut start_revision = self.start_revision;
-        let known_keys = if self.resync {
-            let (known, revision) = self.known_keys(&spec, timeout).await?;
-            if start_revision == 0 {
-                start_revision = revision + 1;
+        let known_keys = if spec.options.resync {
+            let (known_keys, revision) = read_known_keys(&self.client, &spec).await?;
+            if spec.options.start_revision == 0 {
+                spec.options.start_revision = revision + 1;
             }
-            Some(known)
+            Some(known_keys)
         } else {
             None
         };
-        // The deadline starts after the read: a large range takes long, and the create has its own time.
+        // The deadline starts after the read: reading a large range takes long, and the create has its own timeout.
         let deadline = Instant::now() + timeout;
-        let buffer = EventBuffer::new(self.buffer);
+        let buffer = EventBuffer::new(spec.options.buffer);
         let (opened, result) = oneshot::channel();
         let start = StartWatch {
             spec: Arc::new(spec),
-            start_revision,
             known_keys,
             buffer: buffer.clone(),
             opened,
@@ -279,57 +204,79 @@ impl<C: WatchClient> WatchRequest<C> {
             Ok(Ok(Ok(()))) => Ok(watch),
             Ok(Ok(Err(error))) => Err(error),
             Ok(Err(_)) => Err(Error::shut_down()),
-            Err(_) => Err(self.timeout_error()),
+            Err(_) => Err(timeout_error(&self.client)),
         }
     }
+}
 
-    /// Reads the keys of the range as of the revision before the watch. Returns them and that revision.
-    async fn known_keys(&self, spec: &WatchSpec, timeout: Duration) -> Result<(KnownKeys, i64)> {
-        if self.start_revision == 1 {
-            return Ok((KnownKeys::default(), 0));
-        }
-        let range = RangeToRead {
-            key: spec.key.clone(),
-            end: spec.range_end.clone(),
-            revision: (self.start_revision - 1).max(0),
-            keys_only: true,
-        };
-        let mut reads = 0;
-        loop {
-            let mut known = KnownKeys::default();
-            let read = read_range(self.client.caller(), range.clone(), timeout, |page| {
-                for kv in page {
-                    known.put(&kv.key, kv.mod_revision);
-                }
-            });
-            reads += 1;
-            let error = match read.await {
-                Ok(revision) => return Ok((known, revision)),
-                Err(error) => error,
-            };
-            match error.kind() {
-                // The revision before the start was compacted, or is in the future.
-                ErrorKind::Compacted | ErrorKind::FutureRevision if self.start_revision > 0 => {
-                    return Ok((KnownKeys::default(), 0));
-                }
-                // The revision of the first page was compacted before the last page was read.
-                ErrorKind::Compacted if reads < MAX_KEY_READS => {}
-                _ => return Err(error),
+fn validate(range: &KeyRange, options: WatchOptions) -> Result<WatchSpec> {
+    let (key, range_end) = range.resolve()?;
+    if options.start_revision < 0 {
+        return Err(Error::invalid("`start_revision` must not be negative"));
+    }
+    if options.buffer == 0 {
+        return Err(Error::invalid("`buffer` must not be 0"));
+    }
+    if options.resync && (options.filter_puts || options.filter_deletes) {
+        return Err(Error::invalid(
+            "`resync` cannot be combined with `filter_puts` or `filter_deletes`",
+        ));
+    }
+    Ok(WatchSpec {
+        key,
+        range_end,
+        options,
+    })
+}
+
+/// Reads the keys of the range as of the revision before the watch. Returns them and that revision.
+async fn read_known_keys(client: &impl WatchClient, spec: &WatchSpec) -> Result<(KnownKeys, i64)> {
+    let start_revision = spec.options.start_revision;
+    if start_revision == 1 {
+        return Ok((KnownKeys::default(), 0));
+    }
+    let range = RangeToRead {
+        key: spec.key.clone(),
+        end: spec.range_end.clone(),
+        revision: (start_revision - 1).max(0),
+        keys_only: true,
+    };
+    let page_timeout = client.request_timeout();
+    let mut reads = 0;
+    loop {
+        let mut known_keys = KnownKeys::default();
+        let read = read_range(client.caller(), range.clone(), page_timeout, |page| {
+            for kv in page {
+                known_keys.put(&kv.key, kv.mod_revision);
             }
+        });
+        reads += 1;
+        let error = match read.await {
+            Ok(revision) => return Ok((known_keys, revision)),
+            Err(error) => error,
+        };
+        match error.kind() {
+            // The revision before the start was compacted, or is in the future.
+            ErrorKind::Compacted | ErrorKind::FutureRevision if start_revision > 0 => {
+                return Ok((KnownKeys::default(), 0));
+            }
+            // The revision of the first page was compacted before the last page was read.
+            ErrorKind::Compacted if reads < MAX_KEY_READS => {}
+            _ => return Err(error),
         }
     }
+}
 
-    fn timeout_error(&self) -> Error {
-        let set = self.client.caller().ready_set.load();
-        if set.ready.is_empty() {
-            return set.none_ready();
-        }
-        Error::new(
-            ErrorKind::DeadlineExceeded,
-            Outcome::NotSent,
-            "no member created the watch in time",
-        )
+fn timeout_error(client: &impl WatchClient) -> Error {
+    let set = client.caller().ready_set.load();
+    if set.ready.is_empty() {
+        return set.none_ready();
     }
+    Error::new(
+        ErrorKind::DeadlineExceeded,
+        Outcome::NotSent,
+        "no member created the watch in time",
+    )
 }
 
 impl<C: WatchClient> IntoFuture for WatchRequest<C> {

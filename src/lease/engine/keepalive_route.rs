@@ -1,7 +1,7 @@
 //! Selects the member that receives a keepalive.
 //!
 //! The leader is preferred: it renews a lease by itself, while a follower forwards each keepalive to the leader, one
-//! after the other. A member whose stream failed or was silent is avoided for a moment: it may wait for a failed
+//! after the other. A member whose stream failed or was silent is avoided for a moment: it may be waiting for a failed
 //! leader, or be about to leave the ready set.
 
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ pub(crate) const PENALTY: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RouteCandidate {
     pub(crate) id: EndpointId,
-    pub(crate) leads: bool,
+    pub(crate) is_leader: bool,
     /// Time until which the member is avoided.
     pub(crate) penalty: Option<Instant>,
 }
@@ -35,11 +35,11 @@ pub(crate) fn choose(
         .min_by_key(|index| {
             let candidate = &candidates[*index];
             let penalty = candidate.penalty.filter(|until| *until > now);
-            (Some(candidate.id) == avoid, penalty, !candidate.leads)
+            (Some(candidate.id) == avoid, penalty, !candidate.is_leader)
         })
 }
 
-/// Returns the leader's member id, by the newest observation of the members.
+/// Returns the leader's member id as of the newest status.
 pub(crate) fn leader(statuses: impl IntoIterator<Item = RaftStatus>) -> Option<u64> {
     statuses
         .into_iter()
@@ -56,14 +56,14 @@ mod tests {
         (0..3)
             .map(|id| RouteCandidate {
                 id: EndpointId(id),
-                leads: id == 1,
+                is_leader: id == 1,
                 penalty: None,
             })
             .collect()
     }
 
     #[test]
-    fn leader_receives_every_lease() {
+    fn leader_is_chosen_for_every_lease() {
         let now = Instant::now();
         for lease in [1, 2, 3, i64::MAX, i64::MIN] {
             assert_eq!(choose(&candidates(), lease, None, now), Some(1));
@@ -88,8 +88,8 @@ mod tests {
     fn oldest_penalty_wins_when_all_are_penalized() {
         let now = Instant::now();
         let mut members = candidates();
-        for (index, wait) in [30, 10, 20].into_iter().enumerate() {
-            members[index].penalty = Some(now + Duration::from_millis(wait));
+        for (index, millis) in [30, 10, 20].into_iter().enumerate() {
+            members[index].penalty = Some(now + Duration::from_millis(millis));
         }
         assert_eq!(choose(&members, 7, None, now), Some(1));
         assert_eq!(choose(&members, 7, Some(EndpointId(1)), now), Some(2));
@@ -107,7 +107,7 @@ mod tests {
     fn leases_are_spread_without_known_leader() {
         let now = Instant::now();
         let mut members = candidates();
-        members[1].leads = false;
+        members[1].is_leader = false;
         let chosen: Vec<_> = (0..3)
             .map(|lease| choose(&members, lease, None, now))
             .collect();

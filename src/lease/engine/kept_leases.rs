@@ -1,8 +1,8 @@
 //! State that the keeper and the lease actors share on their thread.
 //!
-//! Lease actors write here when to check their lease and which keepalives to send. Only the first write after a drain
-//! wakes the keeper; later writes are batched. The deadlines are stored here as well, so that the keeper renews a lease
-//! by itself where that is routine, and a crash of an actor loses no deadline.
+//! Lease actors write the time of the next check and the keepalives to send. Only the first write after a drain wakes
+//! the keeper; later writes are batched. The deadlines are stored here as well, so that the keeper performs routine
+//! renewals by itself, and a panic of an actor loses no deadline.
 
 use std::{
     cell::RefCell,
@@ -17,7 +17,7 @@ use super::{
     clock::later,
     deadline::Deadline,
     keeper::{KeeperActor, KeptLeasesChanged},
-    lease_actor::{KeepAliveAcked, KeepAliveDue, LeaseActor},
+    lease_actor::{KeepAliveDue, KeepAliveResponded, LeaseActor},
     lease_cell::LeaseCell,
     lease_slab::{LeaseSlab, LeaseSlot},
     timer_wheel::TimerWheel,
@@ -27,8 +27,9 @@ use crate::connection::EndpointId;
 /// Index of the keeper's own stream check on the timer wheel.
 const STREAM_CHECK: u32 = 0;
 
-/// A renewed lease may wait for up to this fraction of its TTL, so that more leases are renewed together.
-const SLACK_FRACTION: u32 = 48;
+/// The next keepalive of a renewed lease may be late by up to the TTL divided by this, so that more leases are renewed
+/// together.
+const SLACK_DIVISOR: u32 = 48;
 
 /// A lease that is kept alive.
 pub(crate) struct KeptLease {
@@ -86,7 +87,7 @@ struct KeptLeasesInner {
     keeper: WeakAddr<KeeperActor>,
 }
 
-/// For lease actors.
+/// Methods for lease actors.
 impl KeptLeases {
     /// Calls `f` with a kept lease. Returns `None` if it is kept no longer.
     pub(crate) fn with<R>(
@@ -125,7 +126,7 @@ impl KeptLeases {
     }
 }
 
-/// For the keeper.
+/// Methods for the keeper.
 impl KeptLeases {
     pub(crate) fn new(now: Instant, keeper: WeakAddr<KeeperActor>) -> Self {
         Self(Rc::new(RefCell::new(KeptLeasesInner {
@@ -219,12 +220,12 @@ impl KeptLeases {
         };
         let deadline = &mut kept.deadline;
         let Some(renewal) = deadline.routine_renewal(ttl, sent_at, now, fastrand::f64()) else {
-            kept.actor.do_send(KeepAliveAcked { ttl, sent_at });
+            kept.actor.do_send(KeepAliveResponded { ttl, sent_at });
             return;
         };
         let slack = match deadline.in_flight_since() {
             Some(_) => Duration::ZERO,
-            None => deadline.ttl() / SLACK_FRACTION,
+            None => deadline.ttl() / SLACK_DIVISOR,
         };
         inner
             .wheel
@@ -257,8 +258,8 @@ impl KeptLeases {
         self.0.borrow_mut().timer_at = None;
     }
 
-    /// Restores the timers after a crash of the keeper, which may have dropped a notification or keepalives.
-    pub(crate) fn recover_from_crash(&self) {
+    /// Restores the timers after a panic of the keeper, which may have lost a notification or keepalives.
+    pub(crate) fn recover_from_panic(&self) {
         let inner = &mut *self.0.borrow_mut();
         for (index, kept) in inner.leases.iter() {
             if !kept.deadline.is_ended() {

@@ -92,7 +92,7 @@ impl LeaseCell {
         if let LeaseEvent::Lost(reason) = event {
             subscribers.lost = Some(reason);
         }
-        // A queue without another owner has lost its reader.
+        // A queue without another owner has no reader any more.
         subscribers
             .queues
             .retain(|queue| Arc::strong_count(queue) > 1);

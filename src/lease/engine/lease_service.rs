@@ -1,4 +1,4 @@
-//! What lease requests and handles need of a client.
+//! The part of a client that lease requests and handles use.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,7 +1,7 @@
 //! Due times of all leases, behind a single timer.
 //!
 //! Times are rounded up to a tick, so that leases due at about the same time are handled together. Setting a new time
-//! does not search for the old entry: outdated entries are skipped when their tick comes.
+//! does not search for the old entry: outdated entries are skipped when their tick is due.
 
 use std::{
     collections::BTreeMap,
@@ -20,10 +20,11 @@ const NEVER: u64 = u64::MAX;
 #[derive(Debug)]
 pub(crate) struct TimerWheel {
     origin: Instant,
-    slots: BTreeMap<u64, Vec<u32>>,
+    /// Indexes by due tick. May contain outdated entries.
+    by_tick: BTreeMap<u64, Vec<u32>>,
     /// Due tick of each index.
     due: Vec<u64>,
-    /// Empty vectors for reuse in `slots`.
+    /// Empty vectors for reuse in `by_tick`.
     spare: Vec<Vec<u32>>,
 }
 
@@ -31,7 +32,7 @@ impl TimerWheel {
     pub(crate) fn new(origin: Instant) -> Self {
         Self {
             origin,
-            slots: BTreeMap::new(),
+            by_tick: BTreeMap::new(),
             due: Vec::new(),
             spare: Vec::new(),
         }
@@ -56,8 +57,9 @@ impl TimerWheel {
         }
         if std::mem::replace(&mut self.due[position], tick) != tick {
             let spare = &mut self.spare;
-            let slot = self.slots.entry(tick);
-            slot.or_insert_with(|| spare.pop().unwrap_or_default())
+            let entry = self.by_tick.entry(tick);
+            entry
+                .or_insert_with(|| spare.pop().unwrap_or_default())
                 .push(index);
         }
     }
@@ -71,21 +73,21 @@ impl TimerWheel {
 
     /// Returns the time of the next entry, which may be outdated: too early, never too late.
     pub(crate) fn next(&self) -> Option<Instant> {
-        let (tick, _) = self.slots.first_key_value()?;
+        let (tick, _) = self.by_tick.first_key_value()?;
         Some(self.time(*tick))
     }
 
     /// Removes and returns every index that is due.
     pub(crate) fn take_due(&mut self, now: Instant) -> Vec<u32> {
         let mut indexes = Vec::new();
-        while let Some((&tick, _)) = self.slots.first_key_value() {
+        while let Some((&tick, _)) = self.by_tick.first_key_value() {
             if self.time(tick) > now {
                 break;
             }
-            let Some((_, mut slot)) = self.slots.pop_first() else {
+            let Some((_, mut entry)) = self.by_tick.pop_first() else {
                 break;
             };
-            for index in slot.drain(..) {
+            for index in entry.drain(..) {
                 if let Some(due) = self.due.get_mut(index as usize)
                     && *due == tick
                 {
@@ -93,7 +95,7 @@ impl TimerWheel {
                     indexes.push(index);
                 }
             }
-            self.spare.push(slot);
+            self.spare.push(entry);
         }
         indexes
     }

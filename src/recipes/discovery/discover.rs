@@ -17,8 +17,9 @@ use crate::{
 /// sends the instances to an actor. Without a client (`Discover<()>`), `deliver_to` returns a message to the actor
 /// [`Etcd`](crate::Etcd).
 ///
-/// Awaiting it fails with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the name is empty, and if
-/// the keys cannot be read within the client's `request_timeout`. Later outages do not end the discovery.
+/// Awaiting it fails with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the name is empty, and
+/// with the error of the read if the keys cannot be read within the client's `request_timeout`. Later outages do not
+/// end the discovery.
 #[derive(Debug, Clone)]
 #[must_use = "discovery starts when this is awaited or delivered to an actor"]
 pub struct Discover<C = ()> {

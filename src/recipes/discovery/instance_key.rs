@@ -10,8 +10,11 @@ use bytes::Bytes;
 use crate::{
     client::Client,
     error::{ErrorKind, Result},
-    kv::{Compare, KeyValue, OpResponse, get, put},
-    recipes::temporary_errors::{RETRY_DELAY, is_temporary},
+    kv::{Compare, KeyValue, get, put},
+    recipes::{
+        temporary_errors::{RETRY_DELAY, is_temporary},
+        txn_read::first_key,
+    },
     runtime::backoff::Backoff,
 };
 
@@ -25,9 +28,9 @@ const MAX_LEASES: usize = 8;
 pub(super) enum KeyStatus {
     /// The key exists and belongs to this registration.
     Listed,
-    /// Another process has put the key, or someone has deleted it.
+    /// Another process has put the key, or the key was deleted.
     Taken,
-    /// The lease is gone, and the key with it.
+    /// The lease does not exist any more, and etcd has deleted the key with it.
     LeaseLost,
 }
 
@@ -36,7 +39,8 @@ pub(super) enum KeyOwner {
     /// The key does not exist.
     Absent,
     /// This registration put the key at this revision.
-    Us(i64),
+    ThisRegistration(i64),
+    /// Another process put the key.
     Other,
 }
 
@@ -106,16 +110,12 @@ impl InstanceKey {
             if response.succeeded {
                 return Ok(KeyStatus::Listed);
             }
-            let found = match response.responses.first() {
-                Some(OpResponse::Get(found)) => found.first(),
-                _ => None,
-            };
-            let unchanged = match self.owner(found) {
+            let unchanged = match self.owner(first_key(&response)) {
                 KeyOwner::Other => return Ok(KeyStatus::Taken),
                 KeyOwner::Absent if !create_if_absent => return self.why_absent().await,
                 KeyOwner::Absent => Compare::version(key()).eq(0),
                 // Bound to an earlier lease that has not ended yet.
-                KeyOwner::Us(revision) => Compare::mod_revision(key()).eq(revision),
+                KeyOwner::ThisRegistration(revision) => Compare::mod_revision(key()).eq(revision),
             };
             let response = self.client.txn().when([unchanged]).then([write()]).await?;
             if response.succeeded {
@@ -128,15 +128,15 @@ impl InstanceKey {
     async fn check(&self) -> Result<KeyStatus> {
         let found = self.client.get(self.key.clone()).await?;
         match self.owner(found.first()) {
-            KeyOwner::Us(_) => Ok(KeyStatus::Listed),
+            KeyOwner::ThisRegistration(_) => Ok(KeyStatus::Listed),
             KeyOwner::Other => Ok(KeyStatus::Taken),
             KeyOwner::Absent => self.why_absent().await,
         }
     }
 
-    /// Writes `value`, or only reads the key if it is `None`, and retries until that succeeds. Fails when the client is
-    /// shut down.
-    pub(super) async fn settle(self, value: Option<Bytes>) -> Result<KeyStatus> {
+    /// Writes `value`, or only reads the key if `value` is `None`. Retries until that succeeds. Fails when the client
+    /// is shut down.
+    pub(super) async fn write_or_check(self, value: Option<Bytes>) -> Result<KeyStatus> {
         let mut backoff = KEY_BACKOFF.start();
         loop {
             let attempt = match &value {
@@ -154,8 +154,8 @@ impl InstanceKey {
         }
     }
 
-    /// Returns why the key does not exist: while its lease lives, someone has deleted it. A response that the lease is
-    /// gone also makes the client report its loss at once.
+    /// Returns why the key does not exist: it was deleted if the lease still exists. The keepalive also makes the
+    /// client report a lost lease at once.
     async fn why_absent(&self) -> Result<KeyStatus> {
         match self.client.keep_alive_once(self.lease()).await {
             Ok(_) => Ok(KeyStatus::Taken),
@@ -168,7 +168,9 @@ impl InstanceKey {
 fn owner(found: Option<&KeyValue>, leases: &[i64]) -> KeyOwner {
     match found {
         None => KeyOwner::Absent,
-        Some(found) if leases.contains(&found.lease) => KeyOwner::Us(found.mod_revision),
+        Some(found) if leases.contains(&found.lease) => {
+            KeyOwner::ThisRegistration(found.mod_revision)
+        }
         Some(_) => KeyOwner::Other,
     }
 }
@@ -178,15 +180,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn key_is_ours_with_any_of_our_leases() {
+    fn key_with_any_own_lease_belongs_to_registration() {
         let bound_to = |lease| KeyValue {
             lease,
             mod_revision: 9,
             ..KeyValue::default()
         };
         assert_eq!(owner(None, &[1, 2]), KeyOwner::Absent);
-        assert_eq!(owner(Some(&bound_to(1)), &[1, 2]), KeyOwner::Us(9));
-        assert_eq!(owner(Some(&bound_to(2)), &[1, 2]), KeyOwner::Us(9));
+        assert_eq!(
+            owner(Some(&bound_to(1)), &[1, 2]),
+            KeyOwner::ThisRegistration(9)
+        );
+        assert_eq!(
+            owner(Some(&bound_to(2)), &[1, 2]),
+            KeyOwner::ThisRegistration(9)
+        );
         assert_eq!(owner(Some(&bound_to(3)), &[1, 2]), KeyOwner::Other);
         assert_eq!(owner(Some(&bound_to(0)), &[1, 2]), KeyOwner::Other);
     }

@@ -57,7 +57,7 @@ pub struct InstancesChange {
     pub joined: Vec<Arc<Instance>>,
     /// Instances with a new address or new metadata.
     pub changed: Vec<Arc<Instance>>,
-    /// Instances that are gone, as they were before.
+    /// Instances that were removed, as last listed.
     pub left: Vec<Arc<Instance>>,
 }
 

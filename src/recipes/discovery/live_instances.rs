@@ -30,10 +30,10 @@ pub enum DiscoveryEvent {
     Ended(Error),
 }
 
-/// The instances of a service, kept up to date in the background while this is held.
+/// The instances of a service, kept up to date in the background until this is dropped.
 ///
 /// Also a stream of changes. A slow reader gets the sum of the changes since its last read, so nothing is buffered. A
-/// clone starts anew: its first event lists all instances.
+/// clone starts from the beginning: its first event lists all instances.
 #[must_use = "dropping the discovery ends it"]
 pub struct Discovery {
     target: Bytes,
@@ -88,7 +88,7 @@ impl Discovery {
         }
     }
 
-    /// Returns the instances as last seen.
+    /// Returns the instances as of the last update.
     pub fn instances(&self) -> Arc<Instances> {
         self.live.borrow().instances.clone()
     }

@@ -1,12 +1,12 @@
 //! Service registration and discovery: instances of a service register themselves, and clients see a live list of them.
 //!
 //! Keys and values have the layout of the Go client's `naming/endpoints` package: Go programs and gRPC's etcd resolver
-//! find instances that are registered here, and the other way round.
+//! find instances that are registered here, and this crate finds theirs.
 //!
 //! # Registration
 //! A registered instance is listed for as long as its process lives. Its key is bound to a session that heals: after
-//! the loss of a lease in an outage, the instance is listed again. A process that dies is listed until its time to live
-//! ends, one that unregisters is removed at once. If another process registers under the same key, the key belongs to
+//! the loss of a lease in an outage, the instance is listed again. A process that dies is listed until its TTL ends; a
+//! process that unregisters is removed at once. If another process registers under the same key, the key belongs to
 //! that process; the former registration ends with [`RegistrationEvent::Taken`] and never overwrites the key.
 //!
 //! ```no_run

@@ -22,8 +22,8 @@ const DEFAULT_TTL: Duration = Duration::from_secs(10);
 /// (`Register<()>`), it is a message to the actor [`Etcd`](crate::Etcd).
 ///
 /// Awaiting it fails with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the name, the address or
-/// the id is empty, and if the key cannot be written. The user needs permission to read the key as well: without it, the
-/// instance is not listed again after an outage, and a key taken by another process goes unnoticed.
+/// the id is empty, and if the key cannot be written. The user needs permission to read the key as well: without it,
+/// the instance is not listed again after an outage, and a takeover of the key by another process is not detected.
 #[derive(Debug, Clone)]
 #[must_use = "the instance is registered when this is awaited"]
 pub struct Register<C = ()> {

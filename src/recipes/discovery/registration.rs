@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// A change in the life of a registration.
+/// A change of the state of a registration.
 #[derive(Debug, Clone, PartialEq, Eq, Message)]
 #[rtype(result = "()")]
 #[non_exhaustive]
@@ -41,7 +41,7 @@ pub enum RegistrationEvent {
         /// The lease that its key is bound to now.
         lease: i64,
     },
-    /// Another process has registered under the key, or someone has deleted it. This is the last event.
+    /// Another process has registered under the key, or the key was deleted. This is the last event.
     Taken,
     /// The registration ended for this reason. This is the last event.
     Ended(LeaseLost),
@@ -51,7 +51,7 @@ pub enum RegistrationEvent {
 #[must_use = "dropping the registration unregisters the instance"]
 pub struct Registration {
     key: Bytes,
-    /// Never read; other receivers are made from it.
+    /// Template for new receivers, never read itself.
     events: broadcast::Receiver<RegistrationEvent>,
     state: watch::Receiver<RegistrationState>,
     updates: mpsc::Sender<UpdateInstance>,
@@ -60,7 +60,7 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Puts the key and starts the task that keeps it. If this fails, dropping the session leaves nothing behind.
+    /// Puts the key and starts the task that keeps it listed. If this fails, dropping the session deletes the key.
     pub(super) async fn start(session: Session, key: Bytes, value: Bytes) -> Result<Self> {
         let client = session.client().clone();
         let session_events = session.events();
@@ -130,7 +130,7 @@ impl Registration {
     }
 
     /// Removes the instance from the list and waits for the response. Fails if its lease could not be revoked; the
-    /// instance is then listed until its time to live ends.
+    /// instance is then listed until its TTL ends.
     pub async fn unregister(self) -> Result<()> {
         let (done, result) = oneshot::channel();
         // An error means that the registration has already ended.

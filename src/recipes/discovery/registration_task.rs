@@ -134,7 +134,7 @@ impl RegistrationTask {
                 self.key.set_lease(lease);
                 let update = self.update.as_ref();
                 let value = update.map_or(&self.value, |update| &update.value);
-                let restore = self.key.clone().settle(Some(value.clone()));
+                let restore = self.key.clone().write_or_check(Some(value.clone()));
                 self.in_flight = Some(Box::pin(restore));
             }
             SessionEvent::Lost(reason) => self.publish(RegistrationEvent::Ended(reason)),
@@ -150,8 +150,8 @@ impl RegistrationTask {
         self.in_flight = Some(Box::pin(async move { key.write(&value, false).await }));
     }
 
-    /// An update may be old, for example of a process that had the key during an outage. The key is read again, and the
-    /// current owner counts.
+    /// Reads the key again if the update shows another owner: the update may be old, for example from a process that
+    /// had the key during an outage.
     fn on_key_update(&mut self, update: &KeysUpdate) {
         let latest = match update {
             KeysUpdate::Snapshot(found) => found.first(),
@@ -160,8 +160,8 @@ impl RegistrationTask {
                 .filter(|last| last.is_put())
                 .and_then(|last| last.kv.as_ref()),
         };
-        if !matches!(self.key.owner(latest), KeyOwner::Us(_)) {
-            self.in_flight = Some(Box::pin(self.key.clone().settle(None)));
+        if !matches!(self.key.owner(latest), KeyOwner::ThisRegistration(_)) {
+            self.in_flight = Some(Box::pin(self.key.clone().write_or_check(None)));
         }
     }
 

@@ -15,9 +15,9 @@ use crate::{
 /// A campaign, made by [`Election::campaign`](super::Election::campaign). Awaiting it waits until the candidate leads
 /// and returns a [`Leadership`]; [`deliver_to`](Self::deliver_to) campaigns on behalf of an actor.
 ///
-/// Dropping the future withdraws the candidate. The campaign continues through outages for as long as the session lives.
-/// It fails with [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) as soon as the session is lost, with
-/// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if someone deletes the candidate's key, and with
+/// Dropping the future withdraws the candidate. The campaign continues through outages for as long as the session
+/// lives. It fails with [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) as soon as the session is lost, with
+/// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if the candidate's key is deleted, and with
 /// [`ErrorKind::PermissionDenied`](crate::ErrorKind::PermissionDenied) if the user may not read and write the keys. A
 /// failed campaign leaves no key behind.
 #[derive(Clone)]
@@ -32,8 +32,9 @@ impl Campaign {
         Self { queue, value }
     }
 
-    /// Campaigns on behalf of an actor. The actor receives [`CandidateEvent::Elected`] when it leads, and one last event
-    /// when that has ended. The leadership is resigned when the claim is dropped or the actor stops.
+    /// Campaigns on behalf of an actor. The actor receives [`CandidateEvent::Elected`] when it leads, and one last
+    /// event when the campaign or the leadership has ended. The leadership is resigned when the claim is dropped or the
+    /// actor stops.
     pub fn deliver_to(self, recipient: Recipient<CandidateEvent>) -> ClaimHandle {
         let value = self.value.clone();
         let acquire = move |entry| Leadership::won(entry, value);
@@ -64,7 +65,7 @@ impl fmt::Debug for Campaign {
     }
 }
 
-/// Sent to an actor that is a candidate.
+/// An event of a campaign, sent to the actor that is the candidate.
 #[derive(Debug, Clone, Message)]
 #[rtype(result = "()")]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! The leaders of an election, as an observer sees them.
+//! Observes the leaders of an election.
 
 use std::{
     fmt,
@@ -68,7 +68,7 @@ pub enum LeaderEvent {
 type NextLeaderEvent = Pin<Box<dyn Future<Output = (LeaderObserver, LeaderEvent)> + Send>>;
 
 /// All changes of the leader of an election, starting with the current state. A stream that ends after
-/// [`LeaderEvent::Ended`]. Nothing is requested before it is read.
+/// [`LeaderEvent::Ended`]. No request is sent before the stream is first polled.
 ///
 /// No leader is missed, unless the history was compacted during an outage: then the next event is the current state.
 #[must_use = "the election is observed while this is read"]
@@ -148,7 +148,7 @@ impl LeaderObserver {
     }
 }
 
-/// Names an election whose leaders the actor [`Etcd`](crate::Etcd) observes for another actor.
+/// Returns an election to observe. Its `deliver_to` makes a message to the actor [`Etcd`](crate::Etcd).
 pub fn leaders(name: impl IntoBytes) -> ObserveLeaders {
     ObserveLeaders(name.into_bytes())
 }

@@ -47,11 +47,7 @@ impl Leadership {
     /// Gives up the leadership and waits for the response. Fails with
     /// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if it was lost before.
     pub async fn resign(self) -> Result<()> {
-        if self.entry.leave().await? {
-            Ok(())
-        } else {
-            Err(OwnershipLost::Taken.into())
-        }
+        self.entry.release().await
     }
 }
 

@@ -1,9 +1,9 @@
-//! An election: one candidate leads at a time, and everyone can see which one.
+//! An election: one candidate leads at a time, and every client can read which one.
 //!
 //! Keys have the layout of the Go client's `concurrency` package, so Go programs and `etcdctl elect` take part in the
-//! same election. As there, every key under `<name>/` counts as a candidate: do not nest names. Two leaders are possible
-//! [under the same conditions as two owners of a lock](super::mutex#when-two-owners-are-possible), and the same features
-//! protect against that.
+//! same election. As in Go, every key under `<name>/` counts as a candidate: do not nest names. Two leaders are
+//! possible [under the same conditions as two owners of a lock](super::mutex#when-two-owners-are-possible), and the
+//! same features protect against that.
 //!
 //! ```no_run
 //! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
@@ -83,7 +83,7 @@ impl Client {
     }
 }
 
-/// An election, as a candidate sees it.
+/// An election in which one session can be a candidate.
 #[derive(Clone)]
 pub struct Election {
     queue: LockQueue,
@@ -97,7 +97,7 @@ impl Election {
         }
     }
 
-    /// Campaigns with a value that everyone can read while this candidate leads. Await the request to get a
+    /// Campaigns with a value that every client can read while this candidate leads. Await the request to get a
     /// [`Leadership`], or call [`deliver_to`](Campaign::deliver_to) to campaign on behalf of an actor.
     pub fn campaign(&self, value: impl IntoBytes) -> Campaign {
         Campaign::new(self.queue.clone(), value.into_bytes())

@@ -8,10 +8,11 @@ use tokio::sync::oneshot;
 use super::{Ownership, QueueEntry, remove_entry::remove_late_creates};
 use crate::{
     error::{Error, ErrorKind, Outcome, Result},
-    kv::{Compare, OpResponse, TxnResponse, get, put},
+    kv::{Compare, TxnResponse, get, put},
     recipes::{
         session::{LocalMutex, LocalMutexGuard},
         temporary_errors::{RETRY_DELAY, is_temporary},
+        txn_read::first_key,
     },
 };
 
@@ -39,7 +40,7 @@ enum CreateResult {
 
 /// Repeats the request until it succeeds or fails with an error that does not pass by itself.
 pub(super) struct CreateEntry {
-    /// The token is not known yet.
+    /// Its token is 0 until the key is created.
     pub(super) ownership: Ownership,
     pub(super) prefix: Bytes,
     pub(super) local_mutex: LocalMutex,
@@ -62,7 +63,7 @@ impl CreateEntry {
                 },
                 prefix: self.prefix,
                 adopted,
-                unanswered_create: self.outcome_unknown.then(|| self.local_mutex.clone()),
+                late_create: self.outcome_unknown.then(|| self.local_mutex.clone()),
                 local_guard: Some(guard),
             }),
             CreateResult::OtherLease | CreateResult::Occupied => None,
@@ -129,11 +130,7 @@ fn create_result(response: &TxnResponse, lease: i64, mode: JoinMode) -> CreateRe
             adopted: false,
         };
     }
-    let found = match response.responses.first() {
-        Some(OpResponse::Get(found)) => found.first(),
-        _ => None,
-    };
-    match found {
+    match first_key(response) {
         Some(found) if found.lease == lease => CreateResult::Present {
             token: found.create_revision,
             adopted: true,
@@ -147,7 +144,7 @@ fn create_result(response: &TxnResponse, lease: i64, mode: JoinMode) -> CreateRe
 mod tests {
     use super::*;
     use crate::{
-        kv::GetResponse,
+        kv::{GetResponse, OpResponse},
         proto::{KeyValue, ResponseHeader},
     };
 

@@ -10,8 +10,8 @@
 //! 3. [`QueueEntry::wait_until_first`] waits until no older key is left and the lease is certain.
 //! 4. Dropping or leaving the [`QueueEntry`] deletes the key (`remove_entry`), then unlocks the local mutex.
 //!
-//! A lost lease ends each step: the session actor marks the
-//! [`SessionLease`], which every step and [`Ownership::lost`] wait for.
+//! A lost lease ends each step: the session actor sets the lease's status, and every step and [`Ownership::lost`] wait
+//! for its end through a [`SessionLease`].
 
 mod claim_handle;
 mod create_entry;
@@ -159,7 +159,7 @@ impl LockQueue {
             },
             prefix: self.prefix.clone(),
             adopted: true,
-            unanswered_create: None,
+            late_create: None,
             local_guard: Some(guard),
         }))
     }

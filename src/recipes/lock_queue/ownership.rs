@@ -1,4 +1,4 @@
-//! A lock or a leadership, as the work under it sees it.
+//! The owner's view of a lock or a leadership.
 
 use std::{fmt, time::Duration};
 
@@ -40,7 +40,7 @@ impl Ownership {
         self.session_lease.id()
     }
 
-    /// Returns how long the ownership is certain, unless someone deletes the key or revokes the lease.
+    /// Returns how long the ownership is certain, unless the key is deleted or the lease is revoked.
     pub fn remaining(&self) -> Duration {
         self.session_lease.remaining()
     }
@@ -62,8 +62,8 @@ impl Ownership {
 
     /// Waits until the ownership is lost or no longer certain, and returns the reason.
     ///
-    /// If clocks run at the same speed, this resolves before another session can become the owner, unless someone
-    /// deletes the key or revokes the lease.
+    /// If clocks run at the same speed, this resolves before another session can become the owner, unless the key is
+    /// deleted or the lease is revoked.
     pub fn lost(&self) -> impl Future<Output = OwnershipLost> + Send + 'static + use<> {
         let ownership = self.clone();
         async move {
@@ -78,7 +78,7 @@ impl Ownership {
     /// Waits until the key is deleted or bound to another lease.
     async fn key_taken(&self) {
         loop {
-            // An error does not show that the key is gone: during an outage, the lease decides.
+            // An error does not show that the key is gone: an outage ends the ownership only with its lease.
             if matches!(self.watch_until_taken().await, Ok(true)) {
                 return;
             }

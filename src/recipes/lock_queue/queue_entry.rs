@@ -8,13 +8,15 @@ use super::{
     remove_entry::{remove, remove_late_creates, remove_until_gone},
 };
 use crate::{
+    call::deadline_in,
     error::{ErrorKind, Outcome, Result},
-    kv::{OpResponse, TxnResponse, get},
+    kv::{TxnResponse, get},
     lease::LeaseLost,
     recipes::{
         ownership_lost::OwnershipLost,
         session::{LocalMutex, LocalMutexGuard},
-        temporary_errors::{RETRY_DELAY, deadline_after, is_temporary},
+        temporary_errors::{RETRY_DELAY, is_temporary},
+        txn_read::first_key,
     },
     watch::WatchEvent,
 };
@@ -23,27 +25,28 @@ use crate::{
 pub(in crate::recipes) struct QueueEntry {
     pub(in crate::recipes) ownership: Ownership,
     pub(super) prefix: Bytes,
-    /// Whether the key existed before: its value may be another one.
+    /// Whether the key existed before this entry. Its value may be a different one.
     pub(in crate::recipes) adopted: bool,
-    /// Set if a request to create the key got no response: it may create the key again after the delete.
-    pub(super) unanswered_create: Option<LocalMutex>,
+    /// The session's local mutex, if a request to create the key got no response: that request may create the key again
+    /// after the delete.
+    pub(super) late_create: Option<LocalMutex>,
     /// Released when the key is deleted, so that the next task of the session creates a new key.
     pub(super) local_guard: Option<LocalMutexGuard>,
 }
 
-/// The key directly before ours.
+/// The key directly before this entry's key.
 #[derive(Debug, PartialEq, Eq)]
 enum Predecessor {
-    /// Our key is the first one.
+    /// This entry's key is the first one.
     None,
     /// The key to wait for, and the revision to watch it from.
     Key(Bytes, i64),
-    /// Our own key no longer exists.
+    /// This entry's key no longer exists.
     OwnKeyGone,
 }
 
 impl QueueEntry {
-    /// Waits until no key is before ours. Fails when the session is lost or our key is gone.
+    /// Waits until this entry's key is the first one. Fails when the session is lost or the key is deleted.
     pub(in crate::recipes) async fn wait_until_first(&self) -> Result<()> {
         tokio::select! {
             biased;
@@ -73,7 +76,7 @@ impl QueueEntry {
         Ok(self.ownership.session_lease.certain().await?)
     }
 
-    /// Reads, at one revision, whether our key exists and which key is directly before it.
+    /// Reads, at one revision, whether this entry's key exists and which key is directly before it.
     async fn predecessor(&self) -> Result<Predecessor> {
         let before = get(self.prefix.clone())
             .prefix()
@@ -104,7 +107,8 @@ impl QueueEntry {
         Ok(())
     }
 
-    /// Returns why our key is gone: etcd deletes it together with the lease, before the session knows of the loss.
+    /// Returns why this entry's key is gone: etcd deletes it together with the lease, before the session detects the
+    /// loss.
     async fn why_key_gone(&self) -> OwnershipLost {
         let lease = self.ownership.lease();
         match self.ownership.client.time_to_live(lease).await {
@@ -113,15 +117,25 @@ impl QueueEntry {
         }
     }
 
-    /// Deletes the key and returns whether it was ours until then. If that fails, deleting continues in the background.
-    pub(in crate::recipes) async fn leave(mut self) -> Result<bool> {
-        let deadline = deadline_after(self.ownership.client.request_timeout());
+    /// Deletes the key. Fails with [`ErrorKind::LockLost`] if it belonged to this entry no longer.
+    pub(in crate::recipes) async fn release(self) -> Result<()> {
+        if self.leave().await? {
+            Ok(())
+        } else {
+            Err(OwnershipLost::Taken.into())
+        }
+    }
+
+    /// Deletes the key and returns whether it belonged to this entry until then. If that fails, deleting continues in
+    /// the background.
+    pub(super) async fn leave(mut self) -> Result<bool> {
+        let deadline = deadline_in(self.ownership.client.request_timeout());
         let mut outcome_unknown = false;
         loop {
             match remove(&self.ownership).await {
                 Ok(removed) => {
                     self.local_guard = None;
-                    if let Some(local_mutex) = self.unanswered_create.take() {
+                    if let Some(local_mutex) = self.late_create.take() {
                         remove_late_creates(&self.ownership, local_mutex);
                     }
                     return Ok(removed || outcome_unknown);
@@ -144,7 +158,7 @@ impl Drop for QueueEntry {
             return;
         };
         let ownership = self.ownership.clone();
-        let unanswered_create = self.unanswered_create.take();
+        let late_create = self.late_create.take();
         // If the client was shut down, its session and the key have ended with it.
         self.ownership.client.run(move || {
             actix_rt::spawn(async move {
@@ -153,7 +167,7 @@ impl Drop for QueueEntry {
                     _ = ownership.session_lease.ended() => {}
                     () = remove_until_gone(&ownership, guard) => {}
                 }
-                if let Some(local_mutex) = unanswered_create {
+                if let Some(local_mutex) = late_create {
                     remove_late_creates(&ownership, local_mutex);
                 }
             });
@@ -165,11 +179,7 @@ fn predecessor_in(response: &TxnResponse) -> Predecessor {
     if !response.succeeded {
         return Predecessor::OwnKeyGone;
     }
-    let found = match response.responses.first() {
-        Some(OpResponse::Get(found)) => found.first(),
-        _ => None,
-    };
-    match found {
+    match first_key(response) {
         Some(before) => Predecessor::Key(before.key.clone(), response.header.revision + 1),
         None => Predecessor::None,
     }
@@ -179,7 +189,7 @@ fn predecessor_in(response: &TxnResponse) -> Predecessor {
 mod tests {
     use super::*;
     use crate::{
-        kv::GetResponse,
+        kv::{GetResponse, OpResponse},
         proto::{KeyValue, ResponseHeader},
     };
 

@@ -20,7 +20,7 @@ const LATE_WRITE_WINDOW: Duration = Duration::from_secs(10);
 /// Delays between deletes that etcd refuses.
 const REFUSED_BACKOFF: Backoff = Backoff::new(RETRY_DELAY, Duration::from_secs(5));
 
-/// Deletes the key and returns whether it was ours.
+/// Deletes the key and returns whether it still represented this ownership.
 pub(super) async fn remove(ownership: &Ownership) -> Result<bool> {
     let response = ownership
         .txn()
@@ -31,9 +31,9 @@ pub(super) async fn remove(ownership: &Ownership) -> Result<bool> {
 
 /// Retries until the key is gone or the client is shut down.
 ///
-/// Keeps the local mutex locked while an unanswered delete may still be applied: the next task of the session would
-/// find the key, adopt it, and lose it to that delete. If etcd refuses deletes, the mutex is unlocked between attempts,
-/// so that other tasks get the error themselves.
+/// Keeps the local mutex locked while a delete without a response may still be applied: the next task of the session
+/// would find the key, adopt it, and lose it to that delete. If etcd refuses deletes, the mutex is unlocked between
+/// attempts, so that other tasks get the error themselves.
 pub(super) async fn remove_until_gone(ownership: &Ownership, guard: LocalMutexGuard) {
     let local_mutex = LocalMutexGuard::mutex(&guard).clone();
     let mut guard = Some(guard);
@@ -63,8 +63,8 @@ pub(super) async fn remove_until_gone(ownership: &Ownership, guard: LocalMutexGu
     }
 }
 
-/// Deletes keys that unanswered create requests still create, on a background task. Skips a check while a task of the
-/// session uses the key.
+/// Deletes keys that create requests without a response still create, on a background task. Skips a check while a task
+/// of the session uses the key.
 pub(super) fn remove_late_creates(ownership: &Ownership, local_mutex: LocalMutex) {
     let ownership = ownership.clone();
     ownership.client.clone().run(move || {
@@ -93,8 +93,8 @@ pub(super) fn remove_late_creates(ownership: &Ownership, local_mutex: LocalMutex
 /// Returns the key if a late request has created it.
 async fn find_late_create(ownership: &Ownership) -> Result<Option<Ownership>> {
     let found = ownership.client.get(ownership.key.clone()).await?;
-    let ours = found.first().filter(|kv| kv.lease == ownership.lease());
-    Ok(ours.map(|kv| Ownership {
+    let late = found.first().filter(|kv| kv.lease == ownership.lease());
+    Ok(late.map(|kv| Ownership {
         token: kv.create_revision,
         ..ownership.clone()
     }))

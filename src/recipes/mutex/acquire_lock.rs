@@ -17,7 +17,7 @@ use crate::{
 ///
 /// Dropping the future leaves the queue. The wait continues through outages for as long as the session lives. It fails
 /// with [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) as soon as the session is lost, with
-/// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if someone deletes the session's key in the queue, and with
+/// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if the session's key in the queue is deleted, and with
 /// [`ErrorKind::PermissionDenied`](crate::ErrorKind::PermissionDenied) if the user may not read and write the keys.
 #[derive(Clone)]
 #[must_use = "the lock is requested when this is awaited or delivered to an actor"]
@@ -31,8 +31,8 @@ impl AcquireLock {
     }
 
     /// Waits for the lock and holds it on behalf of an actor. The actor receives [`LockEvent::Acquired`] when it has
-    /// the lock, and one last event when that has ended. The lock is released when the claim is dropped or the actor
-    /// stops.
+    /// the lock, and one last event when the request or the ownership has ended. The lock is released when the claim is
+    /// dropped or the actor stops.
     ///
     /// An event may wait in the mailbox: [`Ownership::remaining`] returns how long the lock is still certain.
     pub fn deliver_to(self, recipient: Recipient<LockEvent>) -> ClaimHandle {
@@ -64,7 +64,7 @@ impl fmt::Debug for AcquireLock {
     }
 }
 
-/// Sent to an actor that a lock is requested for.
+/// An event of a lock request, sent to the actor that the lock is for.
 #[derive(Debug, Clone, Message)]
 #[rtype(result = "()")]
 #[non_exhaustive]

@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Deref};
 
-use super::{Ownership, OwnershipLost};
+use super::Ownership;
 use crate::{
     error::Result,
     recipes::lock_queue::{ClaimGuard, QueueEntry},
@@ -22,11 +22,7 @@ impl LockGuard {
     /// Releases the lock and waits for the response. Fails with [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if
     /// the lock was lost before; the lock of another session is never released.
     pub async fn unlock(self) -> Result<()> {
-        if self.entry.leave().await? {
-            Ok(())
-        } else {
-            Err(OwnershipLost::Taken.into())
-        }
+        self.entry.release().await
     }
 }
 

@@ -1,14 +1,14 @@
 //! A lock that one session in the cluster holds at a time.
 //!
-//! Sessions get the lock in the order of their requests. Each waiting session watches only the one before it. Keys
-//! have the layout of the Go client's `concurrency` package, so Go programs and `etcdctl lock` share the same queue.
-//! As there, every key under `<name>/` counts as a waiting session: do not nest names.
+//! Sessions get the lock in the order of their requests. Each waiting session watches only the session before it. Keys
+//! have the layout of the Go client's `concurrency` package, so Go programs and `etcdctl lock` share the same queue. As
+//! in Go, every key under `<name>/` counts as a waiting session: do not nest names.
 //!
 //! # When two owners are possible
-//! A lease is held by time. An owner that pauses for longer than its lease lasts (a long stop of the process, a network
+//! A lease is valid for a limited time. An owner that pauses for longer (a long stop of the process, a network
 //! partition) may continue to work after another session got the lock. Two features protect against that:
 //! - [`Ownership::lost`] resolves, and [`Mutex::scope`] cancels the work, as soon as the lease is no longer certain.
-//! - [`Ownership::txn`] writes to etcd only during the ownership, whatever the clocks show. Other stores can reject
+//! - [`Ownership::txn`] writes to etcd only during the ownership, even if clocks are wrong. Other stores can reject
 //!   writes that carry an older [`Ownership::token`].
 //!
 //! ```no_run
@@ -116,7 +116,7 @@ impl Mutex {
             loss = guard.lost() => return Err(loss.into()),
             output = work((*guard).clone()) => output,
         };
-        // The work is complete, so a failure to unlock is not the caller's.
+        // The work is complete, so a failure to unlock is only logged.
         if let Err(error) = guard.unlock().await {
             tracing::debug!(%error, "lock not released yet, retrying in the background");
         }

@@ -8,10 +8,11 @@ use tokio_stream::StreamExt;
 
 use super::{SessionBuilder, SessionEvent, SessionState, session_state::BoundKey};
 use crate::{
+    call::deadline_in,
     error::{Error, ErrorKind, Outcome, Result},
-    kv::{Compare, OpResponse, get, put},
+    kv::{Compare, get, put},
     lease::{Lease, LeaseEvent, LeaseEvents, LeaseLost},
-    recipes::temporary_errors::deadline_after,
+    recipes::txn_read::first_key,
     runtime::backoff::Backoff,
 };
 
@@ -25,7 +26,7 @@ pub(super) struct Healer {
 }
 
 impl Healer {
-    /// Returns when the session is lost for good or its lease was released.
+    /// Follows the lease and its replacements. Returns when the session is lost for good or its lease was released.
     pub(super) async fn follow_lease(&self) {
         // A lost lease reports its loss to every new reader, so a restarted actor does not miss it.
         let events = self.state.lock().lease.as_ref().map(Lease::events);
@@ -62,8 +63,8 @@ impl Healer {
         }
     }
 
-    /// Retries until there is a new lease and each key is put again or known to be another client's. Returns the
-    /// events of the new lease, or `None` if the handle was dropped. Fails when the client is shut down.
+    /// Retries until there is a new lease and each key is put again or was put by another client. Returns the events of
+    /// the new lease, or `None` if the handle was dropped. Fails when the client is shut down.
     async fn heal(&self) -> Result<Option<LeaseEvents>> {
         let _key_writes = self.state.key_writes.lock().await;
         let mut backoff = HEAL_BACKOFF.start();
@@ -109,7 +110,7 @@ impl Healer {
     }
 
     /// Grants a new lease in a separate task. If this future is dropped, because the session was dropped or the actor
-    /// crashed, the task still gets the lease, and dropping it revokes it.
+    /// panicked, the task still gets the lease, and dropping it revokes it.
     async fn grant(&self) -> Result<Lease> {
         let grant = actix_rt::spawn(self.builder.grant().into_future());
         grant.await.unwrap_or_else(|panicked| {
@@ -121,7 +122,7 @@ impl Healer {
     /// Puts a key, unless another client has put it. Returns the revision of the put, or `None` if it was skipped.
     async fn put_again(&self, key: &Bytes, bound: &BoundKey, lease: i64) -> Result<Option<i64>> {
         let client = &self.builder.client;
-        let deadline = deadline_after(client.request_timeout());
+        let deadline = deadline_in(client.request_timeout());
         let write = || put(key.clone(), bound.value.clone()).lease(lease);
         loop {
             let if_absent = client
@@ -133,18 +134,15 @@ impl Healer {
             if if_absent.succeeded {
                 return Ok(Some(if_absent.header.revision));
             }
-            let found = match if_absent.responses.first() {
-                Some(OpResponse::Get(found)) => found.first(),
-                _ => None,
-            };
-            let found = found.ok_or_else(|| {
+            let found = first_key(&if_absent).ok_or_else(|| {
                 let reason = "the response lacks the key that the transaction found";
                 Error::new(ErrorKind::Protocol, Outcome::Rejected, reason)
             })?;
-            // Also ours: a put whose response was lost, and a key of a lease that was never confirmed to be gone.
-            let is_ours = found.mod_revision == bound.revision
+            // Also keys of this session: a put whose response was lost, and a key of a lease whose end was never
+            // confirmed.
+            let is_own = found.mod_revision == bound.revision
                 || self.state.lock().all_leases.contains(&found.lease);
-            if !is_ours {
+            if !is_own {
                 return Ok(None);
             }
             let if_unchanged = client

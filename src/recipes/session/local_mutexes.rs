@@ -19,7 +19,7 @@ pub(in crate::recipes) type LocalMutexGuard = OwnedMutexGuard<()>;
 pub(in crate::recipes) struct LocalMutexes(Mutex<HashMap<Bytes, Weak<tokio::sync::Mutex<()>>>>);
 
 impl LocalMutexes {
-    /// Returns the mutex for a prefix, and forgets those that are no longer used.
+    /// Returns the mutex for a prefix, and removes mutexes that are no longer used.
     pub(in crate::recipes) fn get(&self, prefix: &Bytes) -> LocalMutex {
         let mut mutexes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(mutex) = mutexes.get(prefix).and_then(Weak::upgrade) {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::lease::LeaseLost;
 
-/// A change in the life of a session.
+/// A change of the state of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Message)]
 #[rtype(result = "()")]
 #[non_exhaustive]
@@ -30,7 +30,7 @@ pub enum SessionEvent {
     Lost(LeaseLost),
 }
 
-/// Stops the actor: the session's handle was dropped.
+/// Stop the actor: the session's handle was dropped.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct EndSession;

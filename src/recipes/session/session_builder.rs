@@ -42,8 +42,7 @@ impl SessionBuilder {
         self
     }
 
-    /// Sets how long keepalives continue after the lease's deadline while no member responds. Default: twice the time
-    /// to live.
+    /// Sets how long keepalives continue after the lease's deadline while no member responds. Default: twice the TTL.
     pub fn give_up_after(mut self, after: Duration) -> Self {
         self.give_up_after = Some(after);
         self

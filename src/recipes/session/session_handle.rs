@@ -11,13 +11,14 @@ use super::{
     session_lost_if_no_lease, session_state::BoundKey,
 };
 use crate::{
+    call::deadline_in,
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
     kv::{Compare, PutResponse},
     lease::{Lease, LeaseLost},
     recipes::{
         subscription::{Subscription, subscribe},
-        temporary_errors::{RETRY_DELAY, deadline_after},
+        temporary_errors::RETRY_DELAY,
     },
     request::IntoBytes,
 };
@@ -51,9 +52,9 @@ impl Session {
         self.state.lock().lease.as_ref().map(Lease::id)
     }
 
-    /// Returns how long the server is certain to have the lease, unless someone revokes it.
+    /// Returns how long the server is certain to have the lease, unless it is revoked.
     pub fn remaining(&self) -> Duration {
-        self.state.remaining(|_| true)
+        self.state.remaining(None)
     }
 
     /// Returns the client that opened the session.
@@ -76,12 +77,12 @@ impl Session {
     /// [`ErrorKind::SessionLost`] once the session is lost, and otherwise as any put does.
     pub async fn put(&self, key: impl IntoBytes, value: impl IntoBytes) -> Result<PutResponse> {
         let (key, value) = (key.into_bytes(), value.into_bytes());
-        let deadline = deadline_after(self.client.request_timeout());
+        let deadline = deadline_in(self.client.request_timeout());
         loop {
             let key_writes = self.lock_key_writes(deadline).await?;
             let lease = self.lease().ok_or_else(session_lost)?;
             let write = self.client.put(key.clone(), value.clone()).lease(lease);
-            let error = match write.timeout(time_left(deadline)).await {
+            let error = match write.timeout(remaining_until(deadline)).await {
                 Ok(response) => {
                     let revision = response.header.revision;
                     let mut state = self.state.lock();
@@ -95,13 +96,13 @@ impl Session {
                 return Err(session_lost_if_no_lease(error));
             }
             let lease_gone = error.kind() == ErrorKind::LeaseNotFound;
-            if !lease_gone || time_left(deadline).is_zero() {
+            if !lease_gone || remaining_until(deadline).is_zero() {
                 return Err(error);
             }
             drop(key_writes);
             // The response makes the client report the loss at once instead of at the next keepalive.
             let renewal = self.client.keep_alive_once(lease);
-            let _ = renewal.timeout(time_left(deadline)).await;
+            let _ = renewal.timeout(remaining_until(deadline)).await;
             tokio::time::sleep(RETRY_DELAY).await;
         }
     }
@@ -111,7 +112,7 @@ impl Session {
     /// session.
     pub async fn delete(&self, key: impl IntoBytes) -> Result<bool> {
         let key = key.into_bytes();
-        let deadline = deadline_after(self.client.request_timeout());
+        let deadline = deadline_in(self.client.request_timeout());
         let _key_writes = self.lock_key_writes(deadline).await?;
         let bound = self.state.lock().keys.get(&key).cloned();
         let Some(bound) = bound else {
@@ -122,7 +123,7 @@ impl Session {
             .txn()
             .when([Compare::mod_revision(key.clone()).eq(bound.revision)])
             .then([crate::kv::delete(key.clone())])
-            .timeout(time_left(deadline))
+            .timeout(remaining_until(deadline))
             .await?;
         self.state.lock().keys.remove(&key);
         Ok(response.succeeded)
@@ -199,7 +200,7 @@ impl fmt::Debug for Session {
     }
 }
 
-fn time_left(deadline: Instant) -> Duration {
+fn remaining_until(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
 

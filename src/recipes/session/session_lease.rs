@@ -1,4 +1,4 @@
-//! The status of a session's lease, as its locks and elections see it.
+//! The status of a session's lease, for its locks and elections.
 //!
 //! The session actor writes the status into a [`LeaseStatusCell`]. A lock holds a [`SessionLease`], which refers to one
 //! lease by its id: when a session heals, locks of the previous lease are lost.
@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::SessionState;
 use crate::{lease::LeaseLost, recipes::ownership_lost::OwnershipLost};
 
-/// Time before a lease's deadline at which it no longer counts as held: more than the owner needs to notice the loss. A
+/// Time before its deadline at which a lease no longer counts as held: more than the owner needs to detect the loss. A
 /// lease that is renewed on time never gets this close to its deadline.
 const LOSS_MARGIN: Duration = Duration::from_millis(200);
 
@@ -54,8 +54,8 @@ impl SessionLeaseStatus {
             .or(at_risk.then_some(OwnershipLost::AtRisk))
     }
 
-    /// Returns `Ok` if the lease is certain, an error if it has ended, and `None` if that is open. Checks the time left
-    /// as well, because the report of a missed deadline can be late.
+    /// Returns `Ok` if the lease is certain, an error if it has ended, and `None` if neither is known yet. Checks the
+    /// remaining time as well, because the report of a missed deadline can be late.
     fn certainty_of(&self, lease: i64, remaining: Duration) -> Option<Result<(), OwnershipLost>> {
         match self.end_or_risk_of(lease) {
             None => (remaining > LOSS_MARGIN).then_some(Ok(())),
@@ -150,7 +150,7 @@ impl SessionLease {
 
     /// Returns how long the server is certain to have the lease.
     pub(in crate::recipes) fn remaining(&self) -> Duration {
-        self.session.remaining(|lease| lease == self.lease)
+        self.session.remaining(Some(self.lease))
     }
 
     /// Waits until the lease has ended.
@@ -183,7 +183,7 @@ impl SessionLease {
         let certainty =
             |status: &SessionLeaseStatus| status.certainty_of(self.lease, self.remaining());
         loop {
-            // A renewal moves the deadline without a change of the status, so the time left is also polled.
+            // A renewal moves the deadline without a change of the status, so the remaining time is also polled.
             tokio::select! {
                 biased;
                 certain = self.wait_for(certainty) => return certain,

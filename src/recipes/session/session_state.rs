@@ -111,10 +111,11 @@ impl SessionState {
         state.lease.take()
     }
 
-    /// Returns how long the server is certain to have the current lease; zero unless `is_meant` accepts its id.
-    pub(super) fn remaining(&self, is_meant: impl FnOnce(i64) -> bool) -> Duration {
+    /// Returns how long the server is certain to have the current lease. With `id`: zero if another lease is current.
+    pub(super) fn remaining(&self, id: Option<i64>) -> Duration {
         let state = self.lock();
-        let lease = state.lease.as_ref().filter(|lease| is_meant(lease.id()));
+        let is_expected = |lease: &&Lease| id.is_none_or(|id| id == lease.id());
+        let lease = state.lease.as_ref().filter(is_expected);
         lease.map_or(Duration::ZERO, Lease::remaining)
     }
 

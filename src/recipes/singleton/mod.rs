@@ -1,8 +1,8 @@
 //! Runs an actor on one node at a time.
 //!
-//! Every node starts a [`Singleton`] with the same name. The nodes campaign in an election; the leader creates the actor
-//! and runs it until its leadership is at risk. It stops the actor while the lease still has time left, and resigns only
-//! after the actor has ended, so that two instances never run at once.
+//! Every node starts a [`Singleton`] with the same name. The nodes campaign in an election; the leader creates the
+//! actor and runs it until its leadership is at risk. It stops the actor before the lease ends, and resigns only after
+//! the actor has ended, so that two instances never run at once.
 //!
 //! # What is guaranteed
 //! - A node that is cut off from etcd ends its actor before another node can lead, if clocks run at the same speed and
@@ -89,8 +89,7 @@ pub struct SingletonBuilder {
 }
 
 impl SingletonBuilder {
-    /// Sets the time to live of the lease: how long after a crash of its node the actor can start on another one.
-    /// Default: 10 s.
+    /// Sets the TTL of the lease: how long after a crash of its node the actor can start on another one. Default: 10 s.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -102,8 +101,8 @@ impl SingletonBuilder {
         self
     }
 
-    /// Sets how long before the end of the lease the actor is stopped; at most half of the time to live. Default: a
-    /// third of the time to live.
+    /// Sets how long before the end of the lease the actor is stopped; at most half of the TTL. Default: a third of the
+    /// TTL.
     pub fn margin(mut self, margin: Duration) -> Self {
         self.margin = Some(margin);
         self
@@ -114,7 +113,7 @@ impl SingletonBuilder {
     /// `factory` gets the ownership of the leadership, for its token and its transactions. When the actor ends by
     /// itself, or the factory panics, this node resigns and campaigns again. Fails with
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if this thread has no actix arbiter, or if the
-    /// margin is more than half of the time to live.
+    /// margin is more than half of the TTL.
     pub fn start<A, F>(self, factory: F) -> Result<Singleton<A>>
     where
         A: Actor<Context = Context<A>>,
@@ -125,7 +124,7 @@ impl SingletonBuilder {
         }
         let margin = self.margin.unwrap_or(self.ttl / 3);
         if margin > self.ttl / 2 {
-            let reason = "the margin is more than half of the time to live";
+            let reason = "the margin is more than half of the TTL";
             return Err(Error::invalid(reason));
         }
         let (stop, stopped) = watch::channel(());

@@ -73,7 +73,7 @@ impl<A: Actor> fmt::Debug for Singleton<A> {
     }
 }
 
-/// Where a singleton runs, as seen from this node.
+/// Whether a singleton runs on this node.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 #[non_exhaustive]
@@ -84,11 +84,12 @@ pub enum SingletonEvent<A: Actor> {
     RunsElsewhere,
 }
 
-/// Where the actor is, as far as this node knows.
+/// State of the actor on this node.
 pub(super) enum ActorLocation<A: Actor> {
     Here(Addr<A>),
     /// On this node, but about to end.
     Stopping,
+    /// On another node, or on none.
     Elsewhere,
 }
 

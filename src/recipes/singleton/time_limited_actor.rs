@@ -32,7 +32,7 @@ impl<A: Actor<Context = Context<A>>> TimeLimitedActor<A> {
         let addr = context.address();
         actix_rt::spawn(TimeLimitedRun {
             stage: ActorStage::NotStarted(context, actor),
-            stop_ordered: false,
+            stopped_once: false,
             stop_requested: Some(stop_requested),
             margin,
             remaining,
@@ -66,7 +66,8 @@ enum ActorStage<A: Actor<Context = Context<A>>> {
 
 struct TimeLimitedRun<A: Actor<Context = Context<A>>, R> {
     stage: ActorStage<A>,
-    stop_ordered: bool,
+    /// Whether the actor was already stopped, which it may refuse.
+    stopped_once: bool,
     /// `None` once a stop was requested.
     stop_requested: Option<oneshot::Receiver<()>>,
     margin: Duration,
@@ -81,7 +82,7 @@ where
     R: Fn() -> Duration,
 {
     /// Returns whether to stop the actor before its next poll. An actor that refuses to stop is stopped again only when
-    /// no time is left.
+    /// no time remains.
     fn must_stop(&mut self, cx: &mut TaskContext<'_>) -> bool {
         let requested = |stop: &mut oneshot::Receiver<()>| Pin::new(stop).poll(cx).is_ready();
         if self.stop_requested.as_mut().is_some_and(requested) {
@@ -89,9 +90,9 @@ where
         }
         let remaining = (self.remaining)();
         let due = self.stop_requested.is_none() || remaining <= self.margin;
-        let first_order = due && !self.stop_ordered;
-        self.stop_ordered |= due;
-        first_order || remaining.is_zero()
+        let first_stop = due && !self.stopped_once;
+        self.stopped_once |= due;
+        first_stop || remaining.is_zero()
     }
 }
 
@@ -188,21 +189,21 @@ mod tests {
         Rc<Counts>,
     ) {
         let counts = Rc::new(Counts::default());
-        let left = Rc::new(Cell::new(LONG));
+        let remaining = Rc::new(Cell::new(LONG));
         let actor = CountingActor {
             counts: counts.clone(),
             refusals,
         };
-        let remaining = left.clone();
-        let actor = TimeLimitedActor::start(actor, LONG / 2, move || remaining.get());
-        (actor, left, counts)
+        let limit = remaining.clone();
+        let actor = TimeLimitedActor::start(actor, LONG / 2, move || limit.get());
+        (actor, remaining, counts)
     }
 
     #[actix::test]
     async fn queued_message_is_dropped_after_time_limit() {
-        let (mut actor, left, counts) = start(0);
+        let (mut actor, remaining, counts) = start(0);
         actor.addr.send(Work).await.unwrap();
-        left.set(Duration::ZERO);
+        remaining.set(Duration::ZERO);
         let late = actor.addr.send(Work).await;
         assert!(late.is_err());
         actor.ended().await;
@@ -211,22 +212,22 @@ mod tests {
 
     #[actix::test]
     async fn actor_without_time_is_never_started() {
-        let (mut actor, left, counts) = start(0);
-        left.set(Duration::ZERO);
+        let (mut actor, remaining, counts) = start(0);
+        remaining.set(Duration::ZERO);
         actor.ended().await;
         assert_eq!((counts.started.get(), counts.handled.get()), (0, 0));
     }
 
     #[actix::test]
     async fn refusing_actor_is_stopped_again_at_time_limit() {
-        let (mut actor, left, counts) = start(1);
+        let (mut actor, remaining, counts) = start(1);
         actor.addr.send(Work).await.unwrap();
-        left.set(LONG / 3);
+        remaining.set(LONG / 3);
         for _ in 0..3 {
             actor.addr.send(Work).await.unwrap();
         }
         assert_eq!((counts.handled.get(), counts.stopping.get()), (4, 1));
-        left.set(Duration::ZERO);
+        remaining.set(Duration::ZERO);
         assert!(actor.addr.send(Work).await.is_err());
         actor.ended().await;
         assert_eq!((counts.handled.get(), counts.stopping.get()), (4, 2));
@@ -234,7 +235,7 @@ mod tests {
 
     #[actix::test]
     async fn stop_request_ends_actor() {
-        let (mut actor, _left, counts) = start(0);
+        let (mut actor, _remaining, counts) = start(0);
         actor.addr.send(Work).await.unwrap();
         actor.stop();
         actor.ended().await;

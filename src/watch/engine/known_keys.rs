@@ -1,8 +1,8 @@
 //! Computes what changed in a range whose history was compacted.
 //!
-//! The single events are gone, but their sum is not: a read of the whole range at one revision is compared with the
-//! state the consumer has. Keys that exist show by their own revisions whether they changed. Deleted keys do not, so a
-//! watch with the `resync` option remembers its keys.
+//! The events are lost, but their sum can be computed: the whole range is read at one revision and compared with the
+//! state that the consumer has. The revisions of an existing key show whether it changed. A deleted key is not in the
+//! read, so a watch with the `resync` option stores its keys.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! What watch requests need of a client.
+//! The part of a client that watch requests use.
 
 use actix::Addr;
 

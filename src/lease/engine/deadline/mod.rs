@@ -1,14 +1,14 @@
 //! The deadline of one lease: when to send a keepalive, when the lease is at risk, when it is lost.
 //!
 //! The server restarts a lease's TTL when it handles a keepalive, which is after the client sent it. A deadline counted
-//! from the time of sending is therefore never later than the server's own: before it, the lease exists unless it was
-//! revoked; after it, only a response confirms it. A leader change extends leases, so a passed deadline is reported and
-//! keepalives continue.
+//! from the time of sending is therefore never later than the server's own: before the deadline, the lease exists
+//! unless it was revoked; after the deadline, only a response shows that it exists. A leader change extends leases, so
+//! a passed deadline is reported and keepalives continue.
 //!
 //! A keepalive without a response times out long before TCP or HTTP/2 pings detect a failure, and the next one goes to
 //! another member. At most one is in flight, because repeated keepalives slow down a cluster that is electing a leader.
 //!
-//! [`Deadline::next_step`] and [`Deadline::handle_response`] take every decision. The keeper calls them through
+//! [`Deadline::next_step`] and [`Deadline::handle_response`] make every decision. The keeper calls them through
 //! [`routine`], the lease's actor directly.
 
 mod routine;
@@ -203,7 +203,7 @@ impl Deadline {
             return None;
         }
         if ttl <= 0 {
-            let reason = LeaseLost::actor_stopped(now < self.held_until);
+            let reason = LeaseLost::revoked_or_expired(now < self.held_until);
             return self.end(reason).map(ResponseEffect::Lost);
         }
         let ttl = seconds(ttl);
@@ -263,7 +263,7 @@ impl Deadline {
         self.plan_check(later(now, self.response_timeout()), now)
     }
 
-    /// Ends the lease for a reason found elsewhere. Returns `None` if it had ended before.
+    /// Ends the lease for this reason. Returns the reason, or `None` if the lease had ended before.
     pub(crate) fn end(&mut self, reason: LeaseLost) -> Option<LeaseLost> {
         let before = std::mem::replace(&mut self.phase, LeasePhase::Ended);
         (before != LeasePhase::Ended).then_some(reason)
@@ -309,7 +309,7 @@ impl Deadline {
             LeasePhase::Held | LeasePhase::Ended => self.response_timeout(),
         };
         let backoff = RETRY_BACKOFF.max(max.max(MIN_RESPONSE_TIMEOUT));
-        // Only the lower half of the jitter: a delay is never longer than the backoff's own.
+        // Half of the random number selects from the lower half of the jitter: delays only become shorter.
         backoff.delay(self.failures.saturating_sub(1), unit(jitter) / 2.0)
     }
 }
@@ -318,6 +318,7 @@ fn seconds(ttl: i64) -> Duration {
     Duration::from_secs(u64::try_from(ttl).unwrap_or(0).min(MAX_TTL))
 }
 
+/// Returns `jitter` limited to the range from 0 to 1.
 fn unit(jitter: f64) -> f64 {
     if jitter.is_finite() {
         jitter.clamp(0.0, 1.0)

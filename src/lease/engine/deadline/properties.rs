@@ -57,7 +57,7 @@ proptest! {
         let mut server_until = ttl * 1000;
         let mut events: BTreeMap<(u64, usize), Event> = BTreeMap::new();
         let mut serial = 0;
-        // Earlier timers are ignored.
+        // Key of the current timer event. Earlier timers are ignored.
         let mut timer = (0, 0);
         events.insert(timer, Event::TimerFires);
         if let Some(time) = revoked {
@@ -86,17 +86,17 @@ proptest! {
                     }
                     schedule(now + back, Event::ResponseArrives { sent, ttl: if alive { seconds } else { 0 } });
                 }
-                Event::ResponseArrives { sent, ttl: left } => {
+                Event::ResponseArrives { sent, ttl: new_ttl } => {
                     let deadline = lease.deadline();
-                    match lease.handle_response(left, at(sent), at(now), jitter) {
+                    match lease.handle_response(new_ttl, at(sent), at(now), jitter) {
                         Some(ResponseEffect::Renewed { .. }) => {
                             let was_revoked = revoked.is_some_and(|time| time <= now);
-                            prop_assert!(server_until > now || was_revoked, "renewed but gone");
+                            prop_assert!(server_until > now || was_revoked, "renewed after its end");
                             prop_assert!(lost.is_none());
                             at_risk = false;
                         }
                         Some(ResponseEffect::Lost(reason)) => {
-                            prop_assert!(server_until <= now, "lost but not gone");
+                            prop_assert!(server_until <= now, "lost although the server has the lease");
                             prop_assert!(lost.replace(reason).is_none());
                             match reason {
                                 LeaseLost::Expired => prop_assert!(at(now) >= deadline),
@@ -116,13 +116,13 @@ proptest! {
                 }
                 Event::TimerFires if key != timer => {}
                 Event::TimerFires => for turn in 0.. {
-                    prop_assert!(turn < 6, "endless");
+                    prop_assert!(turn < 6, "endless loop of steps");
                     match lease.next_step(at(now), jitter) {
                         Step::Send { .. } => {
-                            prop_assert!(lost.is_none(), "kept alive after it was lost");
+                            prop_assert!(lost.is_none(), "keepalive after the lease was lost");
                             let timeout = u64::try_from(lease.response_timeout().as_millis()).expect("small");
                             let free = in_flight.is_none_or(|sent| now >= sent + timeout);
-                            prop_assert!(free, "two in flight");
+                            prop_assert!(free, "two keepalives in flight");
                             in_flight = Some(now);
                             match fates[sends % fates.len()] {
                                 Fate::Responded { there, back } => {
@@ -146,7 +146,7 @@ proptest! {
                         }
                         Step::Wait { until } => {
                             prop_assert!(until > at(now));
-                            prop_assert_eq!(at_risk, at(now) >= lease.deadline(), "risk not reported in time");
+                            prop_assert_eq!(at_risk, at(now) >= lease.deadline(), "at risk was not reported in time");
                             let wait = u64::try_from((until - at(now)).as_nanos().div_ceil(1_000_000)).expect("small");
                             timer = schedule(now + wait + lateness[sends % lateness.len()], Event::TimerFires);
                             break;

@@ -1,14 +1,14 @@
 //! Routine checks and renewals, which the keeper performs without the lease's actor.
 //!
-//! Almost every keepalive is sent on time and its response arrives at once. Waking the lease's actor for these would be
-//! most of their cost. So the keeper takes the same decision as the actor, on a copy of the deadline, and stores the
-//! result only if it is routine. Otherwise the deadline stays as it was and the actor decides.
+//! Almost every keepalive is sent on time and its response arrives at once. Waking the lease's actor for each would be
+//! most of its cost. So the keeper makes the same decision as the actor, on a copy of the deadline, and stores the
+//! result only if it is routine. Otherwise the deadline stays unchanged and the actor decides.
 
 use std::time::Instant;
 
 use super::{Deadline, ResponseEffect, Step};
 
-/// A check whose steps are routine: at most one keepalive, which is no retry, and a wait.
+/// A check whose steps are routine: at most one keepalive, which is not a retry, and a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RoutineCheck {
     /// Whether to send a keepalive.
@@ -173,14 +173,14 @@ mod tests {
         let mut now = Instant::now();
         let mut lease = Deadline::granted(3, now, now, 0.5);
         let Step::Wait { until } = lease.next_step(now, 0.5) else {
-            panic!("due at once");
+            panic!("a keepalive is due at once");
         };
         now = until;
         for _ in 0..100 {
             assert!(lease.routine_check(now, 0.5).unwrap().send);
             assert!(
                 !lease.routine_check(now, 0.5).unwrap().send,
-                "one in flight"
+                "one keepalive is in flight"
             );
             let sent_at = now;
             now += Duration::from_millis(400);

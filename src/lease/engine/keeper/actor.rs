@@ -26,14 +26,13 @@ use crate::{
     runtime::supervisor::supervise,
 };
 
-/// Keeps the leases of a client alive. See the [module](super).
 pub(crate) struct KeeperActor {
     pub(super) caller: Arc<Caller>,
     pub(super) leases: KeptLeases,
     pub(super) slots: HashMap<i64, LeaseSlot>,
     /// Registered leases that are not kept alive.
     pub(super) unkept: HashMap<i64, Arc<LeaseCell>>,
-    pub(super) once: HashMap<i64, OnceWaiters>,
+    pub(super) once_waiters: HashMap<i64, OnceWaiters>,
     pub(super) streams: Vec<KeepAliveStream>,
     pub(super) next_stream: u64,
     /// Keepalives that wait for a ready member.
@@ -51,7 +50,7 @@ pub(crate) struct KeeperActor {
     pub(super) crash_when_due: bool,
 }
 
-/// Callers that wait for one keepalive of a lease.
+/// Callers that wait for one keepalive of a lease (`keep_alive_once`).
 #[derive(Default)]
 pub(super) struct OnceWaiters {
     pub(super) senders: Vec<oneshot::Sender<Result<i64, Error>>>,
@@ -68,7 +67,7 @@ impl KeeperActor {
                 leases: KeptLeases::new(now(), ctx.address().downgrade()),
                 slots: HashMap::new(),
                 unkept: HashMap::new(),
-                once: HashMap::new(),
+                once_waiters: HashMap::new(),
                 streams: Vec::new(),
                 next_stream: 1,
                 waiting_for_member: Vec::new(),
@@ -84,7 +83,7 @@ impl KeeperActor {
         )
     }
 
-    /// Ends a lease whose id was granted again: the earlier lease is gone from the server.
+    /// Ends a lease whose id was granted again: the server no longer has the earlier lease.
     pub(super) fn supersede(&mut self, id: i64) {
         self.unkept.remove(&id);
         let slot = self.slots.remove(&id);
@@ -92,7 +91,7 @@ impl KeeperActor {
             let before_deadline = now() < earlier.cell.deadline();
             earlier
                 .cell
-                .report_lost(LeaseLost::actor_stopped(before_deadline));
+                .report_lost(LeaseLost::revoked_or_expired(before_deadline));
             earlier.cell.close();
             earlier.actor.do_send(StopKeeping);
         }
@@ -114,10 +113,10 @@ impl Actor for KeeperActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        // A crash cancels the timer and interrupts the handler: checks are repeated.
+        // A panic cancels the timer and interrupts the handler: checks are repeated.
         self.leases.clear_timer();
         self.timer = None;
-        self.leases.recover_from_crash();
+        self.leases.recover_from_panic();
         if !self.streams.is_empty() {
             self.leases.schedule_stream_check(now());
         }

@@ -86,7 +86,7 @@ impl Handler<RenewLeaseOnce> for KeeperActor {
     type Result = ();
 
     fn handle(&mut self, renew: RenewLeaseOnce, ctx: &mut Context<Self>) {
-        let waiters = self.once.entry(renew.lease).or_default();
+        let waiters = self.once_waiters.entry(renew.lease).or_default();
         waiters.senders.retain(|sender| !sender.is_closed());
         waiters.senders.push(renew.response);
         let keepalive = QueuedKeepAlive {
@@ -176,7 +176,7 @@ impl Handler<KeepAliveResponsesReceived> for KeeperActor {
             if let Some(slot) = keepalive.slot {
                 leases.handle_response(slot, ttl, keepalive.sent_at, now);
             }
-            if !self.once.is_empty() {
+            if !self.once_waiters.is_empty() {
                 self.respond_once(lease, &Ok(ttl));
             }
         }

@@ -56,7 +56,7 @@ pub(crate) struct KeeperShutdown {
     pub(crate) timeout: Duration,
 }
 
-/// Lease actors queued keepalives or earlier checks.
+/// Lease actors queued keepalives, or scheduled a check before the keeper's timer.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct KeptLeasesChanged;

@@ -1,8 +1,8 @@
 //! The keeper: keeps the leases of a client alive. One per client.
 //!
-//! Owns what leases share: one timer, and one keepalive stream per connection. Sends the keepalives of all leases in
-//! batches, matches the responses, and performs every step of a lease that is routine. The lease's own actor
-//! ([`lease_actor`](super::lease_actor)) performs the others.
+//! Owns the timer and the keepalive streams, one per connection, that all leases share. Sends the keepalives of all
+//! leases in batches, matches the responses, and performs every routine step of a lease. The lease's own actor
+//! ([`lease_actor`](super::lease_actor)) performs the other steps.
 //!
 //! | receives | from |
 //! |---|---|
@@ -13,11 +13,11 @@
 //! | `KeepAliveResponsesReceived`, `KeepAliveStreamEnded` | the task that reads a stream |
 //! | `KeeperTimerFired`, `ReadyWaitEnded` | itself |
 //!
-//! Sends `KeepAliveDue`, `KeepAliveAcked`, `KeepAliveFailed`, `KeepAliveDenied` and `StopKeeping` to lease actors, and
-//! `AwaitReady` to the balancer.
+//! Sends `KeepAliveDue`, `KeepAliveResponded`, `KeepAliveFailed`, `KeepAliveDenied` and `StopKeeping` to lease actors,
+//! and `AwaitReady` to the balancer.
 //!
-//! States: running, and closed after `KeeperShutdown`, when it stops. While no member is ready, keepalives wait in
-//! `waiting_for_member`. After a crash it continues with its state; timers are restored from the deadlines.
+//! States: running; closed after `KeeperShutdown`, which also stops the actor. While no member is ready, keepalives
+//! wait in `waiting_for_member`. After a panic it continues with its state; timers are restored from the deadlines.
 
 mod actor;
 mod handlers;

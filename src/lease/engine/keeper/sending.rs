@@ -44,6 +44,10 @@ impl KeeperActor {
                 continue;
             };
             if last.waiting {
+                // No stream check covers a keepalive that is not sent again: the lease needs its own timer.
+                if let Some(slot) = keepalive.slot {
+                    self.leases.check_as_planned(slot);
+                }
                 continue;
             }
             let avoid = last.member.filter(|_| keepalive.elsewhere);
@@ -107,7 +111,7 @@ impl KeeperActor {
             .zip(&statuses)
             .map(|(connection, status)| RouteCandidate {
                 id: connection.id,
-                leads: leader.is_some() && status.map(|status| status.member) == leader,
+                is_leader: leader.is_some() && status.map(|status| status.member) == leader,
                 penalty: self.penalties.get(&connection.id).copied(),
             })
             .collect()
@@ -144,9 +148,9 @@ impl KeeperActor {
         if let Some(last) = kept.flatten() {
             return Some(last);
         }
-        let waiters = self.once.get(&keepalive.lease)?;
+        let waiters = self.once_waiters.get(&keepalive.lease)?;
         if waiters.senders.iter().all(oneshot::Sender::is_closed) {
-            self.once.remove(&keepalive.lease);
+            self.once_waiters.remove(&keepalive.lease);
             return None;
         }
         Some(waiters.last_keepalive)
@@ -156,8 +160,8 @@ impl KeeperActor {
         if let Some(slot) = keepalive.slot {
             self.leases.with(slot, |kept| kept.last_keepalive = last);
         }
-        if !self.once.is_empty()
-            && let Some(waiters) = self.once.get_mut(&keepalive.lease)
+        if !self.once_waiters.is_empty()
+            && let Some(waiters) = self.once_waiters.get_mut(&keepalive.lease)
         {
             waiters.last_keepalive = last;
         }

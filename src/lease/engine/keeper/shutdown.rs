@@ -21,7 +21,7 @@ impl KeeperActor {
         self.revokes.retain(|revoke| !revoke.is_finished());
         self.revokes.push(actix_rt::spawn(async move {
             if let Err(error) = revoke::send(&caller, lease, REVOKE_TIMEOUT).await {
-                tracing::debug!(lease, %error, "failed to revoke a lease; it will expire");
+                tracing::debug!(lease, %error, "failed to revoke a lease, which will expire");
             }
         }));
     }
@@ -50,7 +50,7 @@ impl Handler<KeeperShutdown> for KeeperActor {
         for stream in self.streams.drain(..) {
             stream.finish();
         }
-        self.once.clear();
+        self.once_waiters.clear();
         self.suspicions.clear();
         let revokes = std::mem::take(&mut self.revokes);
         let caller = self.caller.clone();

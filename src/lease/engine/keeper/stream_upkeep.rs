@@ -22,7 +22,7 @@ use crate::{
     retry::{RetryDecision, decision::remedy},
 };
 
-/// How long the member of a silent stream is probed.
+/// How long the member of a silent stream is suspect.
 const SUSPICION: Duration = Duration::from_secs(2);
 /// Maximum time to wait for a new token.
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -66,8 +66,8 @@ impl KeeperActor {
         }
     }
 
-    /// Closes idle streams, and those that carry no more keepalives: on connections that are not ready, which an open
-    /// stream would keep alive, and with an old token.
+    /// Closes idle streams. Also closes streams without keepalives in flight that get no new ones: streams on
+    /// connections that are not ready, which they would keep open, and streams with an old token.
     pub(super) fn close_unused_streams(&mut self, ready: &[Arc<Connection>], now: Instant) {
         let token = self.caller.context.token.load().generation;
         let mut index = 0;
@@ -100,7 +100,8 @@ impl KeeperActor {
         self.end_stream(last.stream, None);
     }
 
-    /// Wakes the actors of leases whose response is late, removes what is outdated, and schedules the next check.
+    /// Wakes the actors of leases whose response is late, removes outdated penalties, suspicions and streams, and
+    /// schedules the next check.
     pub(super) fn check_streams(&mut self, now: Instant) {
         self.suspicions.retain(|(until, _)| *until > now);
         self.penalties.retain(|_, until| *until > now);
@@ -169,7 +170,7 @@ impl KeeperActor {
                     }
                 });
             }
-            if !self.once.is_empty() {
+            if !self.once_waiters.is_empty() {
                 let error = error.cloned().unwrap_or_else(no_response);
                 self.respond_once(keepalive.lease, &Err(error));
             }
@@ -189,7 +190,7 @@ impl KeeperActor {
 
     /// Responds to the callers that wait for one keepalive of a lease.
     pub(super) fn respond_once(&mut self, lease: i64, response: &Result<i64, Error>) {
-        if let Some(waiters) = self.once.remove(&lease) {
+        if let Some(waiters) = self.once_waiters.remove(&lease) {
             for sender in waiters.senders {
                 let _ = sender.send(response.clone());
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use actix::{Actor, ActorContext, Addr, Context, Handler, Supervised};
 
-use super::{KeepAliveAcked, KeepAliveDenied, KeepAliveDue, KeepAliveFailed, StopKeeping};
+use super::{KeepAliveDenied, KeepAliveDue, KeepAliveFailed, KeepAliveResponded, StopKeeping};
 #[cfg(feature = "test-faults")]
 use crate::runtime::supervisor::crashes;
 use crate::{
@@ -22,7 +22,6 @@ use crate::{
     runtime::supervisor::supervise,
 };
 
-/// Decides for one lease. See the [module](super).
 pub(crate) struct LeaseActor {
     cell: Arc<LeaseCell>,
     slot: LeaseSlot,
@@ -75,7 +74,7 @@ impl Actor for LeaseActor {
         if ended == Some(false) {
             self.advance(ctx);
         } else {
-            // A crash interrupted the stop.
+            // A panic interrupted the stop.
             self.stop(ctx);
         }
     }
@@ -94,13 +93,13 @@ impl Handler<KeepAliveDue> for LeaseActor {
     }
 }
 
-impl Handler<KeepAliveAcked> for LeaseActor {
+impl Handler<KeepAliveResponded> for LeaseActor {
     type Result = ();
 
-    fn handle(&mut self, acked: KeepAliveAcked, ctx: &mut Context<Self>) {
+    fn handle(&mut self, response: KeepAliveResponded, ctx: &mut Context<Self>) {
         let handled = self.leases.with(self.slot, |kept| {
             let deadline = &mut kept.deadline;
-            let KeepAliveAcked { ttl, sent_at } = acked;
+            let KeepAliveResponded { ttl, sent_at } = response;
             let effect = deadline.handle_response(ttl, sent_at, now(), fastrand::f64());
             (effect, deadline.ttl())
         });

@@ -12,8 +12,8 @@ pub(crate) struct KeepAliveDue;
 /// A response to the keepalive sent at `sent_at` was received.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(crate) struct KeepAliveAcked {
-    /// In seconds. Zero or less: the lease is gone.
+pub(crate) struct KeepAliveResponded {
+    /// In seconds. Zero or less: the lease does not exist.
     pub(crate) ttl: i64,
     pub(crate) sent_at: Instant,
 }

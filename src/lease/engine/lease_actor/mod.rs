@@ -1,12 +1,12 @@
-//! The actor of one kept lease. Takes every decision that is not routine.
+//! The actor of one kept lease. Makes every decision that is not routine.
 //!
-//! The lease's deadline is in [`KeptLeases`](super::kept_leases::KeptLeases), where the keeper takes the routine
-//! decisions and a crash of this actor leaves it intact.
+//! The lease's deadline is in [`KeptLeases`](super::kept_leases::KeptLeases), where the keeper makes the routine
+//! decisions. A panic of this actor does not affect it.
 //!
 //! | receives | from the keeper, when |
 //! |---|---|
 //! | `KeepAliveDue` | a retry, the deadline or the time to give up is due, or a response is late |
-//! | `KeepAliveAcked` | a response needs a decision: the lease is gone, or the response is late |
+//! | `KeepAliveResponded` | a response needs a decision: the lease does not exist, or the response is late |
 //! | `KeepAliveFailed` | the stream of a keepalive ended without a response |
 //! | `KeepAliveDenied` | the server refused the keepalive to this user |
 //! | `StopKeeping` | the lease is kept no longer |
@@ -21,5 +21,5 @@ mod messages;
 
 pub(crate) use actor::LeaseActor;
 pub(crate) use messages::{
-    KeepAliveAcked, KeepAliveDenied, KeepAliveDue, KeepAliveFailed, StopKeeping,
+    KeepAliveDenied, KeepAliveDue, KeepAliveFailed, KeepAliveResponded, StopKeeping,
 };

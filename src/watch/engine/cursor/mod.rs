@@ -10,19 +10,19 @@
 //! stream ends between two fragments, the held events are dropped; the cursor still points at their revision, and the
 //! next stream sends that revision from its first event.
 
-/// Something that happened at a revision.
+/// An event that happened at a revision.
 pub(crate) trait Revisioned {
     /// Returns the revision of the change. Events with 0 or less are dropped.
     fn mod_revision(&self) -> i64;
 }
 
-/// How a new stream relates to what the watch has received so far.
+/// How a new stream relates to the events that the watch has received so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamPosition {
     /// The stream continues where the last one ended.
     Continues,
-    /// The member is behind a revision that this watch has seen: for a moment if it is a lagging follower, for good if
-    /// it was restored from a backup. Events continue once the member has passed `seen`.
+    /// The member is behind a revision that this watch has received: for a moment if it is a lagging follower,
+    /// permanently if it was restored from a backup. Events continue once the member has passed `seen`.
     RevisionRegressed { seen: i64, current: i64 },
     /// The member belongs to another cluster, whose revisions are unrelated. Events of the stream are ignored.
     ClusterChanged { previous: u64, current: u64 },
@@ -36,7 +36,7 @@ pub(crate) enum StreamPosition {
 pub(crate) struct Cursor<E> {
     /// First revision not delivered yet; 0 until a watch "from now on" was created for the first time.
     next_revision: i64,
-    /// Highest revision any member has shown this watch.
+    /// Highest revision that this watch has received from any member.
     highest_seen: i64,
     /// 0 until the first response with a cluster id.
     cluster_id: u64,
@@ -153,10 +153,10 @@ impl<E: Revisioned> Cursor<E> {
     /// Accepts a progress notification: the server has sent everything up to `revision`. Returns whether the cursor
     /// trusts it.
     ///
-    /// It does not between fragments, before the watch was created on this stream, or if `revision` is behind the
-    /// cursor: for a watch that starts in the future, or if the server sent the notification before the response to
-    /// the create. The caller drops stream-wide notifications (watch id −1) that do not concern this watch, see
-    /// `CreatePairing`.
+    /// The cursor does not trust progress between fragments, before the watch was created on this stream, or if
+    /// `revision` is behind the cursor: for a watch that starts in the future, or if the server sent the notification
+    /// before the response to the create. The caller drops stream-wide notifications (watch id −1) that do not concern
+    /// this watch, see `CreatePairing`.
     pub(crate) fn progress(&mut self, revision: i64) -> bool {
         if !self.attached || self.in_fragments || revision < self.next_revision - 1 {
             return false;

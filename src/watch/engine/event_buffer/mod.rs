@@ -5,10 +5,10 @@
 //! split. A full buffer pauses the watch until the consumer has read half of it. Status events do not count; between
 //! two counted items there is at most one of each kind.
 //!
-//! A server can send faster than the consumer reads. So the stream waits for buffers that are nearly full, but only
-//! for consumers that read fast enough, as the other watches of the stream wait as well. A slower consumer's watch is
-//! paused instead. However large a buffer is, the stream never waits longer than for [`MAX_HEADROOM`] events, and it
-//! waits for many buffers at the same time.
+//! A server can send faster than the consumer reads. So the stream waits while a buffer is nearly full, but only for
+//! consumers that read fast enough, because the other watches of the stream wait as well. The watch of a slower
+//! consumer is paused instead. However large a buffer is, the stream never waits longer than for [`MAX_HEADROOM`]
+//! events, and it waits for many buffers at the same time.
 
 use std::{
     collections::VecDeque,
@@ -59,7 +59,7 @@ impl BufferItem {
     }
 }
 
-/// The buffer of one watch, as its consumer and its stream see it. The watch writes through a [`BufferWriter`].
+/// The buffer of one watch, for its consumer and its stream. The watch writes through a [`BufferWriter`].
 #[derive(Debug)]
 pub(crate) struct EventBuffer {
     contents: Mutex<Contents>,
@@ -83,7 +83,7 @@ struct Contents {
     ended: Option<EndCause>,
 }
 
-/// What ended the watch.
+/// Why the watch ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndCause {
     ClientShutdown,
@@ -94,7 +94,7 @@ pub(crate) enum EndCause {
 /// An item that the consumer took.
 pub(crate) struct TakenItem {
     pub(crate) item: BufferItem,
-    /// Whether the watch is paused and there is room again: the consumer has to notify it.
+    /// Whether the watch is paused and there is room again. The consumer then has to send `BufferDrained`.
     pub(crate) drained: bool,
 }
 
@@ -120,7 +120,7 @@ impl EventBuffer {
         }
     }
 
-    /// Returns what ended the watch, even if the consumer has not read its last item yet.
+    /// Returns why the watch ended, even if the consumer has not read its last item yet.
     pub(crate) fn end_cause(&self) -> Option<EndCause> {
         self.lock().ended
     }
@@ -312,7 +312,7 @@ impl BufferWriter {
         self.0.set_delivered(revision);
     }
 
-    /// Requests [`TakenItem::drained`] once half of the buffer is read. Returns `false` if it is already.
+    /// Requests [`TakenItem::drained`] for when half of the buffer is read. Returns `false` if it is read already.
     pub(crate) fn request_drain(&self) -> bool {
         let mut contents = self.0.lock();
         contents.drain_requested = !self.0.is_half_empty();

@@ -52,7 +52,10 @@ fn drained_is_reported_once_at_half() {
     assert!(writer.request_drain());
     let drained: Vec<bool> = std::iter::from_fn(|| take(&buffer).map(|t| t.drained)).collect();
     assert_eq!(drained, [false, false, true, false]);
-    assert!(!writer.request_drain(), "half of it is read already");
+    assert!(
+        !writer.request_drain(),
+        "half of the buffer is read already"
+    );
 }
 
 #[test]
@@ -191,7 +194,7 @@ async fn stream_waits_until_half_is_read() {
     let mut waiting = pin!(buffer.wait_for_room(Instant::now()));
     assert!(poll_once(waiting.as_mut()).is_none());
     take(&buffer);
-    assert!(poll_once(waiting).is_some(), "half of it was read");
+    assert!(poll_once(waiting).is_some(), "half of the buffer was read");
 }
 
 #[tokio::test(start_paused = true)]

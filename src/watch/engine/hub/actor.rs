@@ -43,7 +43,7 @@ pub(crate) struct HubActor {
     /// Requests of watches that wait until a member is usable.
     pub(super) queued: Vec<AttachWatch>,
     pub(super) member_backoff: MemberBackoff,
-    /// Members that choose watch ids themselves, as proxies do: each of their watches has a stream of its own.
+    /// Members that choose watch ids themselves, as proxies do. Each watch on such a member has its own stream.
     pub(super) id_choosing_members: HashSet<EndpointId>,
     pub(super) pending_retries: PendingRetries,
     pub(super) retry_backoff: BackoffTimer,
@@ -76,12 +76,23 @@ pub(super) struct SharedStream {
     pub(super) address: Addr<StreamActor>,
 }
 
-/// Whether a [`RetryPlacement`] is scheduled. Members without a leader may become ready long before one with a leader,
-/// so the two are separate.
+/// Whether a [`RetryPlacement`] is scheduled. A member without a leader may become ready long before a member with a
+/// leader, so there is one flag for each.
 #[derive(Default)]
 pub(super) struct PendingRetries {
-    pub(super) with_leader: bool,
-    pub(super) leaderless: bool,
+    with_leader: bool,
+    leaderless: bool,
+}
+
+impl PendingRetries {
+    /// Returns whether a retry that accepts members without a leader, or one that does not, is scheduled.
+    pub(super) fn flag(&mut self, leaderless: bool) -> &mut bool {
+        if leaderless {
+            &mut self.leaderless
+        } else {
+            &mut self.with_leader
+        }
+    }
 }
 
 impl HubActor {
@@ -112,7 +123,7 @@ impl HubActor {
         };
         match std::mem::replace(&mut placed.placement, Placement::Unplaced) {
             Placement::Unplaced => {}
-            Placement::Queued => self.queued.retain(|attach| attach.watch != watch),
+            Placement::Queued => self.queued.retain(|attach| attach.add.watch != watch),
             Placement::OnStream(number) => {
                 if let Some(stream) = self.stream(number) {
                     stream.address.do_send(RemoveWatch { watch });
@@ -138,12 +149,7 @@ impl HubActor {
     /// Schedules a [`RetryPlacement`]: when the balancer reports a ready member, or after a delay if members are ready
     /// but blocked.
     pub(super) fn retry_later(&mut self, leaderless: bool, ctx: &mut Context<Self>) {
-        let pending = if leaderless {
-            &mut self.pending_retries.leaderless
-        } else {
-            &mut self.pending_retries.with_leader
-        };
-        if std::mem::replace(pending, true) {
+        if std::mem::replace(self.pending_retries.flag(leaderless), true) {
             return;
         }
         let hub = ctx.address().downgrade();
@@ -164,7 +170,7 @@ impl HubActor {
             member_ready
         });
         actix_rt::spawn(async move {
-            // A balancer that panics drops the sender; the delay keeps that from spinning.
+            // A balancer that panics drops the sender. The delay prevents a busy loop.
             let is_ready = match member_ready {
                 Some(member_ready) => member_ready.await.is_ok(),
                 None => false,
@@ -208,7 +214,7 @@ impl Actor for HubActor {
         }
         self.pending_retries = PendingRetries::default();
         for leaderless in [false, true] {
-            let waits = |attach: &AttachWatch| attach.spec.require_leader != leaderless;
+            let waits = |attach: &AttachWatch| attach.require_leader() != leaderless;
             if self.queued.iter().any(waits) {
                 self.retry_later(leaderless, ctx);
             }

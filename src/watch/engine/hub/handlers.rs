@@ -11,8 +11,8 @@ use super::{
     HubActor,
     actor::{PlacedWatch, Placement},
     messages::{
-        AttachWatch, CreateAnswered, DeliverWatch, DetachWatch, HubShutdown, RequestWatchProgress,
-        RetryPlacement, StartWatch, StreamEndReason, WatchStreamEnded,
+        AttachWatch, CreateResponseReceived, DeliverWatch, DetachWatch, HubShutdown,
+        RequestWatchProgress, RetryPlacement, StartWatch, StreamEndReason, WatchStreamEnded,
     },
 };
 #[cfg(feature = "test-faults")]
@@ -46,11 +46,11 @@ impl Handler<AttachWatch> for HubActor {
     type Result = ();
 
     fn handle(&mut self, attach: AttachWatch, ctx: &mut Context<Self>) {
-        self.leave_stream(attach.watch);
+        self.leave_stream(attach.add.watch);
         self.watches
-            .entry(attach.watch)
+            .entry(attach.add.watch)
             .or_insert_with(|| PlacedWatch {
-                address: attach.address.clone(),
+                address: attach.add.address.clone(),
                 placement: Placement::Unplaced,
             });
         self.place(attach, ctx);
@@ -88,11 +88,7 @@ impl Handler<RetryPlacement> for HubActor {
     type Result = ();
 
     fn handle(&mut self, retry: RetryPlacement, ctx: &mut Context<Self>) {
-        if retry.leaderless {
-            self.pending_retries.leaderless = false;
-        } else {
-            self.pending_retries.with_leader = false;
-        }
+        *self.pending_retries.flag(retry.leaderless) = false;
         for attach in std::mem::take(&mut self.queued) {
             self.place(attach, ctx);
         }
@@ -103,11 +99,12 @@ impl Handler<RetryPlacement> for HubActor {
     }
 }
 
-impl Handler<CreateAnswered> for HubActor {
+impl Handler<CreateResponseReceived> for HubActor {
     type Result = ();
 
-    fn handle(&mut self, answered: CreateAnswered, _: &mut Context<Self>) {
-        self.member_backoff.create_answered(answered.endpoint);
+    fn handle(&mut self, received: CreateResponseReceived, _: &mut Context<Self>) {
+        self.member_backoff
+            .create_response_received(received.endpoint);
     }
 }
 
@@ -122,7 +119,7 @@ impl Handler<WatchStreamEnded> for HubActor {
             StreamEndReason::ServerChoosesIds => {
                 self.id_choosing_members.insert(ended.endpoint);
             }
-            StreamEndReason::NoCreateAnswered => self.member_backoff.create_unanswered(
+            StreamEndReason::NoCreateResponse => self.member_backoff.create_response_missing(
                 ended.endpoint,
                 Instant::now(),
                 fastrand::f64(),

@@ -1,9 +1,9 @@
 //! Decides on which connections the hub may open a watch stream now.
 //!
-//! A watch whose stream ended gets a new stream at once, on another member if possible. Two rules keep this from
-//! spinning. A connection that refused a stream, or closed together with one, is dead: its generation is not used
-//! again, even while the snapshot of ready members still contains it. A member whose stream ended before any create
-//! was answered, although its connection works, is not used for a while; the delay grows with each such stream.
+//! A watch whose stream ended gets a new stream at once, on another member if possible. Two rules prevent a busy loop.
+//! A connection that refused a stream, or closed together with one, is dead: its generation is not used again, even
+//! while the snapshot of ready members still contains it. A member whose stream ended before the response to any
+//! create, although its connection works, is not used for a while; the delay grows with each such stream.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
     runtime::backoff::{Backoff, BackoffTimer},
 };
 
-/// Delays of a member that answers no create: 50 ms, doubled each time up to 3 s, shortened by up to a half.
+/// Delays of a member that responds to no create: 50 ms, doubled each time up to 3 s, shortened by up to a half.
 const BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(50), Duration::from_secs(3)).jitter(0.5);
 
@@ -57,15 +57,15 @@ impl MemberBackoff {
         member.dead_generation = member.dead_generation.max(Some(generation));
     }
 
-    /// Records a stream that ended before the member answered any create on it. `random` lies between 0 and 1.
-    pub(super) fn create_unanswered(&mut self, id: EndpointId, now: Instant, random: f64) {
+    /// Records that a stream ended before the member responded to any create on it. `random` lies between 0 and 1.
+    pub(super) fn create_response_missing(&mut self, id: EndpointId, now: Instant, random: f64) {
         let member = self.members.entry(id).or_default();
         // Half of `random` selects from the lower half of the jitter: delays only become shorter.
         member.blocked_until = Some(now + member.backoff.next_delay(random / 2.0));
     }
 
-    /// Records that the member answered a create.
-    pub(super) fn create_answered(&mut self, id: EndpointId) {
+    /// Records that the member responded to a create.
+    pub(super) fn create_response_received(&mut self, id: EndpointId) {
         if let Some(member) = self.members.get_mut(&id) {
             member.backoff.reset();
             member.blocked_until = None;
@@ -100,18 +100,18 @@ mod tests {
     }
 
     #[test]
-    fn unanswered_creates_block_member_longer_each_time() {
+    fn missing_create_responses_block_member_longer_each_time() {
         let (mut backoff, mut now) = (MemberBackoff::default(), Instant::now());
         for expected in [50, 100, 200, 400, 800, 1600, 3000, 3000] {
-            backoff.create_unanswered(ID, now, 1.0);
+            backoff.create_response_missing(ID, now, 1.0);
             let until = now + Duration::from_millis(expected);
             assert_eq!(backoff.next_allowed(now), Some(until));
             assert!(!backoff.allows(ID, 1, until - Duration::from_millis(1)));
             assert!(backoff.allows(ID, 1, until));
             now = until;
         }
-        backoff.create_answered(ID);
-        backoff.create_unanswered(ID, now, 0.0);
+        backoff.create_response_received(ID);
+        backoff.create_response_missing(ID, now, 0.0);
         assert!(backoff.allows(ID, 1, now + Duration::from_millis(25)));
     }
 }

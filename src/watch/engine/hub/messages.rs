@@ -12,21 +12,21 @@ use crate::{
         Watch, WatchEvent,
         engine::{
             event_buffer::EventBuffer, known_keys::KnownKeys, watch_actor::WatchActor,
-            watch_spec::WatchSpec,
+            watch_spec::WatchSpec, watch_stream::AddWatch,
         },
     },
 };
 
-/// Start the actor of a new watch. Returns the watch's number and the actor's address.
+/// Start the actor of a new watch. Returns the watch's id and the actor's address.
 #[derive(Message)]
 #[rtype(result = "(u64, Addr<WatchActor>)")]
 pub(crate) struct StartWatch {
     pub(crate) spec: Arc<WatchSpec>,
-    pub(crate) start_revision: i64,
     /// Keys of the range before the watch; `Some` if the watch resyncs after a compaction.
     pub(crate) known_keys: Option<KnownKeys>,
     pub(crate) buffer: Arc<EventBuffer>,
-    /// Receives `Ok` when the server has created the watch for the first time, or why it never will.
+    /// Receives `Ok` when the server has created the watch for the first time, or the reason why the watch ended
+    /// before.
     pub(crate) opened: oneshot::Sender<Result<(), Error>>,
 }
 
@@ -34,14 +34,16 @@ pub(crate) struct StartWatch {
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct AttachWatch {
-    pub(crate) watch: u64,
-    pub(crate) attempt: u32,
-    pub(crate) address: Addr<WatchActor>,
-    pub(crate) spec: Arc<WatchSpec>,
-    pub(crate) next_revision: i64,
-    pub(crate) buffer: Arc<EventBuffer>,
-    /// Member that just failed the watch: used only if no other member is usable.
+    /// Message to the stream that the hub chooses.
+    pub(crate) add: AddWatch,
+    /// Member whose stream just failed: used only if no other member is usable.
     pub(crate) avoid: Option<EndpointId>,
+}
+
+impl AttachWatch {
+    pub(super) fn require_leader(&self) -> bool {
+        self.add.spec.options.require_leader
+    }
 }
 
 /// Remove a watch from its stream. Sent by the watch.
@@ -68,14 +70,14 @@ pub(crate) struct DeliverWatch {
     pub(crate) recipient: Recipient<WatchEvent>,
 }
 
-/// The member answered the first create of a stream. Sent by the stream.
+/// The member responded to the first create of a stream. Sent by the stream.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(crate) struct CreateAnswered {
+pub(crate) struct CreateResponseReceived {
     pub(crate) endpoint: EndpointId,
 }
 
-/// A stream accepts no more watches. Sent by the stream.
+/// A stream ended and accepts no more watches. Sent by the stream.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct WatchStreamEnded {
@@ -94,9 +96,9 @@ pub(crate) enum StreamEndReason {
     ConnectionDied,
     /// The server chooses watch ids itself, so its watches cannot share a stream.
     ServerChoosesIds,
-    /// The stream failed before the member answered any create.
-    NoCreateAnswered,
-    /// The stream failed after the member had answered creates.
+    /// The stream failed before the member responded to any create.
+    NoCreateResponse,
+    /// The stream failed after the member had responded to a create.
     Failed,
 }
 
@@ -105,7 +107,7 @@ pub(crate) enum StreamEndReason {
 #[rtype(result = "()")]
 pub(crate) struct HubShutdown;
 
-/// Try again to place the queued watches. Sent by the hub to itself.
+/// Retry to place the queued watches. Sent by the hub to itself.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct RetryPlacement {

@@ -2,18 +2,19 @@
 //!
 //! **States.** Each watch has one [`Placement`](actor::Placement): unplaced, queued until a member is usable, or on a
 //! stream. A watch that requests a stream leaves its current one. The hub itself runs until [`HubShutdown`]. After a
-//! panic it removes streams and watches that ended, and lets the others request a stream again ([`HubRestarted`]).
+//! panic it removes streams and watches that ended, and sends [`HubRestarted`] to the others, which then request a
+//! stream again.
 //!
 //! **Receives** [`StartWatch`] and [`DeliverWatch`] from the code that opens a watch, [`AttachWatch`], [`DetachWatch`]
-//! and [`RequestWatchProgress`] from watches, [`CreateAnswered`] and [`WatchStreamEnded`] from streams, and
+//! and [`RequestWatchProgress`] from watches, [`CreateResponseReceived`] and [`WatchStreamEnded`] from streams, and
 //! [`HubShutdown`] from the client.
 //!
 //! **Sends** [`AddWatch`], [`RemoveWatch`], [`SendProgressRequest`] and [`CloseStream`] to streams, [`HubRestarted`]
-//! and [`WatchShutdown`] to watches, and [`AwaitReady`](crate::balancer::messages::AwaitReady) to the balancer while no member is
-//! ready.
+//! and [`WatchShutdown`] to watches, and [`AwaitReady`] to the balancer while no member is ready.
 //!
 //! Decision: [`member_backoff`] (which connections may carry a stream now).
 //!
+//! [`AwaitReady`]: crate::balancer::messages::AwaitReady
 //! [`AddWatch`]: super::watch_stream::AddWatch
 //! [`RemoveWatch`]: super::watch_stream::RemoveWatch
 //! [`SendProgressRequest`]: super::watch_stream::SendProgressRequest
@@ -31,6 +32,6 @@ pub(crate) use actor::HubActor;
 #[cfg(feature = "test-faults")]
 pub(crate) use messages::CrashStreams;
 pub(crate) use messages::{
-    AttachWatch, CreateAnswered, DeliverWatch, DetachWatch, HubShutdown, RequestWatchProgress,
-    StartWatch, StreamEndReason, WatchStreamEnded,
+    AttachWatch, CreateResponseReceived, DeliverWatch, DetachWatch, HubShutdown,
+    RequestWatchProgress, StartWatch, StreamEndReason, WatchStreamEnded,
 };

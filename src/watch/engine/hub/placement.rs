@@ -15,25 +15,18 @@ use crate::{
     connection::Connection,
     error::Error,
     transport::channel::Metadata,
-    watch::engine::watch_stream::{AddWatch, StreamActor, WatchCount},
+    watch::engine::watch_stream::{StreamActor, WatchCount},
 };
 
 impl HubActor {
     /// Adds the watch to a stream, or queues it until a member is usable.
     pub(super) fn place(&mut self, attach: AttachWatch, ctx: &mut Context<Self>) {
         if let Some((number, address)) = self.reserve_stream(&attach, ctx) {
-            self.set_placement(attach.watch, Placement::OnStream(number));
-            address.do_send(AddWatch {
-                watch: attach.watch,
-                attempt: attach.attempt,
-                address: attach.address,
-                spec: attach.spec,
-                next_revision: attach.next_revision,
-                buffer: attach.buffer,
-            });
+            self.set_placement(attach.add.watch, Placement::OnStream(number));
+            address.do_send(attach.add);
         } else {
-            self.set_placement(attach.watch, Placement::Queued);
-            let leaderless = !attach.spec.require_leader;
+            self.set_placement(attach.add.watch, Placement::Queued);
+            let leaderless = !attach.require_leader();
             self.queued.push(attach);
             self.retry_later(leaderless, ctx);
         }
@@ -45,7 +38,7 @@ impl HubActor {
         }
     }
 
-    /// Returns a stream on the member that the balancing policy picks. The watch is counted on it already.
+    /// Returns a stream on the member that the balancing policy picks, with the watch added to its watch count.
     fn reserve_stream(
         &mut self,
         attach: &AttachWatch,
@@ -61,14 +54,14 @@ impl HubActor {
             };
             let shared = self.streams.iter().rev().find(|stream| {
                 (stream.endpoint, stream.generation) == (connection.id, connection.generation)
-                    && stream.require_leader == attach.spec.require_leader
+                    && stream.require_leader == attach.require_leader()
                     && stream.token_generation == token_generation
                     && stream.watch_count.try_add(limit)
             });
             if let Some(stream) = shared {
                 return Some((stream.number, stream.address.clone()));
             }
-            match self.open_stream(&connection, attach.spec.require_leader, ctx) {
+            match self.open_stream(&connection, attach.require_leader(), ctx) {
                 Ok(opened) => return Some(opened),
                 Err(error) => {
                     let endpoint = &connection.endpoint;
@@ -95,7 +88,7 @@ impl HubActor {
             connections.iter().filter(is_usable).cloned().collect()
         };
         let mut members = usable(&set.ready, true);
-        if members.is_empty() && !attach.spec.require_leader {
+        if members.is_empty() && !attach.require_leader() {
             members = usable(&set.leaderless, false);
         }
         let is_other = |connection: &Arc<Connection>| Some(connection.id) != attach.avoid;

@@ -1,4 +1,4 @@
-//! The actor's fields, and its way onto a stream and off it.
+//! The actor's state and lifecycle: how a watch attaches to a stream, leaves it, and handles updates.
 
 use std::{
     sync::{Arc, Weak},
@@ -30,6 +30,7 @@ use crate::{
             hub::{AttachWatch, DetachWatch, HubActor, RequestWatchProgress, StartWatch},
             known_keys::KnownKeys,
             watch_spec::WatchSpec,
+            watch_stream::AddWatch,
         },
     },
 };
@@ -52,7 +53,7 @@ pub(crate) struct WatchActor {
     pub(super) attempt: u32,
     /// Failures in a row without a delivered event.
     pub(super) failures: u32,
-    /// Receive the next progress.
+    /// Senders that receive the next progress.
     pub(super) progress_requests: Vec<oneshot::Sender<i64>>,
     #[cfg(feature = "test-faults")]
     pub(super) crash_on_next: bool,
@@ -77,7 +78,7 @@ impl WatchActor {
             |_| {},
             |_| Self {
                 id,
-                cursor: Cursor::new(start.start_revision),
+                cursor: Cursor::new(start.spec.options.start_revision),
                 spec: start.spec,
                 known_keys: start.known_keys.map(Box::new),
                 buffer: BufferWriter::new(start.buffer),
@@ -124,21 +125,20 @@ impl WatchActor {
             gap,
             token_generation,
         });
-        let sent = self.send_to_hub(AttachWatch {
+        let add = AddWatch {
             watch: self.id,
             attempt: self.attempt,
             address: ctx.address(),
             spec: self.spec.clone(),
             next_revision: self.cursor.next_revision(),
             buffer: self.buffer.buffer(),
-            avoid,
-        });
-        if !sent {
+        };
+        if !self.send_to_hub(AttachWatch { add, avoid }) {
             self.end(WatchEnd::Shutdown, ctx);
         }
     }
 
-    /// Leaves the stream without asking for another one. The caller sets the next state.
+    /// Leaves the stream without requesting another one. The caller sets the next state.
     pub(super) fn detach(&mut self) {
         self.leave_stream(false);
     }
@@ -158,7 +158,7 @@ impl WatchActor {
         ctx: &mut Context<Self>,
         next: impl FnOnce(Gap) -> WatchState,
     ) {
-        let max_outage = self.spec.max_outage;
+        let max_outage = self.spec.options.max_outage;
         let start_outage = || {
             let since = Instant::now();
             let timer = max_outage.map(|max_outage| {
@@ -224,7 +224,7 @@ impl WatchActor {
                     outage_ms = outage.since.elapsed().as_millis(),
                     "watch resumed"
                 );
-                if self.spec.status_events {
+                if self.spec.options.status_events {
                     self.buffer.resumed();
                 }
             }
@@ -255,10 +255,10 @@ impl WatchActor {
         self.failures = 0;
     }
 
-    /// Leaves the server until the consumer has read half of its buffer.
+    /// Leaves the stream until the consumer has read half of its buffer.
     pub(super) fn pause(&mut self, ctx: &mut Context<Self>) {
         tracing::debug!(watch = self.id, "watch paused for a slow consumer");
-        if self.spec.status_events {
+        if self.spec.options.status_events {
             self.buffer.paused();
         }
         self.detach();
@@ -272,7 +272,7 @@ impl WatchActor {
         if !self.cursor.progress(revision) {
             return;
         }
-        let wanted = self.spec.progress_notify || !self.progress_requests.is_empty();
+        let wanted = self.spec.options.progress_notify || !self.progress_requests.is_empty();
         if wanted && !self.buffer.is_full() {
             self.buffer.progress(revision);
         }
@@ -305,7 +305,7 @@ impl Actor for WatchActor {
             | WatchState::BackingOff { .. }
             | WatchState::Attaching { .. } => self.attach(None, ctx),
             WatchState::Attached { .. } => {
-                if self.spec.status_events {
+                if self.spec.options.status_events {
                     let reason = "the watch's actor panicked";
                     let error = Error::new(ErrorKind::Internal, Outcome::NotSent, reason);
                     self.buffer.disconnected(Arc::new(error));

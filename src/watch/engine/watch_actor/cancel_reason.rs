@@ -1,7 +1,7 @@
 //! Decides what a watch does after the server cancelled it.
 //!
-//! The server's cancel carries no status code, only a compaction revision or a text. Its header revision is 0 or the
-//! current one; the watch never resumes from it, only from its cursor.
+//! A cancel of the server has no status code, only a compaction revision or a text. Its header revision is 0 or the
+//! current one, so the watch never resumes from it, only from its cursor.
 
 /// Meaning of a cancel, or of a refused create, that this client did not request.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -50,7 +50,7 @@ pub(crate) struct UpdateReceived {
     pub(crate) update: StreamUpdate,
 }
 
-/// What a stream received for a watch.
+/// An update of a watch, received or caused by its stream.
 pub(crate) enum StreamUpdate {
     /// The server created the watch.
     Created { revision: i64, cluster_id: u64 },

@@ -1,4 +1,4 @@
-//! Continues a watch whose history was compacted: reads the range again and delivers what changed.
+//! Continues a watch whose history was compacted: reads the range again and delivers the difference.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
 
 /// Time limit for one page of the read.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Delays between reads that fail in a row, shortened by any amount.
+/// Delays between reads that fail in a row, shortened by a random amount.
 const READ_BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(50), Duration::from_secs(3)).jitter(1.0);
 

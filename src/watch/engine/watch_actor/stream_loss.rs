@@ -1,4 +1,4 @@
-//! What a watch does when its stream fails or the server cancels it.
+//! Handles the failure of a watch's stream and cancels by the server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -36,7 +36,7 @@ impl WatchActor {
                 self.stream_lost(endpoint, Arc::new(error), ctx);
             }
             CancelReason::Compacted { revision } => {
-                if !self.spec.resync {
+                if !self.spec.options.resync {
                     self.end(WatchEnd::Compacted { revision }, ctx);
                 } else if self.buffer.is_full() {
                     // The consumer reads first. Then the watch is created, and cancelled, again.
@@ -68,7 +68,7 @@ impl WatchActor {
             WatchState::Attached { since, .. } => Some(since.elapsed()),
             _ => None,
         };
-        if attached_for.is_some() && self.spec.status_events {
+        if attached_for.is_some() && self.spec.options.status_events {
             self.buffer.disconnected(error.clone());
         }
         let delay = match attached_for {
@@ -78,7 +78,7 @@ impl WatchActor {
             }
             _ if error.kind() == ErrorKind::WatchCanceled => self.next_delay(0),
             Some(_) => self.next_delay(1),
-            // The hub delays new streams on a member that answers no create.
+            // The hub delays new streams on a member that responds to no create.
             None => Duration::ZERO,
         };
         if delay.is_zero() {

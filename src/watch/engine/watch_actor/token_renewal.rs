@@ -1,7 +1,7 @@
 //! Gets a token for a watch whose stream's token was rejected, or that has none yet.
 //!
-//! A stream keeps the token it was opened with, so the watch gets a new token, or waits for the one that others have
-//! requested already, and then resumes on a stream that is opened with that token.
+//! A stream keeps the token it was opened with. So the watch requests a new token, or waits for one that is requested
+//! already, and then resumes on a stream that is opened with that token.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,7 +31,7 @@ pub(super) struct RejectedToken {
 impl WatchActor {
     pub(super) fn token_rejected(&mut self, reason: &str, ctx: &mut Context<Self>) {
         let error = Error::from_status(Code::Unauthenticated, reason);
-        if self.state.is_attached() && self.spec.status_events {
+        if self.state.is_attached() && self.spec.options.status_events {
             self.buffer.disconnected(Arc::new(error.clone()));
         }
         let generation = self.state.token_generation().unwrap_or(0);
@@ -94,7 +94,7 @@ impl Handler<TokenRenewalEnded> for WatchActor {
                     attempt: self.attempt,
                     avoid: None,
                 };
-                // The delay keeps a new token that is rejected again from spinning.
+                // The delay prevents a busy loop if the new token is rejected again.
                 let delay = self.next_delay(1);
                 ctx.notify_later(due, delay);
             }

@@ -36,7 +36,7 @@ pub(super) enum WatchState {
     Ended,
 }
 
-/// What a watch without a stream has to complete.
+/// Why a watch has no stream, and what to complete when it has one again.
 #[derive(Debug)]
 pub(super) enum Gap {
     /// The watch was never created. The sender receives the result.
@@ -51,8 +51,8 @@ pub(super) struct WatchOutage {
     pub(super) since: Instant,
     /// Error of the last attempt to continue.
     pub(super) last_error: Option<Arc<Error>>,
-    /// Sends `OutageTimedOut`; `None` without a `max_outage`. It may be hours away, so it is aborted when the outage
-    /// ends.
+    /// Task that sends `OutageTimedOut`; `None` without a `max_outage`. Aborted when the outage ends, because it may
+    /// sleep for hours.
     pub(super) _timer: Option<AbortOnDrop>,
 }
 

@@ -49,11 +49,11 @@ impl StreamWatch {
     }
 }
 
-/// How the member has answered creates on this stream.
+/// How the member has responded to creates on this stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CreateStatus {
-    Unanswered,
-    Answered,
+    NoResponse,
+    Responded,
     /// The member ignores the ids that the client chooses, as some proxies do.
     ServerChoosesIds,
 }
@@ -65,11 +65,11 @@ pub(super) enum StreamState {
     Ended { error: Option<Arc<Error>> },
 }
 
-/// Dropping it resets the stream, unless the sender was finished.
+/// Both halves of an open stream. Dropping them resets the stream, unless the sender was finished.
 pub(super) struct StreamHalves {
     sender: StreamSender<WatchRequest>,
     _reader: AbortOnDrop,
-    _standing: StreamRegistration,
+    _registration: StreamRegistration,
 }
 
 pub(crate) struct StreamActor {
@@ -77,16 +77,16 @@ pub(crate) struct StreamActor {
     pub(super) hub: WeakAddr<HubActor>,
     pub(super) connection: Arc<Connection>,
     pub(super) state: StreamState,
-    /// Requests to send in one piece.
+    /// Requests to send together.
     pub(super) outgoing: Vec<WatchRequest>,
     pub(super) pairing: CreatePairing<StreamWatch>,
-    /// Watch id on the stream of each watch.
+    /// Watch id on the stream, by id of the watch.
     pub(super) ids: HashMap<u64, i64>,
     pub(super) watch_count: WatchCount,
     /// Number of responses received.
     pub(super) responses: u64,
     pub(super) create_status: CreateStatus,
-    /// `Some` while creates are in flight and checked.
+    /// `Some` while creates are in flight.
     pub(super) create_timeout: Option<CreateTimeout>,
     suspicion: Option<SuspicionGuard>,
     restarted: bool,
@@ -117,7 +117,7 @@ impl StreamActor {
                 let stream = StreamHalves {
                     sender,
                     _reader: reader,
-                    _standing: connection.register_stream(),
+                    _registration: connection.register_stream(),
                 };
                 Self {
                     number,
@@ -129,7 +129,7 @@ impl StreamActor {
                     ids: HashMap::new(),
                     watch_count,
                     responses: 0,
-                    create_status: CreateStatus::Unanswered,
+                    create_status: CreateStatus::NoResponse,
                     create_timeout: None,
                     suspicion: None,
                     restarted: false,
@@ -151,8 +151,8 @@ impl StreamActor {
         self.flush();
     }
 
-    /// Sends the collected requests in one piece: a reconnect collects thousands of creates, and one frame per create
-    /// would cost more than the create.
+    /// Sends the collected requests together: a reconnect collects thousands of creates, and one frame per create would
+    /// cost more than the create.
     pub(super) fn flush(&mut self) {
         let outgoing = std::mem::take(&mut self.outgoing);
         if !outgoing.is_empty()
@@ -167,7 +167,7 @@ impl StreamActor {
         self.send(RequestUnion::CancelRequest(WatchCancelRequest { watch_id }));
     }
 
-    /// Removes a watch that left the stream; ends the stream with the last one.
+    /// Removes a watch that left the stream. Ends the stream if it was the last watch.
     pub(super) fn forget(&mut self, watch: u64) {
         self.ids.remove(&watch);
         if self.watch_count.remove() {
@@ -193,7 +193,7 @@ impl StreamActor {
         }
     }
 
-    /// Ends the stream after a failure and returns its watches.
+    /// Ends the stream after a failure and notifies its watches.
     pub(super) fn fail(&mut self, error: Error) {
         if self.has_ended() {
             return;
@@ -209,8 +209,8 @@ impl StreamActor {
         let reason = match self.create_status {
             _ if connection_died => StreamEndReason::ConnectionDied,
             CreateStatus::ServerChoosesIds => StreamEndReason::ServerChoosesIds,
-            CreateStatus::Unanswered => StreamEndReason::NoCreateAnswered,
-            CreateStatus::Answered => StreamEndReason::Failed,
+            CreateStatus::NoResponse => StreamEndReason::NoCreateResponse,
+            CreateStatus::Responded => StreamEndReason::Failed,
         };
         // A watch sends no writes, so none can have been applied.
         let error = Arc::new(error.with_outcome(Outcome::NotSent));
@@ -226,7 +226,7 @@ impl StreamActor {
 
     /// Checks the creates in flight, and again after an interval for as long as there are any.
     pub(super) fn check_creates(&mut self, ctx: &mut Context<Self>) {
-        let oldest = self.pairing.oldest_unanswered();
+        let oldest = self.pairing.oldest_in_flight();
         let Some(oldest) = oldest.filter(|_| !self.has_ended()) else {
             self.create_timeout = None;
             self.suspicion = None;
@@ -241,7 +241,7 @@ impl StreamActor {
                 let error = Error::new(
                     ErrorKind::MemberUnresponsive,
                     Outcome::NotSent,
-                    "the member did not answer the request to create a watch",
+                    "the member did not respond to the request to create a watch",
                 );
                 return self.fail(error.with_endpoint(self.connection.endpoint.name()));
             }

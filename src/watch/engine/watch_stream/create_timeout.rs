@@ -1,29 +1,30 @@
-//! Decides when a member takes too long to answer creates.
+//! Decides when a member takes too long to respond to creates.
 //!
 //! The stream's actor checks once per [`CHECK_INTERVAL`] while creates are in flight.
 
 use std::time::Duration;
 
-/// Time between two checks. Members answer creates at once, so one that has not by the next check is suspect.
+/// Time between two checks. Members respond to creates at once, so a create that is in flight for two checks makes its
+/// member suspect.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Number of further checks after which the stream leaves a member that sends nothing, however healthy it seems.
+/// Number of further checks after which the stream leaves a member that sends nothing, even if its health is fine.
 const MAX_SILENT_CHECKS: u32 = 2;
-/// Number of further checks after which the stream leaves a member that sends to other watches: it may be busy with
-/// many events.
+/// Number of further checks after which the stream leaves a member that sends responses for other watches: it may be
+/// busy with many events.
 const MAX_BUSY_CHECKS: u32 = 5;
 
 /// Result of a check.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CreateCheck {
-    /// The oldest unanswered create is another one than at the last check.
+    /// The oldest create in flight is another one than at the last check.
     Advancing,
-    /// The oldest create is overdue.
+    /// The response to the oldest create is overdue.
     Suspect,
-    /// The member will not answer the create.
+    /// The response took too long: the stream has to leave the member.
     GiveUp,
 }
 
-/// Age of the oldest unanswered create, in checks.
+/// Age of the oldest create in flight, in checks.
 #[derive(Debug, Default)]
 pub(super) struct CreateTimeout {
     oldest: Option<i64>,
@@ -34,7 +35,7 @@ pub(super) struct CreateTimeout {
 }
 
 impl CreateTimeout {
-    /// Checks the oldest unanswered create. `responses` is the number of responses on the stream so far.
+    /// Checks the oldest create in flight. `responses` is the number of responses on the stream so far.
     pub(super) fn check(&mut self, oldest: i64, responses: u64) -> CreateCheck {
         if self.oldest != Some(oldest) {
             *self = Self {
@@ -63,7 +64,7 @@ mod tests {
     use super::{CreateCheck::*, CreateTimeout};
 
     #[test]
-    fn creates_answered_in_turn_are_advancing() {
+    fn creates_with_responses_are_advancing() {
         let mut timeout = CreateTimeout::default();
         for oldest in 1..100 {
             assert_eq!(timeout.check(oldest, 0), Advancing);

@@ -1,15 +1,16 @@
 //! One Watch stream on one connection, shared by many watches.
 //!
 //! **States.** `Open`: the stream carries watches. `Ended`: the connection broke, the member failed, or the last watch
-//! left; the actor returns every watch that the hub still adds, until [`CloseStream`] stops it. A stream ends once and
-//! is never reopened: the hub opens a new one. After a panic of its actor the stream ends.
+//! left; the actor sends `StreamFailed` to every watch that the hub still adds, until [`CloseStream`] stops it. A
+//! stream ends once and is never reopened: the hub opens a new one. After a panic of its actor the stream ends.
 //!
 //! **Receives** [`AddWatch`], [`RemoveWatch`], [`SendProgressRequest`] and [`CloseStream`] from the hub, and
 //! `ResponsesReceived` and `ReadFailed` from its own reader task.
 //!
 //! **Sends** [`StreamUpdate`](super::watch_actor::StreamUpdate)s to watches, and
-//! [`CreateAnswered`](super::hub::CreateAnswered) and [`WatchStreamEnded`](super::hub::WatchStreamEnded) to the hub.
-//! The hub receives `WatchStreamEnded` before any watch of the stream requests a new one.
+//! [`CreateResponseReceived`](super::hub::CreateResponseReceived) and
+//! [`WatchStreamEnded`](super::hub::WatchStreamEnded) to the hub. The hub receives `WatchStreamEnded` before any watch
+//! of the stream requests a new one.
 //!
 //! Decisions: [`create_pairing`] (which watch a response belongs to), [`create_timeout`] (when creates are overdue),
 //! [`response_batch`] and [`event_decoder`] (fast decoding of events).

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use super::{StreamActor, actor::CreateStatus, create_pairing::ResponseTarget, protocol_error};
 use crate::{
     proto::WatchResponse,
-    watch::engine::{event_buffer::EventBuffer, hub::CreateAnswered, watch_actor::StreamUpdate},
+    watch::engine::{
+        event_buffer::EventBuffer, hub::CreateResponseReceived, watch_actor::StreamUpdate,
+    },
 };
 
 /// Effects of one batch of responses on the buffers of its watches.
@@ -50,7 +52,7 @@ impl StreamActor {
                     cluster_id,
                 });
                 self.cancel_if_stopped(id, connected);
-                self.create_answered();
+                self.create_response_received();
             }
             ResponseTarget::Watch { watch } => {
                 let update = if response.events.is_empty() {
@@ -67,7 +69,7 @@ impl StreamActor {
             }
             ResponseTarget::Refused { watch } => {
                 watch.send(cancelled(response));
-                self.create_answered();
+                self.create_response_received();
                 self.forget(watch.watch);
             }
             ResponseTarget::Canceled {
@@ -102,13 +104,13 @@ impl StreamActor {
         }
     }
 
-    /// Notifies the hub of the first answered create: the member is fit for more streams.
-    fn create_answered(&mut self) {
-        if self.create_status == CreateStatus::Unanswered
+    /// Notifies the hub of the first response to a create: the member is fit for more streams.
+    fn create_response_received(&mut self) {
+        if self.create_status == CreateStatus::NoResponse
             && let Some(hub) = self.hub.upgrade()
         {
-            self.create_status = CreateStatus::Answered;
-            hub.do_send(CreateAnswered {
+            self.create_status = CreateStatus::Responded;
+            hub.do_send(CreateResponseReceived {
                 endpoint: self.connection.id,
             });
         }

@@ -31,12 +31,16 @@ fn delayed_send_replaces_pending_retry() {
         run(&mut lease, start + ms(at));
     }
     let (_, until) = run(&mut lease, start + ms(6000));
-    assert_eq!(until, Some(start + ms(6200)), "at risk, in backoff");
+    assert_eq!(
+        until,
+        Some(start + ms(6200)),
+        "the lease is at risk and the retry is delayed"
+    );
     lease.handle_delayed_send(start + ms(6100));
     assert_eq!(
         run(&mut lease, start + ms(6200)),
         (vec![], Some(start + ms(7100))),
-        "one in flight"
+        "one keepalive is in flight"
     );
 }
 

@@ -22,7 +22,7 @@ pub(super) fn run(lease: &mut Deadline, now: Instant) -> (Vec<Step>, Option<Inst
             Step::Ended => return (steps, None),
             step => steps.push(step),
         }
-        assert!(steps.len() < 5, "endless: {steps:?}");
+        assert!(steps.len() < 5, "endless loop of steps: {steps:?}");
     }
 }
 
@@ -134,7 +134,7 @@ fn overtaken_response_changes_nothing() {
     assert_eq!(
         run(&mut lease, start + ms(5010)),
         (vec![], Some(start + ms(6000))),
-        "still in flight"
+        "the keepalive is still in flight"
     );
 }
 
@@ -249,7 +249,10 @@ fn at_risk_is_reported_once_until_give_up() {
     };
     let lost = Step::Lost(LeaseLost::NeverConfirmed);
     assert_eq!(reports, [(ms(6000), at_risk), (ms(18_000), lost)]);
-    assert!((6..=12).contains(&sends_at_risk), "{sends_at_risk} in 12 s");
+    assert!(
+        (6..=12).contains(&sends_at_risk),
+        "{sends_at_risk} keepalives in 12 s"
+    );
 }
 
 #[test]

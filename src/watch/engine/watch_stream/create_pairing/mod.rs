@@ -1,14 +1,14 @@
 //! Decides which watch of a shared stream a response belongs to.
 //!
-//! Creates are pipelined, with ids chosen by the client, and the server answers them in order. The order matters for
-//! one response only: a refused create is answered with watch id −1, and is the oldest unanswered one. Ids are never
-//! reused on a stream, so a late response cannot reach a wrong watch.
+//! Creates are pipelined, with ids chosen by the client, and the server responds in order. The order matters for one
+//! response only: a refusal has watch id −1 and belongs to the oldest create in flight. Ids are never reused on a
+//! stream, so a late response cannot reach a wrong watch.
 //!
 //! A progress response with watch id −1 covers every watch that existed on the server when the server handled the
 //! request. It and the response to a create pass through different queues on the server, so it can arrive *after* the
-//! response to a create that was handled later, and then does not cover that watch. Trusting it would skip all events
-//! that the watch has yet to catch up with. A watch with nothing to catch up with cannot be misled: such progress
-//! is before its start.
+//! response to a create that was handled later, and then does not cover that watch. Trusting it would skip all past
+//! events that the watch has not received yet. A watch that starts after the current revision is safe: such progress is
+//! before its start.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -27,8 +27,8 @@ pub(super) enum ResponseTarget<'a, W> {
     Created { id: i64, watch: &'a mut W },
     /// The server refused the create: the watch left the stream.
     Refused { watch: W },
-    /// The server cancelled the watch: it left the stream. With `send_cancel`, send a cancel for it: the server
-    /// removes a compacted watch only then, and answers no progress request on the stream before.
+    /// The server cancelled the watch: it left the stream. With `send_cancel`, send a cancel for it: the server removes
+    /// a compacted watch only then, and responds to no progress request on the stream before.
     Canceled {
         id: i64,
         watch: W,
@@ -50,7 +50,7 @@ pub(super) enum ResponseTarget<'a, W> {
 }
 
 #[derive(Debug)]
-struct UnansweredCreate<W> {
+struct InFlightCreate<W> {
     id: i64,
     start_revision: i64,
     /// `None` if the watch was cancelled before the response arrived.
@@ -70,14 +70,14 @@ struct LiveWatch<W> {
 #[derive(Debug)]
 pub(super) struct CreatePairing<W> {
     last_id: i64,
-    unanswered: VecDeque<UnansweredCreate<W>>,
-    /// Number of unanswered creates that are not cancelled. Counted, as a reconnect queues thousands of creates.
-    unanswered_wanted: usize,
+    in_flight: VecDeque<InFlightCreate<W>>,
+    /// Number of creates in flight that are not cancelled. Counted, because a reconnect queues thousands of creates.
+    in_flight_wanted: usize,
     live: HashMap<i64, LiveWatch<W>>,
-    /// Ids whose cancel was sent but not answered.
+    /// Ids whose cancel was sent and has no response yet.
     canceling: HashSet<i64>,
     unknown_ids: Vec<i64>,
-    /// Progress requests without a response; the server never answers some of them.
+    /// Number of progress requests without a response. The server never responds to some of them.
     progress_requests: u32,
 }
 
@@ -85,8 +85,8 @@ impl<W> Default for CreatePairing<W> {
     fn default() -> Self {
         Self {
             last_id: 0,
-            unanswered: VecDeque::new(),
-            unanswered_wanted: 0,
+            in_flight: VecDeque::new(),
+            in_flight_wanted: 0,
             live: HashMap::new(),
             canceling: HashSet::new(),
             unknown_ids: Vec::new(),
@@ -99,25 +99,25 @@ impl<W> CreatePairing<W> {
     /// Returns the number of watches that use this stream.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.live.len() + self.unanswered_wanted
+        self.live.len() + self.in_flight_wanted
     }
 
     #[cfg(test)]
-    pub(super) fn unanswered(&self) -> usize {
-        self.unanswered.len()
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.len()
     }
 
     /// Returns the id of the oldest create without a response.
-    pub(super) fn oldest_unanswered(&self) -> Option<i64> {
-        self.unanswered.front().map(|create| create.id)
+    pub(super) fn oldest_in_flight(&self) -> Option<i64> {
+        self.in_flight.front().map(|create| create.id)
     }
 
     /// Adds a watch from `start_revision` (0: from now on) and returns the id for its create, which has to be sent
     /// before any later one. The id is never 0: that would let the server choose.
     pub(super) fn create(&mut self, watch: W, start_revision: i64) -> i64 {
         self.last_id += 1;
-        self.unanswered_wanted += 1;
-        self.unanswered.push_back(UnansweredCreate {
+        self.in_flight_wanted += 1;
+        self.in_flight.push_back(InFlightCreate {
             id: self.last_id,
             start_revision,
             watch: Some(watch),
@@ -132,14 +132,14 @@ impl<W> CreatePairing<W> {
             self.canceling.insert(id);
             return Some(live.watch);
         }
-        let index = self.unanswered_index(id)?;
-        let watch = self.unanswered.get_mut(index)?.watch.take()?;
-        self.unanswered_wanted -= 1;
+        let index = self.in_flight_index(id)?;
+        let watch = self.in_flight.get_mut(index)?.watch.take()?;
+        self.in_flight_wanted -= 1;
         Some(watch)
     }
 
-    fn unanswered_index(&self, id: i64) -> Option<usize> {
-        self.unanswered
+    fn in_flight_index(&self, id: i64) -> Option<usize> {
+        self.in_flight
             .binary_search_by_key(&id, |create| create.id)
             .ok()
     }
@@ -161,17 +161,17 @@ impl<W> CreatePairing<W> {
             return ResponseTarget::Ignored;
         }
         // A proxy may choose ids of its own. With a single create in flight the response can only belong to that one.
-        let oldest = self.oldest_unanswered();
+        let oldest = self.oldest_in_flight();
         if id == NO_WATCH || oldest.is_none() {
             return ResponseTarget::OutOfStep;
         }
-        if oldest != Some(id) && self.unanswered.len() > 1 {
-            return match self.unanswered_index(id) {
+        if oldest != Some(id) && self.in_flight.len() > 1 {
+            return match self.in_flight_index(id) {
                 Some(_) => ResponseTarget::OutOfStep,
                 None => ResponseTarget::AmbiguousId,
             };
         }
-        let create = self.unanswered.pop_front();
+        let create = self.in_flight.pop_front();
         let start = create.as_ref().map_or(0, |create| create.start_revision);
         let Some(watch) = create.and_then(|create| create.watch) else {
             self.canceling.insert(id);
@@ -182,10 +182,10 @@ impl<W> CreatePairing<W> {
                 ResponseTarget::Unknown { id }
             };
         };
-        self.unanswered_wanted -= 1;
-        if self.unanswered.is_empty() {
+        self.in_flight_wanted -= 1;
+        if self.in_flight.is_empty() {
             // A reconnect makes the queue long; its memory is released as the next one may be days away.
-            self.unanswered = VecDeque::new();
+            self.in_flight = VecDeque::new();
         }
         let created_at = response.header.as_ref().map_or(0, |header| header.revision);
         // A start revision of 0 means the next revision, which is not behind.
@@ -203,17 +203,17 @@ impl<W> CreatePairing<W> {
     }
 
     fn refused(&mut self, watch_id: i64) -> ResponseTarget<'_, W> {
-        if watch_id != NO_WATCH && self.oldest_unanswered() != Some(watch_id) {
+        if watch_id != NO_WATCH && self.oldest_in_flight() != Some(watch_id) {
             return ResponseTarget::OutOfStep;
         }
-        match self.unanswered.pop_front() {
-            Some(UnansweredCreate {
+        match self.in_flight.pop_front() {
+            Some(InFlightCreate {
                 watch: Some(watch), ..
             }) => {
-                self.unanswered_wanted -= 1;
+                self.in_flight_wanted -= 1;
                 ResponseTarget::Refused { watch }
             }
-            Some(UnansweredCreate { watch: None, .. }) => ResponseTarget::Ignored,
+            Some(InFlightCreate { watch: None, .. }) => ResponseTarget::Ignored,
             None => ResponseTarget::OutOfStep,
         }
     }
@@ -265,8 +265,8 @@ impl<W> CreatePairing<W> {
     pub(super) fn covered_by_progress(&mut self, revision: i64) -> impl Iterator<Item = &mut W> {
         self.progress_requests = self.progress_requests.saturating_sub(1);
         self.live.values_mut().filter_map(move |live| {
-            // Progress beyond the create's own revision was certainly made after the create. Up to that revision it
-            // is trusted only once every earlier request that could mislead the watch was answered.
+            // Progress beyond the create's own revision was certainly made after the create. Up to that revision it is
+            // trusted only once every earlier request that could mislead the watch has a response.
             if revision <= live.created_at && live.earlier_progress_requests > 0 {
                 live.earlier_progress_requests -= 1;
                 return None;
@@ -277,9 +277,9 @@ impl<W> CreatePairing<W> {
 
     /// Returns the watches that have to resume on another stream.
     pub(super) fn into_watches(self) -> impl Iterator<Item = W> {
-        let unanswered = self.unanswered.into_iter();
-        let unanswered = unanswered.filter_map(|create| create.watch);
-        unanswered.chain(self.live.into_values().map(|live| live.watch))
+        let in_flight = self.in_flight.into_iter();
+        let in_flight = in_flight.filter_map(|create| create.watch);
+        in_flight.chain(self.live.into_values().map(|live| live.watch))
     }
 }
 

@@ -44,13 +44,23 @@ fn events(watch_id: i64) -> WatchResponse {
 fn live(names: &[&'static str]) -> CreatePairing<&'static str> {
     let mut pairing = CreatePairing::default();
     for name in names {
-        let id = pairing.create(*name, 1);
-        assert!(matches!(
-            pairing.pair(&created(id)),
-            ResponseTarget::Created { .. }
-        ));
+        create(&mut pairing, name, 1);
     }
     pairing
+}
+
+/// Adds a watch and pairs the response to its create. Returns its id.
+fn create(
+    pairing: &mut CreatePairing<&'static str>,
+    name: &'static str,
+    start_revision: i64,
+) -> i64 {
+    let id = pairing.create(name, start_revision);
+    assert!(matches!(
+        pairing.pair(&created(id)),
+        ResponseTarget::Created { .. }
+    ));
+    id
 }
 
 #[test]
@@ -80,7 +90,7 @@ fn creates_pair_by_id_and_refusal_by_order() {
         pairing.pair(&events(1)),
         ResponseTarget::Watch { watch: &mut "a" }
     );
-    assert_eq!((pairing.len(), pairing.unanswered()), (2, 0));
+    assert_eq!((pairing.len(), pairing.in_flight()), (2, 0));
 }
 
 #[test]
@@ -168,7 +178,7 @@ fn cancel_before_created_is_sent_once() {
     let id = pairing.create("a", 1);
     assert_eq!(pairing.cancel(id), Some("a"));
     assert_eq!(pairing.cancel(id), None);
-    assert_eq!((pairing.len(), pairing.unanswered()), (0, 1));
+    assert_eq!((pairing.len(), pairing.in_flight()), (0, 1));
     assert_eq!(pairing.pair(&created(id)), ResponseTarget::Ignored);
     assert_eq!(pairing.pair(&events(id)), ResponseTarget::Ignored);
     assert_eq!(pairing.pair(&canceled(id)), ResponseTarget::Ignored);
@@ -253,11 +263,7 @@ fn unknown_id_is_cancelled_once_up_to_limit() {
 fn progress_requested_before_create_excludes_the_watch() {
     let mut pairing = live(&["old"]);
     pairing.progress_requested();
-    let id = pairing.create("new", 1);
-    assert!(matches!(
-        pairing.pair(&created(id)),
-        ResponseTarget::Created { .. }
-    ));
+    create(&mut pairing, "new", 1);
     assert_eq!(pairing.pair(&events(NO_WATCH)), ResponseTarget::Stream);
     assert_eq!(
         pairing.covered_by_progress(10).collect::<Vec<_>>(),
@@ -273,15 +279,11 @@ fn progress_requested_before_create_excludes_the_watch() {
 
 #[test]
 fn earlier_progress_reaches_watch_it_cannot_mislead() {
-    // etcd never answers some requests; they must not withhold progress from later watches.
+    // etcd never responds to some requests; they must not withhold progress from later watches.
     for (start, covered) in [(0, 1), (11, 1), (50, 1), (10, 0), (1, 0)] {
         let mut pairing = CreatePairing::default();
         pairing.progress_requested();
-        let id = pairing.create("a", start);
-        assert!(matches!(
-            pairing.pair(&created(id)),
-            ResponseTarget::Created { .. }
-        ));
+        create(&mut pairing, "a", start);
         assert_eq!(
             pairing.covered_by_progress(10).count(),
             covered,
@@ -294,11 +296,7 @@ fn earlier_progress_reaches_watch_it_cannot_mislead() {
 fn earlier_progress_is_complete_after_next_message() {
     let mut pairing = CreatePairing::default();
     pairing.progress_requested();
-    let id = pairing.create("a", 1);
-    assert!(matches!(
-        pairing.pair(&created(id)),
-        ResponseTarget::Created { .. }
-    ));
+    let id = create(&mut pairing, "a", 1);
     assert_eq!(
         pairing.pair(&events(id)),
         ResponseTarget::Watch { watch: &mut "a" }
@@ -310,11 +308,7 @@ fn earlier_progress_is_complete_after_next_message() {
 fn progress_beyond_the_create_covers_the_watch() {
     let mut pairing = CreatePairing::default();
     pairing.progress_requested();
-    let id = pairing.create("a", 1);
-    assert!(matches!(
-        pairing.pair(&created(id)),
-        ResponseTarget::Created { .. }
-    ));
+    create(&mut pairing, "a", 1);
     assert_eq!(pairing.covered_by_progress(11).count(), 1);
 }
 
@@ -401,10 +395,10 @@ proptest! {
             remaining = remaining.saturating_sub(1);
         }
         prop_assert_eq!(pairing.len(), wanted.len());
-        prop_assert_eq!(pairing.unanswered(), 0);
+        prop_assert_eq!(pairing.in_flight(), 0);
         prop_assert!(pairing.canceling.is_empty() && pairing.unknown_ids.is_empty());
-        let mut left: Vec<u32> = pairing.into_watches().collect();
-        left.sort_unstable();
-        prop_assert_eq!(left, wanted.into_values().collect::<Vec<_>>());
+        let mut resumed: Vec<u32> = pairing.into_watches().collect();
+        resumed.sort_unstable();
+        prop_assert_eq!(resumed, wanted.into_values().collect::<Vec<_>>());
     }
 }
