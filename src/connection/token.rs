@@ -109,9 +109,9 @@ impl TokenCell {
         self.used.store(false, Ordering::Relaxed);
     }
 
-    /// Stores the name of the user that logged in.
-    pub(crate) fn set_user(&self, user: &str) {
-        self.user.store(Some(Arc::new(user.into())));
+    /// Stores the name of the user that logs in; `None` for a token, whose user is not known.
+    pub(crate) fn set_user(&self, user: Option<&str>) {
+        self.user.store(user.map(|user| Arc::new(user.into())));
     }
 
     /// Returns the name of the user of the last login, if there was one.

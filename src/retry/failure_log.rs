@@ -153,7 +153,10 @@ impl FailureLog {
             None => self.retries_since_pushback.saturating_add(1),
         };
         let renew_token = [attempt.standard, decision].contains(&RetryDecision::RenewToken);
-        let renewed_before = std::mem::replace(&mut self.token_renewed, renew_token);
+        let renewed_before = self.token_renewed;
+        if fixed_delay.is_none() || !renew_token {
+            self.token_renewed = renew_token;
+        }
         let delay = match fixed_delay {
             Some(delay) => delay,
             // The renewed token was rejected, too: the member may need time until it accepts the token.

@@ -40,10 +40,13 @@ pub(super) async fn log_in(options: AuthOptions, caller: Caller) -> Result<NewTo
         }
     };
     let (user, password) = match &credentials.0 {
-        Secret::Token(token) => return new_token(token, started, options.token_lifetime),
+        Secret::Token(token) => {
+            caller.context.token.set_user(None);
+            return new_token(token, started, options.token_lifetime);
+        }
         Secret::Password { user, password } => (user, password),
     };
-    caller.context.token.set_user(user);
+    caller.context.token.set_user(Some(user.as_str()));
     let mut request = AuthenticateRequest {
         name: user.clone(),
         password: password.to_string(),

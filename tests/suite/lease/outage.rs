@@ -139,3 +139,23 @@ async fn keepalive_after_outage_gets_full_response_timeout() {
         );
     }
 }
+
+#[actix::test]
+async fn suspended_client_reports_risk_during_outage() {
+    let lease_server = LeaseServer::start().await;
+    let builder = Client::builder([lease_server.server.endpoint()]).on_current_arbiter();
+    let etcd = builder.connect().await.unwrap();
+    let lease = kept_lease(&lease_server, &etcd, KeepaliveResponse::Ttl(6)).await;
+    let mut events = lease.events();
+    lease_server.go_offline();
+    // The first keepalive is due at two thirds of the TTL, and waits for a member.
+    let due = TTL * 2 / 3 - RESPONSE_TIMEOUT / 4;
+    until("a keepalive waits for a member", || lease.remaining() < due).await;
+    // Blocks the actors past the response timeout, but not past the deadline.
+    std::thread::sleep(RESPONSE_TIMEOUT * 5 / 2);
+    let event = timeout(TEST_TIMEOUT, events.next()).await;
+    assert!(
+        matches!(event, Ok(Some(LeaseEvent::AtRisk { .. }))),
+        "{event:?}"
+    );
+}
