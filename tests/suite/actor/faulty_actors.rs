@@ -19,7 +19,6 @@ use actix_etcd::{
         mutex::LockEvent,
     },
 };
-
 use testbed::Cluster;
 
 use crate::support::{

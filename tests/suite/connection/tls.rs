@@ -112,11 +112,8 @@ async fn certificate_common_name_is_user() {
     cluster.enable_auth("root", "secret").await;
     cluster.add_user("ann", "unused", Some("a/")).await;
     let Certificate { certificate, key } = authority.client("ann");
-    let etcd = Client::builder(cluster.endpoints())
-        .tls(trusting(&authority).client_certificate_pem(certificate, key))
-        .connect()
-        .await
-        .unwrap();
+    let tls = trusting(&authority).client_certificate_pem(certificate, key);
+    let etcd = connect(&cluster, tls).await;
     etcd.put("a/k", "v").await.unwrap();
     let denied = etcd.put("b/k", "v").await.unwrap_err();
     assert_eq!(denied.kind(), ErrorKind::PermissionDenied);
