@@ -66,7 +66,9 @@ async fn crash_under_load(crash: impl AsyncFn(&Client, &[CrashWatch])) -> Vec<Ve
 #[tokio::test]
 async fn watch_actor_panic_loses_no_event() {
     let all_records = crash_under_load(async |_, crash_watches| {
-        crash_watches.iter().for_each(|crash| crash());
+        for crash in crash_watches {
+            crash();
+        }
     })
     .await;
     for records in all_records {
