@@ -172,7 +172,7 @@ async fn blocked() -> bool {
     let kept = exists(&etcd, &lease).await && !lease.remaining().is_zero();
     println!(
         "application blocks its thread for 20 s: lease {}",
-        verdict(kept)
+        kept_or_lost(kept)
     );
     kept
 }
@@ -218,7 +218,7 @@ async fn kept_during_faults() -> bool {
         println!(
             "  {:<20} {} (at risk {at_risk} times)",
             fault.describe(),
-            verdict(kept)
+            kept_or_lost(kept)
         );
         all_kept &= kept;
     }
@@ -233,7 +233,7 @@ async fn exists(etcd: &Client, lease: &Lease) -> bool {
     response.is_ok_and(|lease| lease.remaining.is_some())
 }
 
-fn verdict(kept: bool) -> &'static str {
+fn kept_or_lost(kept: bool) -> &'static str {
     if kept { "kept" } else { "LOST" }
 }
 

@@ -5,8 +5,8 @@
 //! could achieve; see [`baseline`]. The *excess* is the longest gap between two successes minus the longest gap of the
 //! baseline in the same window; the worst of the three members counts.
 //!
-//! `cargo bench --bench failover` takes about six minutes. Each client gets a new cluster and the same faults. It exits
-//! with an error if this client misses a bound. These environment variables select less:
+//! `cargo bench --bench failover` takes about six minutes. Each client gets a new cluster and the same faults. The
+//! bench exits with an error if this client misses a bound. These environment variables select less:
 //! `FAILOVER_CLIENTS=ours`, `FAILOVER_FAULTS=kill,stop,freeze,isolate,reset,down`, `FAILOVER_MEMBERS=0`.
 
 #![allow(

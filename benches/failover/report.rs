@@ -67,6 +67,7 @@ struct FaultResult {
     disallowed_errors: usize,
     /// Largest number of slow calls per caller and window.
     slow_calls: usize,
+    /// Longest gap of the client's reads, in seconds.
     read_gap: f64,
     read_errors: BTreeMap<String, usize>,
 }

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | `UNARY_ROUNDS` | 2 | rounds per workload; four times as many for workloads with a target |
 //! | `UNARY_SECS` | 0.4 | measured seconds per run |
-//! | `UNARY_SERVERS` | scripted,etcd | |
+//! | `UNARY_SERVERS` | constant,etcd | |
 //! | `UNARY_OPS` | get,put | |
 //! | `UNARY_CALLERS` | 1,8,64,512 | |
 //! | `UNARY_THREADS` | one,two | threads of the client and its callers together |
@@ -130,7 +130,7 @@ impl Plan {
             text.split(',').map(|word| word.trim().to_owned()).collect()
         };
         let mut workloads = Vec::new();
-        for server in list("UNARY_SERVERS", "scripted,etcd") {
+        for server in list("UNARY_SERVERS", "constant,etcd") {
             for op in list("UNARY_OPS", "get,put") {
                 for callers in list("UNARY_CALLERS", "1,8,64,512") {
                     for threads in list("UNARY_THREADS", "one,two") {
@@ -174,9 +174,9 @@ async fn main() -> ExitCode {
     for workload in &plan.workloads {
         let endpoints = match (workload.server.as_str(), &cluster) {
             ("etcd", Some(cluster)) => cluster.direct_endpoints().join(","),
-            ("scripted", _) => constant_servers.endpoints().to_owned(),
+            ("constant", _) => constant_servers.endpoints().to_owned(),
             (other, _) => {
-                panic!("unknown server {other}: set UNARY_SERVERS to `scripted` or `etcd`")
+                panic!("unknown server {other}: set UNARY_SERVERS to `constant` or `etcd`")
             }
         };
         let factor = if targets::apply_to(workload) {

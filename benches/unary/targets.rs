@@ -67,7 +67,7 @@ const fn target(
 
 impl Target {
     fn applies_to(&self, workload: &Workload) -> bool {
-        workload.server == "scripted"
+        workload.server == "constant"
             && workload.callers == self.callers
             && workload.threads == self.threads
     }

@@ -21,7 +21,7 @@ pub fn run() -> bool {
             let server = FastServer::start_with(WatchPlan {
                 events,
                 batch,
-                value: 64,
+                value_size: 64,
             });
             // The clients alternate, so that other load on the machine affects both; the best round of each counts.
             let mut best = [("ours", 0.0, 0.0), ("etcd-client", 0.0, 0.0)];

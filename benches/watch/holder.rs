@@ -3,12 +3,8 @@
 //! The bench runs itself again as the holder. The holder prints a line when all watches are open, and a line each time
 //! all watches have received the next write.
 
-use std::{
-    io::{BufRead, BufReader, Read},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-};
-
 use actix_etcd::{Client, Watch, WatchEvent};
+use testbed::{ChildProgram, exit_at_end_of_stdin};
 
 use crate::memory::Memory;
 
@@ -17,11 +13,7 @@ const CHILD: &str = "WATCH_BENCH_HOLDER";
 const OPEN_BATCH: usize = 500;
 
 /// The holder process, as seen by the bench.
-pub struct WatchHolder {
-    child: Child,
-    _stdin: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
+pub struct WatchHolder(ChildProgram);
 
 /// Line of the holder.
 pub struct HolderReport {
@@ -35,10 +27,7 @@ impl WatchHolder {
     /// Runs the holder if this process was started as one, and does not return in that case.
     pub fn run_if_child() {
         if let Ok(task) = std::env::var(CHILD) {
-            std::thread::spawn(|| {
-                let _ = std::io::stdin().read_to_end(&mut Vec::new());
-                std::process::exit(0);
-            });
+            exit_at_end_of_stdin();
             let mut arguments = task.split(' ');
             let count = arguments.next().and_then(|count| count.parse().ok());
             let endpoints: Vec<&str> = arguments.collect();
@@ -53,28 +42,13 @@ impl WatchHolder {
 
     /// Starts the holder.
     pub fn start(endpoints: &[String], count: usize) -> Self {
-        let program = std::env::current_exe().expect("path of this program");
-        let mut child = Command::new(program)
-            .env(CHILD, format!("{count} {}", endpoints.join(" ")))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("start this program again");
-        let stdin = child.stdin.take().expect("stdin is piped");
-        let stdout = child.stdout.take().expect("stdout is piped");
-        Self {
-            child,
-            _stdin: stdin,
-            output: BufReader::new(stdout),
-        }
+        let task = format!("{count} {}", endpoints.join(" "));
+        Self(ChildProgram::start(CHILD, &task))
     }
 
     /// Waits for the next report. Blocks the thread; the testbed has its own threads.
     pub fn next_report(&mut self) -> HolderReport {
-        let mut line = String::new();
-        self.output
-            .read_line(&mut line)
-            .expect("read the holder's output");
+        let line = self.0.next_line();
         let mut numbers = line.split_whitespace().map(|word| word.parse().ok());
         let mut next = || {
             numbers
@@ -89,13 +63,6 @@ impl WatchHolder {
                 peak: next().unsigned_abs(),
             },
         }
-    }
-}
-
-impl Drop for WatchHolder {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

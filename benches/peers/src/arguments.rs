@@ -42,7 +42,7 @@ pub struct Arguments {
     pub events: u64,
     pub endpoints: Vec<String>,
     pub warmup: Duration,
-    pub length: Duration,
+    pub duration: Duration,
     /// Timeout of a call. `None`: the default of the client.
     pub timeout: Option<Duration>,
     /// Pause between two calls of a caller, in mode `stream`.
@@ -68,7 +68,7 @@ impl Arguments {
             events: 1_000_000,
             endpoints: Vec::new(),
             warmup: Duration::from_millis(200),
-            length: Duration::from_secs(1),
+            duration: Duration::from_secs(1),
             timeout: None,
             pause: Duration::ZERO,
             prefix: "bench".to_owned(),
@@ -98,7 +98,7 @@ impl Arguments {
             ("events", count) => self.events = number(name, count)?,
             ("endpoints", list) => self.endpoints = list.split(',').map(str::to_owned).collect(),
             ("warmup", secs) => self.warmup = Duration::from_secs_f64(number(name, secs)?),
-            ("secs", secs) => self.length = Duration::from_secs_f64(number(name, secs)?),
+            ("secs", secs) => self.duration = Duration::from_secs_f64(number(name, secs)?),
             ("timeout", secs) => self.timeout = Some(Duration::from_secs_f64(number(name, secs)?)),
             ("pause", secs) => self.pause = Duration::from_secs_f64(number(name, secs)?),
             ("prefix", text) => text.clone_into(&mut self.prefix),

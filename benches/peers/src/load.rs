@@ -43,7 +43,7 @@ pub async fn run<C: Connect>(client: C, arguments: &Arguments) -> Result<String,
     tokio::time::sleep(arguments.warmup).await;
     let (started, cpu) = (Instant::now(), cpu_time()?);
     phase.store(MEASURE, Ordering::Relaxed);
-    tokio::time::sleep(arguments.length).await;
+    tokio::time::sleep(arguments.duration).await;
     phase.store(STOP, Ordering::Relaxed);
     let (elapsed, cpu) = (started.elapsed(), cpu_time()?.saturating_sub(cpu));
     let mut results = CallerResults::default();

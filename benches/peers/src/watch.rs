@@ -18,12 +18,12 @@ macro_rules! ours {
     ($($client:ty),*) => {
         $(impl ReceiveEvents for $client {
             async fn receive_events(&mut self, events: u64) -> Result<(), String> {
-                let open = self.client().watch("bench/key").notices();
+                let open = self.client().watch("bench/key").status_events();
                 let mut watch = open.await.map_err(|error| error.to_string())?;
                 let mut received = 0;
                 while received < events {
                     match watch.next().await {
-                        Some(actix_etcd::WatchItem::Events(events)) => received += events.len() as u64,
+                        Some(actix_etcd::WatchEvent::Events(events)) => received += events.len() as u64,
                         other => return Err(format!("unexpected item {other:?}")),
                     }
                 }

@@ -7,22 +7,18 @@
 
 mod connection;
 
-use std::{
-    io::{BufRead, BufReader, Read},
-    net::TcpListener,
-    process::{Child, ChildStdin, Command, Stdio},
-};
+use std::net::TcpListener;
+
+use testbed::{ChildProgram, exit_at_end_of_stdin};
 
 /// Environment variable that makes the program run as the servers.
-const CHILD: &str = "BENCH_WIRE_SERVER";
+const CHILD: &str = "BENCH_CONSTANT_SERVERS";
 
 const SERVERS: usize = 3;
 
-/// The process of the servers; killed when this is dropped.
+/// The process of the servers, which is killed when this value is dropped.
 pub struct ConstantServers {
-    child: Child,
-    /// The servers exit when this pipe closes, even if this process is killed.
-    _stdin: ChildStdin,
+    _child: ChildProgram,
     endpoints: String,
 }
 
@@ -32,10 +28,7 @@ impl ConstantServers {
         if std::env::var_os(CHILD).is_none() {
             return;
         }
-        std::thread::spawn(|| {
-            let _ = std::io::stdin().read_to_end(&mut Vec::new());
-            std::process::exit(0);
-        });
+        exit_at_end_of_stdin();
         let listeners: Vec<_> = (0..SERVERS)
             .map(|_| TcpListener::bind("127.0.0.1:0").expect("bind a loopback port"))
             .collect();
@@ -60,35 +53,16 @@ impl ConstantServers {
 
     /// Runs this program again as the servers. `main` must have called [`ConstantServers::run_if_child`].
     pub fn start() -> Self {
-        let program = std::env::current_exe().expect("path of this program");
-        let mut child = Command::new(program)
-            .env(CHILD, "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("start this program again");
-        let stdin = child.stdin.take().expect("stdin is piped");
-        let stdout = child.stdout.take().expect("stdout is piped");
-        let mut endpoints = String::new();
-        BufReader::new(stdout)
-            .read_line(&mut endpoints)
-            .expect("the servers print their URLs");
+        let mut child = ChildProgram::start(CHILD, "1");
+        let endpoints = child.next_line();
         Self {
-            child,
-            _stdin: stdin,
-            endpoints: endpoints.trim().to_owned(),
+            _child: child,
+            endpoints,
         }
     }
 
     /// Returns the URLs of the servers, separated by commas.
     pub fn endpoints(&self) -> &str {
         &self.endpoints
-    }
-}
-
-impl Drop for ConstantServers {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -13,10 +13,10 @@ use testbed::{Reply, ScriptedServer};
 
 use crate::support::{
     message_recorder::record_messages,
+    scripted_put::PUT,
     wait::{hold, until, until_async},
 };
 
-const PUT: &str = "/etcdserverpb.KV/Put";
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Starts a server that never responds to puts.

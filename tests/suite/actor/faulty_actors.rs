@@ -10,7 +10,7 @@ use std::{
 
 use actix::{Actor, AsyncContext, Context, Handler, Recipient, fut::wrap_future};
 use actix_etcd::{
-    Client, Etcd,
+    Etcd,
     balancer::{ConnectivityChange, ConnectivityState},
     client::SubscribeConnectivity,
     lease::{LeaseEvent, LeaseMessage},
@@ -22,11 +22,13 @@ use actix_etcd::{
 use testbed::Cluster;
 
 use crate::support::{
+    connected_cluster::StartWithClient,
     message_recorder::record_messages,
     wait::{until, until_async},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
+/// TTL of leases that must not expire during a test.
 const LONG: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,15 +70,9 @@ where
     (received, actor.start().recipient())
 }
 
-async fn cluster_and_client() -> (Cluster, Client) {
-    let cluster = Cluster::start(1).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    (cluster, etcd)
-}
-
 #[actix::test]
 async fn faulty_actor_does_not_affect_lease_events() {
-    let (_cluster, etcd) = cluster_and_client().await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     for defect in [Defect::Panics, Defect::Blocks] {
         let lease = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
         let (received, recipient) = start_faulty::<LeaseMessage>(defect);
@@ -96,7 +92,7 @@ async fn faulty_actor_does_not_affect_lease_events() {
 
 #[actix::test]
 async fn faulty_actor_does_not_affect_discovery() {
-    let (_cluster, client) = cluster_and_client().await;
+    let (_cluster, client) = Cluster::start_with_client(1).await;
     let etcd = Etcd::new(client.clone()).start();
     for defect in [Defect::Panics, Defect::Blocks] {
         let target = format!("{defect:?}");
@@ -123,7 +119,7 @@ async fn faulty_actor_does_not_affect_discovery() {
 
 #[actix::test]
 async fn faulty_actor_does_not_keep_its_lock() {
-    let (_cluster, etcd) = cluster_and_client().await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let (session, other) = (
         etcd.session(LONG).await.unwrap(),
         etcd.session(LONG).await.unwrap(),
@@ -149,7 +145,7 @@ async fn faulty_actor_does_not_keep_its_lock() {
 
 #[actix::test]
 async fn faulty_actor_does_not_affect_connectivity_changes() {
-    let (cluster, client) = cluster_and_client().await;
+    let (cluster, client) = Cluster::start_with_client(1).await;
     let etcd = Etcd::new(client).start();
     let (panicked, recipient) = start_faulty::<ConnectivityChange>(Defect::Panics);
     etcd.do_send(SubscribeConnectivity(recipient));

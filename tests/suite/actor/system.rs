@@ -22,10 +22,10 @@ use crate::support::{
     message_recorder::record_messages,
     process_isolation::in_own_process,
     process_threads::client_thread_count,
+    scripted_put::PUT,
     wait::{until, until_async},
 };
 
-const PUT: &str = "/etcdserverpb.KV/Put";
 const SECOND: Duration = Duration::from_secs(1);
 /// TTL of leases that must not expire during a test.
 const LONG: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! Endpoints that start to lead to another cluster, which knows none of the tokens.
+//! Endpoints that are redirected to another cluster, which accepts none of the tokens.
 
 use std::{
     sync::{
@@ -19,9 +19,8 @@ use crate::support::{
     },
     scripted_put::{PUT, put_reply},
     wait::{until, until_async},
+    watch_server::WATCH,
 };
-
-const WATCH: &str = "/etcdserverpb.Watch/Watch";
 
 async fn start_two_clusters() -> (Cluster, Cluster) {
     (

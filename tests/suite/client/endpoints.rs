@@ -6,25 +6,19 @@ use actix_etcd::{Client, ErrorKind, balancer::ConnectivityState, proto};
 use testbed::{Cluster, Reply, STATUS, ScriptedServer, StatusResponse};
 use tokio_stream::StreamExt;
 
-use crate::support::wait::until;
+use crate::support::{
+    scripted_put::{PUT, put_reply},
+    wait::until,
+};
 
 #[tokio::test]
 async fn removed_endpoint_drains_before_closing() {
     let old = ScriptedServer::start().await;
-    old.on("/etcdserverpb.KV/Put", |_| {
-        Reply::message(&actix_etcd::proto::PutResponse {
-            header: Some(actix_etcd::proto::ResponseHeader::default()),
-            ..Default::default()
-        })
-        .after(Duration::from_millis(300))
-    });
+    old.on(PUT, |_| put_reply().after(Duration::from_millis(300)));
     let new = ScriptedServer::start().await;
     let etcd = Client::connect([old.endpoint()]).await.unwrap();
     let slow = tokio::spawn(etcd.put("k", "v").into_future());
-    until("the slow request has arrived", || {
-        old.count("/etcdserverpb.KV/Put") == 1
-    })
-    .await;
+    until("the slow request has arrived", || old.count(PUT) == 1).await;
     etcd.set_endpoints([new.endpoint()]).await.unwrap();
     assert_eq!(etcd.endpoints(), [new.endpoint()]);
     slow.await.unwrap().expect("the request in flight succeeds");

@@ -8,6 +8,7 @@ use testbed::{Reply, ScriptedServer};
 use crate::support::{
     process_isolation::in_own_process,
     process_threads::{client_thread_count, thread_names},
+    scripted_put::{PUT, RANGE, put_reply, range_reply},
     wait::until,
 };
 
@@ -34,12 +35,7 @@ fn closed_clients_leave_nothing_running() {
         .build()
         .unwrap();
     let server = server_runtime.block_on(ScriptedServer::start());
-    server.on("/etcdserverpb.KV/Range", |_| {
-        Reply::message(&actix_etcd::proto::RangeResponse {
-            header: Some(actix_etcd::proto::ResponseHeader::default()),
-            ..Default::default()
-        })
-    });
+    server.on(RANGE, |_| range_reply());
     let before = thread_names();
     let port = server.address().port();
     let system = actix_rt::System::new();
@@ -107,19 +103,10 @@ async fn clones_fail_after_shutdown() {
 #[tokio::test]
 async fn shutdown_waits_for_requests_in_flight() {
     let server = ScriptedServer::start().await;
-    server.on("/etcdserverpb.KV/Put", |_| {
-        Reply::message(&actix_etcd::proto::PutResponse {
-            header: Some(actix_etcd::proto::ResponseHeader::default()),
-            ..Default::default()
-        })
-        .after(Duration::from_millis(200))
-    });
+    server.on(PUT, |_| put_reply().after(Duration::from_millis(200)));
     let etcd = Client::connect([server.endpoint()]).await.unwrap();
     let put = tokio::spawn(etcd.put("k", "v").into_future());
-    until("the request has arrived", || {
-        server.count("/etcdserverpb.KV/Put") == 1
-    })
-    .await;
+    until("the request has arrived", || server.count(PUT) == 1).await;
     etcd.shutdown().await;
     put.await.unwrap().unwrap();
     until("the connection is closed", || server.connections() == 0).await;
@@ -128,7 +115,7 @@ async fn shutdown_waits_for_requests_in_flight() {
 #[tokio::test]
 async fn requests_fail_after_shutdown_grace() {
     let server = ScriptedServer::start().await;
-    server.on("/etcdserverpb.KV/Put", |_| Reply::hang());
+    server.on(PUT, |_| Reply::hang());
     let etcd = Client::builder([server.endpoint()])
         .shutdown_grace(Duration::from_millis(50))
         .connect()
@@ -139,10 +126,7 @@ async fn requests_fail_after_shutdown_grace() {
             .timeout(Duration::from_secs(60))
             .into_future(),
     );
-    until("the request has arrived", || {
-        server.count("/etcdserverpb.KV/Put") == 1
-    })
-    .await;
+    until("the request has arrived", || server.count(PUT) == 1).await;
     etcd.shutdown().await;
     let error = put.await.unwrap().unwrap_err();
     assert_eq!(error.outcome(), actix_etcd::Outcome::Unknown, "{error:?}");
@@ -153,7 +137,7 @@ fn stopped_system_ends_calls_in_flight() {
     let server = tokio::runtime::Runtime::new()
         .unwrap()
         .block_on(ScriptedServer::start());
-    server.on("/etcdserverpb.KV/Put", |_| Reply::hang());
+    server.on(PUT, |_| Reply::hang());
     let system = actix_rt::System::new();
     let etcd = system
         .block_on(
@@ -173,9 +157,7 @@ fn stopped_system_ends_calls_in_flight() {
                 .into_future(),
         )
     });
-    system.block_on(until("the request has arrived", || {
-        server.count("/etcdserverpb.KV/Put") == 1
-    }));
+    system.block_on(until("the request has arrived", || server.count(PUT) == 1));
     drop(system);
     let error = caller.join().unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Shutdown, "{error:?}");

@@ -23,6 +23,11 @@ async fn connect_to_all(builder: ClientBuilder, members: usize) -> Client {
     client
 }
 
+async fn connect_cold_pinned(cluster: &Cluster) -> Client {
+    let builder = Client::builder(cluster.endpoints()).balance(Pinned::cold());
+    builder.connect().await.unwrap()
+}
+
 /// Sends this many reads per caller and returns how many each member received. The members count them, because the
 /// proxies also see probes.
 async fn read_counts(cluster: &Cluster, client: &Client, callers: usize, calls: usize) -> Vec<u64> {
@@ -139,7 +144,7 @@ async fn round_robin_is_even_at_proxies() {
         let seen = differences(&proxy_counts(), &before.0);
         // Requests other than reads, such as probes. The members count them as well.
         let others = differences(&requests, &reads);
-        // A slow member is probed more often: such a window proves nothing.
+        // A slow member is probed more often. Such a window is measured again.
         let undisturbed =
             reads.iter().sum::<u64>() == 300 && others.iter().all(|count| *count < 10);
         undisturbed.then_some((seen, others))
@@ -156,11 +161,7 @@ async fn round_robin_is_even_at_proxies() {
 #[tokio::test]
 async fn cold_pinned_client_keeps_one_connection() {
     let cluster = Cluster::start(3).await;
-    let client = Client::builder(cluster.endpoints())
-        .balance(Pinned::cold())
-        .connect()
-        .await
-        .unwrap();
+    let client = connect_cold_pinned(&cluster).await;
     let connections = || -> Vec<usize> {
         cluster
             .members()
@@ -190,11 +191,7 @@ async fn cold_pinned_client_keeps_one_connection() {
 #[tokio::test]
 async fn cold_pinned_client_reaches_named_members() {
     let cluster = Cluster::start(3).await;
-    let client = Client::builder(cluster.endpoints())
-        .balance(Pinned::cold())
-        .connect()
-        .await
-        .unwrap();
+    let client = connect_cold_pinned(&cluster).await;
     let is_idle = |member: &Member| {
         let known = client.connectivity();
         let mut known = known.iter();

@@ -153,7 +153,7 @@ async fn lagging_member_gets_no_requests() {
     let etcd = Client::connect([lagging.endpoint(), up_to_date.endpoint()])
         .await
         .unwrap();
-    until("both are ready", || ready_members(&etcd) == 2).await;
+    until("both members are ready", || ready_members(&etcd) == 2).await;
     lagging_index.store(0, Ordering::Relaxed);
     until_async("the frozen member is avoided", async || {
         let _ = etcd.put("k", "v").await;
@@ -218,7 +218,7 @@ async fn not_serving_member_gets_no_requests() {
         .await
         .unwrap();
     let state = |index: usize| etcd.connectivity()[index].state;
-    until("both are ready", || ready_members(&etcd) == 2).await;
+    until("both members are ready", || ready_members(&etcd) == 2).await;
     status_sender.send_replace(2);
     until("the member is avoided", || {
         state(0) != ConnectivityState::Ready

@@ -13,10 +13,12 @@ use actix_etcd::{
 use testbed::{Reply, STATUS, ScriptedServer};
 use tokio::sync::Notify;
 
-use crate::support::wait::{until, until_async};
+use crate::support::{
+    quiet_window::ready_members,
+    scripted_put::{PUT, RANGE},
+    wait::{until, until_async},
+};
 
-const PUT: &str = "/etcdserverpb.KV/Put";
-const RANGE: &str = "/etcdserverpb.KV/Range";
 const HEALTH: &str = "/grpc.health.v1.Health/Watch";
 const MEMBERS: &str = "/etcdserverpb.Cluster/MemberList";
 
@@ -34,9 +36,9 @@ fn put_reply_of(cluster: u64) -> Reply {
     })
 }
 
-fn range_reply() -> Reply {
+fn range_reply_of(cluster: u64) -> Reply {
     Reply::message(&proto::RangeResponse {
-        header: Some(header(1)),
+        header: Some(header(cluster)),
         ..Default::default()
     })
 }
@@ -137,17 +139,11 @@ async fn waiting_read_leaves_member_that_stops_serving() {
         read_arrived.notify_one();
         Reply::hang()
     });
-    serving.on(RANGE, |_| range_reply());
+    serving.on(RANGE, |_| range_reply_of(1));
     let etcd = Client::connect([stopping.endpoint(), serving.endpoint()])
         .await
         .unwrap();
-    until("both members are ready", || {
-        let statuses = etcd.connectivity();
-        statuses
-            .iter()
-            .all(|status| status.state == ConnectivityState::Ready)
-    })
-    .await;
+    until("both members are ready", || ready_members(&etcd) == 2).await;
     for _ in 0..2 {
         etcd.get("k").await.unwrap();
     }

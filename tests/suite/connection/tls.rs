@@ -17,12 +17,17 @@ use crate::support::{
     wait::{until, until_async},
 };
 
-async fn cluster(tls: Tls) -> Cluster {
+async fn start_cluster(tls: Tls) -> Cluster {
     Cluster::builder().tls(tls).start().await
 }
 
 fn trusting(authority: &Authority) -> TlsOptions {
     TlsOptions::new().ca_pem(authority.pem())
+}
+
+async fn connect(cluster: &Cluster, tls: TlsOptions) -> Client {
+    let builder = Client::builder(cluster.endpoints()).tls(tls);
+    builder.connect().await.unwrap()
 }
 
 /// Returns the error text of `connect`. It must fail before the connect timeout, and long before the request timeout.
@@ -48,7 +53,7 @@ fn last_error(etcd: &Client) -> Option<Error> {
     endpoints.first()?.last_error.clone()
 }
 
-fn file(cluster: &Cluster, name: &str, text: &str) -> PathBuf {
+fn write_file(cluster: &Cluster, name: &str, text: &str) -> PathBuf {
     let path = cluster.folder().join(name);
     fs::write(&path, text).unwrap();
     path
@@ -62,11 +67,7 @@ async fn encrypted_cluster_survives_member_failure() {
         .tls(Tls::server(&authority))
         .start()
         .await;
-    let etcd = Client::builder(cluster.endpoints())
-        .tls(trusting(&authority))
-        .connect()
-        .await
-        .unwrap();
+    let etcd = connect(&cluster, trusting(&authority)).await;
     let large = vec![b'v'; 256 << 10];
     for member in cluster.members() {
         etcd.put("k", large.clone()).await.unwrap();
@@ -84,14 +85,14 @@ async fn encrypted_cluster_survives_member_failure() {
 #[tokio::test]
 async fn client_certificate_grants_access() {
     let authority = Authority::new();
-    let cluster = cluster(Tls::mutual(&authority)).await;
+    let cluster = start_cluster(Tls::mutual(&authority)).await;
     let Certificate { certificate, key } = authority.client("ann");
     let pem = trusting(&authority).client_certificate_pem(&certificate, &key);
     let files = TlsOptions::new()
-        .ca_file(file(&cluster, "ca.pem", authority.pem()))
+        .ca_file(write_file(&cluster, "ca.pem", authority.pem()))
         .client_certificate_files(
-            file(&cluster, "ann.crt", &certificate),
-            file(&cluster, "ann.key", &key),
+            write_file(&cluster, "ann.crt", &certificate),
+            write_file(&cluster, "ann.key", &key),
         );
     let shown = format!("{pem:?} {files:?}");
     let secret = key.lines().nth(1).unwrap();
@@ -107,15 +108,12 @@ async fn client_certificate_grants_access() {
 #[tokio::test]
 async fn certificate_common_name_is_user() {
     let authority = Authority::new();
-    let cluster = cluster(Tls::mutual(&authority)).await;
+    let cluster = start_cluster(Tls::mutual(&authority)).await;
     cluster.enable_auth("root", "secret").await;
     cluster.add_user("ann", "unused", Some("a/")).await;
     let Certificate { certificate, key } = authority.client("ann");
-    let etcd = Client::builder(cluster.endpoints())
-        .tls(trusting(&authority).client_certificate_pem(certificate, key))
-        .connect()
-        .await
-        .unwrap();
+    let tls = trusting(&authority).client_certificate_pem(certificate, key);
+    let etcd = connect(&cluster, tls).await;
     etcd.put("a/k", "v").await.unwrap();
     let denied = etcd.put("b/k", "v").await.unwrap_err();
     assert_eq!(denied.kind(), ErrorKind::PermissionDenied);
@@ -138,8 +136,8 @@ fn run_in_child(
 ) -> (bool, String) {
     let child = test
         .env(CHILD_ENDPOINT, &cluster.endpoints()[0])
-        .env(SYSTEM_ROOTS, file(cluster, "system.pem", roots.pem()))
-        .env(NEW_ROOTS, file(cluster, "new.pem", new_roots.pem()))
+        .env(SYSTEM_ROOTS, write_file(cluster, "system.pem", roots.pem()))
+        .env(NEW_ROOTS, write_file(cluster, "new.pem", new_roots.pem()))
         .env_remove("SSL_CERT_DIR")
         .run();
     (child.passed, child.stdout + &child.stderr)
@@ -153,7 +151,7 @@ async fn https_without_options_trusts_system_roots() {
         return;
     }
     let (authority, other_authority) = (Authority::new(), Authority::new());
-    let cluster = cluster(Tls::server(&authority)).await;
+    let cluster = start_cluster(Tls::server(&authority)).await;
     let (connected, output) = run_in_child(child_test!(), &cluster, &authority, &authority);
     assert!(connected, "{output}");
     let (connected, output) =
@@ -178,7 +176,7 @@ async fn changed_system_roots_are_reloaded() {
         return;
     }
     let (authority, other_authority) = (Authority::new(), Authority::new());
-    let cluster = cluster(Tls::server(&authority)).await;
+    let cluster = start_cluster(Tls::server(&authority)).await;
     let (connected, output) = run_in_child(child_test!(), &cluster, &other_authority, &authority);
     assert!(connected, "{output}");
 }
@@ -186,7 +184,7 @@ async fn changed_system_roots_are_reloaded() {
 #[tokio::test]
 async fn certificate_errors_name_their_cause() {
     let (authority, other_authority) = (Authority::new(), Authority::new());
-    let cluster = cluster(Tls::server(&authority)).await;
+    let cluster = start_cluster(Tls::server(&authority)).await;
     let unknown = connect_error(&cluster, trusting(&other_authority)).await;
     assert!(unknown.contains("unknown authority"), "{unknown}");
     let system = connect_error(&cluster, TlsOptions::new()).await;
@@ -212,7 +210,7 @@ async fn each_endpoint_has_its_own_server_name() {
     let authority = Authority::new();
     let tls = Tls::server(&authority);
     let certificate = authority.server_named(&["one.example", "two.example"]);
-    let cluster = cluster(tls.with_certificate(certificate)).await;
+    let cluster = start_cluster(tls.with_certificate(certificate)).await;
     let first = cluster.endpoints().remove(0);
     let second = first.replace("127.0.0.1", "localhost");
     let second_without_scheme = second.replace("https://", "");
@@ -274,7 +272,7 @@ async fn check_client_certificate_errors(max_version: &str) {
 #[tokio::test]
 async fn wrong_scheme_is_reported() {
     let authority = Authority::new();
-    let cluster = cluster(Tls::server(&authority)).await;
+    let cluster = start_cluster(Tls::server(&authority)).await;
     let plain_endpoint = cluster.endpoints()[0].replace("https", "http");
     let refused = Client::builder([plain_endpoint])
         .request_timeout(Duration::from_secs(1))
@@ -296,11 +294,11 @@ async fn wrong_scheme_is_reported() {
 #[tokio::test]
 async fn changed_certificates_are_reloaded() {
     let (authority, other_authority) = (Authority::new(), Authority::new());
-    let cluster = cluster(Tls::mutual(&authority)).await;
+    let cluster = start_cluster(Tls::mutual(&authority)).await;
     let wrong = other_authority.client("ann");
-    let ca = file(&cluster, "ca.pem", other_authority.pem());
-    let certificate = file(&cluster, "ann.crt", &wrong.certificate);
-    let key = file(&cluster, "ann.key", &wrong.key);
+    let ca = write_file(&cluster, "ca.pem", other_authority.pem());
+    let certificate = write_file(&cluster, "ann.crt", &wrong.certificate);
+    let key = write_file(&cluster, "ann.key", &wrong.key);
     let etcd = Client::builder(cluster.endpoints())
         .tls(
             TlsOptions::new()
@@ -329,7 +327,7 @@ async fn changed_certificates_are_reloaded() {
 #[tokio::test]
 async fn unusable_certificate_files_are_reported() {
     let authority = Authority::new();
-    let cluster = cluster(Tls::server(&authority)).await;
+    let cluster = start_cluster(Tls::server(&authority)).await;
     let missing = connect_error(&cluster, TlsOptions::new().ca_file("no/such/file")).await;
     assert!(missing.contains("no/such/file cannot be read"), "{missing}");
     let nonsense = connect_error(&cluster, TlsOptions::new().ca_pem("nonsense")).await;
@@ -339,7 +337,7 @@ async fn unusable_certificate_files_are_reported() {
 #[tokio::test]
 async fn mixed_plain_endpoints_require_option() {
     let authority = Authority::new();
-    let cluster = cluster(Tls::server(&authority)).await;
+    let cluster = start_cluster(Tls::server(&authority)).await;
     let plain_cluster = Cluster::start(1).await;
     let endpoints = [
         cluster.endpoints().remove(0),
@@ -390,12 +388,8 @@ async fn advertised_plain_endpoint_is_not_dialled() {
 #[tokio::test]
 async fn value_written_over_tls_is_stored() {
     let authority = Authority::new();
-    let cluster = cluster(Tls::server(&authority)).await;
-    let etcd = Client::builder(cluster.endpoints())
-        .tls(trusting(&authority))
-        .connect()
-        .await
-        .unwrap();
+    let cluster = start_cluster(Tls::server(&authority)).await;
+    let etcd = connect(&cluster, trusting(&authority)).await;
     etcd.put("k", "v").await.unwrap();
     let stored = cluster
         .api(0, "/v3/kv/range", json!({"key": encode("k")}))

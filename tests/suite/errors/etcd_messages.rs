@@ -1,5 +1,5 @@
-//! Every error of etcd's own table, sent by a scripted server: the error of the caller, and whether the request is
-//! retried.
+//! Every error of etcd's own table, sent by a scripted server: the error that the caller receives, and whether the
+//! request is retried.
 
 #[path = "../../../src/error/tests/etcd_errors.rs"]
 mod etcd_errors;
@@ -17,10 +17,11 @@ use actix_etcd::{Client, ErrorKind, Outcome, error::Code, proto, retry::NoRetry}
 use prost::Message;
 use testbed::{Call, Reply, ScriptedServer};
 
-use crate::support::scripted_put::{PUT, RANGE, put_reply};
+use crate::support::{
+    auth_cluster::{AUTHENTICATE, login_reply},
+    scripted_put::{PUT, RANGE, put_reply, range_reply},
+};
 use etcd_errors::{NAMED, ROWS, Retried};
-
-const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 
 /// Returns the index of the row that the key of a request names.
 fn row_of(call: &Call) -> usize {
@@ -33,13 +34,6 @@ fn row_of(call: &Call) -> usize {
 fn error_reply(call: &Call) -> Reply {
     let (code, message, ..) = ROWS[row_of(call)];
     Reply::status(code as u32, message)
-}
-
-fn range_reply() -> Reply {
-    Reply::message(&proto::RangeResponse {
-        header: Some(proto::ResponseHeader::default()),
-        ..Default::default()
-    })
 }
 
 #[tokio::test]
@@ -97,10 +91,7 @@ async fn retries_match_table() {
         server.on(RANGE, move |call| range(call));
         // Tokens differ, also between the servers.
         server.on(AUTHENTICATE, move |_| {
-            Reply::message(&proto::AuthenticateResponse {
-                header: Some(proto::ResponseHeader::default()),
-                token: format!("token {}", tokens.fetch_add(1, Ordering::SeqCst)),
-            })
+            login_reply(&format!("token {}", tokens.fetch_add(1, Ordering::SeqCst)))
         });
     }
     let etcd = Client::builder(servers.iter().map(ScriptedServer::endpoint))

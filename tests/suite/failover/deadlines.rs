@@ -13,26 +13,21 @@ use actix_etcd::{
 };
 use testbed::{Cluster, Greeting, Reply, ScriptedServer};
 
-use crate::support::wait::{hold, until, until_async};
+use crate::support::{
+    lease_server::GRANT,
+    quiet_window::ready_members,
+    scripted_put::{PUT, RANGE, range_reply},
+    wait::{hold, until, until_async},
+};
 
-const PUT: &str = "/etcdserverpb.KV/Put";
-const RANGE: &str = "/etcdserverpb.KV/Range";
 const HASH: &str = "/etcdserverpb.Maintenance/HashKV";
-const GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
-
-fn empty_range() -> Reply {
-    Reply::message(&proto::RangeResponse {
-        header: Some(proto::ResponseHeader::default()),
-        ..Default::default()
-    })
-}
 
 #[tokio::test]
 async fn slow_read_is_sent_at_most_three_times() {
     let servers = [ScriptedServer::start().await, ScriptedServer::start().await];
     let delay = Duration::from_secs(5);
     for server in &servers {
-        server.on(RANGE, move |_| empty_range().after(delay));
+        server.on(RANGE, move |_| range_reply().after(delay));
     }
     let etcd = Client::connect(servers.iter().map(ScriptedServer::endpoint));
     let read = etcd.await.unwrap().get("k").timeout(delay * 2);
@@ -82,13 +77,7 @@ async fn partially_received_response_is_awaited() {
     let etcd = Client::connect([first.endpoint(), second.endpoint()])
         .await
         .unwrap();
-    until("both members are ready", || {
-        let statuses = etcd.connectivity();
-        statuses
-            .iter()
-            .all(|status| status.state == ConnectivityState::Ready)
-    })
-    .await;
+    until("both members are ready", || ready_members(&etcd) == 2).await;
     etcd.get("k").await.unwrap();
     assert_eq!(first.count(RANGE) + second.count(RANGE), 1);
 }
@@ -118,7 +107,7 @@ async fn response_without_status_fails_at_once() {
 #[tokio::test]
 async fn zero_and_maximum_timeouts_are_honoured() {
     let server = ScriptedServer::start().await;
-    server.on(RANGE, |_| empty_range());
+    server.on(RANGE, |_| range_reply());
     let etcd = Client::builder([server.endpoint()])
         .request_timeout(Duration::MAX)
         .connect_timeout(Duration::MAX)

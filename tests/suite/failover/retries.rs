@@ -9,14 +9,14 @@ use std::{
 };
 
 use actix_etcd::{
-    Client, ErrorKind, Outcome, proto,
+    Client, ErrorKind, Outcome,
     retry::{NoRetry, ServiceConfig},
 };
 use testbed::{Call, Reason, Reply, ScriptedServer};
 
 use crate::support::{
     quiet_window::ready_members,
-    scripted_put::{PUT, RANGE, put_reply, put_with_script},
+    scripted_put::{PUT, RANGE, put_reply, put_with_script, range_reply},
     wait::until,
 };
 
@@ -96,10 +96,7 @@ async fn read_is_retried_after_every_transient_failure() {
                 if attempts.fetch_add(1, Ordering::Relaxed) < 2 {
                     return script(call);
                 }
-                Reply::message(&proto::RangeResponse {
-                    header: Some(proto::ResponseHeader::default()),
-                    ..Default::default()
-                })
+                range_reply()
             });
         }
         let client = Client::builder(servers.iter().map(ScriptedServer::endpoint))

@@ -9,11 +9,7 @@ use serde_json::json;
 use testbed::Cluster;
 use tokio_stream::StreamExt;
 
-async fn single_member() -> (Cluster, Client) {
-    let cluster = Cluster::start(1).await;
-    let client = Client::connect(cluster.endpoints()).await.unwrap();
-    (cluster, client)
-}
+use crate::support::connected_cluster::StartWithClient;
 
 fn keys(found: &GetResponse) -> Vec<&str> {
     found
@@ -25,7 +21,7 @@ fn keys(found: &GetResponse) -> Vec<&str> {
 
 #[tokio::test]
 async fn get_sends_every_option() {
-    let (_cluster, etcd) = single_member().await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     // Keys, values and revisions have different orders, so that each sort option has a distinct result.
     let mut revisions = Vec::new();
     for (key, value) in [("p/b", "2"), ("p/a", "3"), ("p/c", "1"), ("q", "9")] {
@@ -147,7 +143,7 @@ async fn get_sends_every_option() {
 
 #[tokio::test]
 async fn put_and_delete_send_every_option() {
-    let (cluster, etcd) = single_member().await;
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
     cluster
         .api(0, "/v3/lease/grant", json!({"ID": 77, "TTL": 600}))
         .await
@@ -183,7 +179,7 @@ async fn put_and_delete_send_every_option() {
 
 #[tokio::test]
 async fn txn_compares_every_target_with_every_operator() {
-    let (cluster, etcd) = single_member().await;
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
     cluster
         .api(0, "/v3/lease/grant", json!({"ID": 7, "TTL": 600}))
         .await
@@ -222,7 +218,7 @@ async fn txn_compares_every_target_with_every_operator() {
 
 #[tokio::test]
 async fn nested_txn_returns_responses_in_order() {
-    let (_cluster, etcd) = single_member().await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     etcd.put("b", "old").await.unwrap();
     let response = etcd
         .txn()
@@ -270,7 +266,7 @@ async fn nested_txn_returns_responses_in_order() {
 
 #[tokio::test]
 async fn read_of_compacted_revision_fails() {
-    let (_cluster, etcd) = single_member().await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let first = etcd.put("k", "1").await.unwrap().header.revision;
     let second = etcd.put("k", "2").await.unwrap().header.revision;
     etcd.compact(second).physical().await.unwrap();
@@ -284,7 +280,7 @@ async fn read_of_compacted_revision_fails() {
 
 #[tokio::test]
 async fn pages_show_one_revision_during_writes() {
-    let (_cluster, etcd) = single_member().await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     for n in 0..95 {
         etcd.put(format!("page/{n:03}"), "old").await.unwrap();
     }
@@ -321,7 +317,7 @@ async fn pages_show_one_revision_during_writes() {
 
 #[tokio::test]
 async fn range_over_four_megabytes_is_returned_whole() {
-    let (cluster, etcd) = single_member().await;
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
     let large = vec![b'x'; 1 << 20];
     for n in 0..9 {
         etcd.put(format!("large/{n}"), &large).await.unwrap();
@@ -347,7 +343,7 @@ async fn range_over_four_megabytes_is_returned_whole() {
 
 #[tokio::test]
 async fn keys_and_values_accept_any_bytes() {
-    let (_cluster, etcd) = single_member().await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let all_bytes: Vec<u8> = (0..=255).collect();
     etcd.put(&all_bytes, &all_bytes).await.unwrap();
     etcd.put(Bytes::from_static(b"\0"), [0u8; 3]).await.unwrap();

@@ -22,8 +22,8 @@ async fn pages_show_one_revision_after_member_dies() {
         members.insert(page.header.member_id);
         revision.get_or_insert(page.header.revision);
         shown.extend(page.kvs);
-        // Keys before and after the current page are written. With three members, the write makes the round robin send
-        // the next page request to another member than the last.
+        // Keys before and after the current page are written. With three members, each write makes the round robin send
+        // the next page request to a different member.
         let key = format!("page/{:03}", shown.len() * 7 % 120);
         // The outcome may be unknown when the member is killed. It does not matter here.
         let _ = etcd.put(key, "during").await;

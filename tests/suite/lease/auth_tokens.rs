@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use actix_etcd::{Client, proto};
-use testbed::{Cluster, Reply, Tokens};
+use actix_etcd::Client;
+use testbed::{Cluster, Tokens};
 
 use crate::support::{
-    auth_cluster::login_count,
+    auth_cluster::{
+        AUTHENTICATE, connect_as_root, invalid_token_reply, login_count, login_reply,
+        start_with_auth,
+    },
     lease_recorder::LeaseRecorder,
     lease_server::{LeaseServer, TTL},
     wait::{until, until_async},
@@ -15,10 +18,8 @@ use crate::support::{
 #[tokio::test]
 async fn kept_lease_survives_token_expiry_and_resets() {
     let tokens = Tokens::Jwt(Duration::from_secs(2));
-    let cluster = Cluster::builder().members(3).tokens(tokens).start().await;
-    cluster.enable_auth("root", "secret").await;
-    let builder = Client::builder(cluster.endpoints()).credentials("root", "secret");
-    let etcd = builder.connect().await.unwrap();
+    let cluster = start_with_auth(Cluster::builder().members(3).tokens(tokens)).await;
+    let etcd = connect_as_root(&cluster).await;
     let lease = etcd
         .lease(Duration::from_secs(3))
         .keep_alive()
@@ -44,19 +45,14 @@ async fn kept_lease_survives_token_expiry_and_resets() {
 #[tokio::test]
 async fn keepalive_stream_is_reopened_after_token_rejection() {
     let lease_server = LeaseServer::start().await;
-    lease_server
-        .server
-        .on("/etcdserverpb.Auth/Authenticate", |call| {
-            Reply::message(&proto::AuthenticateResponse {
-                header: Some(proto::ResponseHeader::default()),
-                token: format!("token-{}", call.nth),
-            })
-        });
+    lease_server.server.on(AUTHENTICATE, |call| {
+        login_reply(&format!("token-{}", call.nth))
+    });
     // Only keepalive streams reject the first token.
     lease_server.on_keepalive_stream(|call, served| {
         let token = call.metadata.get("token").unwrap().to_str().unwrap();
         if token == "token-0" {
-            Reply::status(16, "etcdserver: invalid auth token")
+            invalid_token_reply()
         } else {
             served
         }

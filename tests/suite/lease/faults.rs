@@ -85,11 +85,11 @@ async fn check_gap_with_link_fault(fault: Fault) {
         hold(TTL).await;
     }
     let gap = longest_gap(&recorder.check_alive().await);
-    let late = machine_delay.worst();
-    println!("longest gap {gap:?}, machine delay {late:?}");
+    let worst_delay = machine_delay.worst();
+    println!("longest gap {gap:?}, machine delay {worst_delay:?}");
     assert!(
-        gap < LONGEST_GAP + 3 * late,
-        "gap {gap:?}, machine delay {late:?}"
+        gap < LONGEST_GAP + 3 * worst_delay,
+        "gap {gap:?}, machine delay {worst_delay:?}"
     );
 }
 
@@ -103,7 +103,7 @@ async fn lease_survives_killed_members() {
 }
 
 /// A leader that was frozen for longer than the TTL may revoke the lease as expired before it learns of the new leader
-/// (seen with 3.7.2). No client can prevent that, so this test restarts a frozen leader instead of thawing it.
+/// (observed with etcd 3.7.2). No client can prevent that, so this test restarts a frozen leader instead of thawing it.
 #[tokio::test]
 async fn lease_survives_frozen_members() {
     let was_leader = Cell::new(false);

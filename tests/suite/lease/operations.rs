@@ -13,20 +13,13 @@ use tokio::time::timeout;
 use tokio_stream::StreamExt;
 
 use crate::support::{
+    connected_cluster::StartWithClient,
     lease_recorder::LeaseRecorder,
     machine_delay::MachineDelay,
-    wait::{hold, until, until_async},
+    wait::{TEST_TIMEOUT, hold, until, until_async},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Long enough for a busy machine.
-const TEST_TIMEOUT: Duration = Duration::from_secs(30);
-
-async fn cluster_and_client(members: usize) -> (Cluster, Client) {
-    let cluster = Cluster::start(members).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    (cluster, etcd)
-}
 
 async fn wait_until_gone(etcd: &Client, lease: i64) {
     until_async("the lease does not exist", async || {
@@ -37,7 +30,7 @@ async fn wait_until_gone(etcd: &Client, lease: i64) {
 
 #[tokio::test]
 async fn lease_supports_every_operation_until_revoked() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let lease = etcd.lease(Duration::from_millis(9_500)).await.unwrap();
     assert!(lease.id() > 0);
     assert_eq!(lease.ttl(), 10 * SECOND, "not rounded up");
@@ -67,7 +60,7 @@ async fn lease_supports_every_operation_until_revoked() {
 
 #[tokio::test]
 async fn chosen_lease_id_is_granted_once() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let lease = etcd.lease(10 * SECOND).id(4711).await.unwrap();
     assert_eq!(lease.id(), 4711);
     let error = etcd.lease(10 * SECOND).id(4711).await.unwrap_err();
@@ -84,7 +77,7 @@ async fn chosen_lease_id_is_granted_once() {
 
 #[tokio::test]
 async fn kept_lease_outlives_ttl_until_dropped() {
-    let (cluster, etcd) = cluster_and_client(1).await;
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
     let lease = etcd.lease(4 * SECOND).keep_alive().await.unwrap();
     let recorder = LeaseRecorder::start(&lease, Some(&cluster));
     let mut events = lease.events();
@@ -110,7 +103,7 @@ async fn kept_lease_outlives_ttl_until_dropped() {
 
 #[tokio::test]
 async fn unkept_lease_expires_after_ttl() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let lease = etcd.lease(2 * SECOND).await.unwrap();
     wait_until_gone(&etcd, lease.id()).await;
     assert_eq!(lease.remaining(), Duration::ZERO);
@@ -118,7 +111,7 @@ async fn unkept_lease_expires_after_ttl() {
 
 #[tokio::test]
 async fn keep_alive_can_start_after_grant() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let mut lease = etcd.lease(6 * SECOND).await.unwrap();
     hold(SECOND).await;
     lease.keep_alive();
@@ -135,7 +128,7 @@ async fn keep_alive_can_start_after_grant() {
 
 #[tokio::test]
 async fn revoke_on_drop_revokes_unless_detached() {
-    let (cluster, etcd) = cluster_and_client(1).await;
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
     let grant = |ttl| etcd.lease(ttl).revoke_on_drop();
     let kept = grant(60 * SECOND).keep_alive().await.unwrap();
     let unkept = grant(60 * SECOND).await.unwrap();
@@ -156,7 +149,7 @@ async fn revoke_on_drop_revokes_unless_detached() {
 
 #[tokio::test]
 async fn dropped_lease_revokes_after_client_is_dropped() {
-    let (cluster, etcd) = cluster_and_client(1).await;
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
     let other = Client::connect(cluster.endpoints()).await.unwrap();
     let lease = etcd
         .lease(60 * SECOND)
@@ -173,7 +166,7 @@ async fn dropped_lease_revokes_after_client_is_dropped() {
 
 #[tokio::test]
 async fn stale_lease_does_not_revoke_regranted_id() {
-    let (cluster, etcd) = cluster_and_client(1).await;
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
     let other = Client::connect(cluster.endpoints()).await.unwrap();
     let mut regranted = Vec::new();
     for (id, kept) in [(4711, true), (4712, false)] {
@@ -198,7 +191,7 @@ async fn stale_lease_does_not_revoke_regranted_id() {
 
 #[tokio::test]
 async fn revoked_lease_reports_revocation() {
-    let (cluster, etcd) = cluster_and_client(1).await;
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
     let lease = etcd.lease(2 * SECOND).keep_alive().await.unwrap();
     let recorder = LeaseRecorder::start(&lease, Some(&cluster));
     recorder.set_revoked();
@@ -214,7 +207,7 @@ async fn revoked_lease_reports_revocation() {
 
 #[tokio::test]
 async fn lease_reports_expiry_only_after_deadline() {
-    let (cluster, etcd) = cluster_and_client(3).await;
+    let (cluster, etcd) = Cluster::start_with_client(3).await;
     let lease = etcd
         .lease(2 * SECOND)
         .keep_alive()
@@ -245,7 +238,7 @@ async fn lease_reports_expiry_only_after_deadline() {
 
 #[tokio::test]
 async fn lease_survives_full_outage_if_etcd_kept_it() {
-    let (cluster, etcd) = cluster_and_client(3).await;
+    let (cluster, etcd) = Cluster::start_with_client(3).await;
     let grant = etcd.lease(6 * SECOND).keep_alive();
     // Members may start slowly.
     let lease = grant.give_up_after(TEST_TIMEOUT).await.unwrap();
@@ -277,7 +270,7 @@ async fn lease_survives_full_outage_if_etcd_kept_it() {
 
 #[tokio::test]
 async fn unconfirmed_lease_is_lost_after_give_up_time() {
-    let (cluster, etcd) = cluster_and_client(1).await;
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
     let lease = etcd
         .lease(2 * SECOND)
         .keep_alive()
@@ -300,17 +293,17 @@ async fn unconfirmed_lease_is_lost_after_give_up_time() {
     });
     assert_eq!(lost.await, Ok(LeaseLost::NeverConfirmed));
     let after = Instant::now().saturating_duration_since(deadline);
-    let late = machine_delay.worst();
+    let worst_delay = machine_delay.worst();
     assert!(after >= SECOND, "{after:?}");
     assert!(
-        after < 2 * SECOND + 3 * late,
-        "lost {after:?} after the deadline, machine delay {late:?}"
+        after < 2 * SECOND + 3 * worst_delay,
+        "lost {after:?} after the deadline, machine delay {worst_delay:?}"
     );
 }
 
 #[tokio::test]
 async fn blocked_application_thread_keeps_its_lease() {
-    let (cluster, etcd) = cluster_and_client(1).await;
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
     let lease = etcd.lease(4 * SECOND).keep_alive().await.unwrap();
     let recorder = LeaseRecorder::start(&lease, None);
     std::thread::sleep(9 * SECOND);
@@ -322,7 +315,7 @@ async fn blocked_application_thread_keeps_its_lease() {
 
 #[tokio::test]
 async fn thousand_leases_share_one_stream_per_connection() {
-    let (cluster, etcd) = cluster_and_client(3).await;
+    let (cluster, etcd) = Cluster::start_with_client(3).await;
     until("all members are ready", || {
         let mut members = etcd.connectivity().into_iter();
         members.all(|member| member.state == ConnectivityState::Ready)
@@ -375,7 +368,7 @@ impl Handler<LeaseMessage> for Forwarder {
 
 #[actix::test]
 async fn actor_receives_lease_events() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     let forwarder = Forwarder(sender).start();
     let lease = etcd.lease(2 * SECOND).keep_alive().await.unwrap();

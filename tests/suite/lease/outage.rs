@@ -12,15 +12,13 @@ use tokio_stream::StreamExt;
 use crate::support::{
     lease_server::{KeepaliveResponse, LeaseServer},
     machine_delay::MachineDelay,
-    wait::{hold, until},
+    wait::{TEST_TIMEOUT, hold, until},
 };
 
 /// Long compared with the delay of a busy machine.
 const TTL: Duration = Duration::from_secs(6);
 /// Time that a keepalive waits for its response: a sixth of the TTL.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Long enough for a busy machine.
-const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 async fn kept_lease(
     lease_server: &LeaseServer,
@@ -106,10 +104,10 @@ async fn passed_deadline_is_reported_on_time_during_outage() {
     lease_server.go_offline();
     for delay in delays {
         let after = timeout(TEST_TIMEOUT, delay).await.unwrap().unwrap();
-        let late = machine_delay.worst();
+        let worst_delay = machine_delay.worst();
         assert!(
-            after < RESPONSE_TIMEOUT / 3 + 3 * late,
-            "reported {after:?} after the deadline, machine delay {late:?}"
+            after < RESPONSE_TIMEOUT / 3 + 3 * worst_delay,
+            "reported {after:?} after the deadline, machine delay {worst_delay:?}"
         );
     }
 }
@@ -132,10 +130,10 @@ async fn keepalive_after_outage_gets_full_response_timeout() {
         })
         .await;
         let times = lease_server.keepalive_times(lease.id());
-        let (gap, late) = (times[1] - times[0], machine_delay.worst());
+        let (gap, worst_delay) = (times[1] - times[0], machine_delay.worst());
         assert!(
-            gap + 2 * late >= RESPONSE_TIMEOUT * 3 / 4,
-            "gap {gap:?}, machine delay {late:?}"
+            gap + 2 * worst_delay >= RESPONSE_TIMEOUT * 3 / 4,
+            "gap {gap:?}, machine delay {worst_delay:?}"
         );
     }
 }

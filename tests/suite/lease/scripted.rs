@@ -97,14 +97,18 @@ async fn keepalives_are_sent_every_third_of_ttl() {
     let mut last = next_deadline(&mut events).await;
     for _ in 0..4 {
         let next = next_deadline(&mut events).await;
-        let (gap, late) = (next - last, machine_delay.worst());
+        let (gap, worst_delay) = (next - last, machine_delay.worst());
         last = next;
         // A slow machine delays responses beyond their timeout, and the client sends the next keepalive earlier.
-        let min_gap = if late < TTL / 12 { TTL / 3 } else { TTL / 6 };
-        assert!(gap >= min_gap, "gap {gap:?}, machine delay {late:?}");
+        let min_gap = if worst_delay < TTL / 12 {
+            TTL / 3
+        } else {
+            TTL / 6
+        };
+        assert!(gap >= min_gap, "gap {gap:?}, machine delay {worst_delay:?}");
         assert!(
-            gap < TTL / 2 + 3 * late,
-            "gap {gap:?}, machine delay {late:?}"
+            gap < TTL / 2 + 3 * worst_delay,
+            "gap {gap:?}, machine delay {worst_delay:?}"
         );
     }
     let streams = lease_server.server.count(KEEP_ALIVE);
@@ -141,14 +145,14 @@ async fn unanswered_keepalive_moves_to_another_member() {
         longest = longest.max(next - last);
         last = next;
     }
-    let late = machine_delay.worst();
+    let worst_delay = machine_delay.worst();
     assert!(
         longest >= TTL / 2,
         "no keepalive was unanswered: {longest:?}"
     );
     assert!(
-        longest < TTL * 3 / 4 + 3 * late,
-        "gap {longest:?}, machine delay {late:?}"
+        longest < TTL * 3 / 4 + 3 * worst_delay,
+        "gap {longest:?}, machine delay {worst_delay:?}"
     );
 }
 
@@ -172,10 +176,10 @@ async fn next_member_gets_full_response_timeout() {
     times.sort();
     let response_timeout = 3 * TTL / 6;
     for pair in times.windows(2) {
-        let (gap, late) = (pair[1] - pair[0], machine_delay.worst());
+        let (gap, worst_delay) = (pair[1] - pair[0], machine_delay.worst());
         assert!(
-            gap + 2 * late >= response_timeout * 3 / 4,
-            "gap {gap:?}, machine delay {late:?}"
+            gap + 2 * worst_delay >= response_timeout * 3 / 4,
+            "gap {gap:?}, machine delay {worst_delay:?}"
         );
     }
 }

@@ -16,12 +16,10 @@ use tokio::{sync::Notify, task::JoinHandle, time::timeout};
 
 use crate::support::{
     lease_server::{GRANT, LeaseServer, REVOKE, grant_response, respond_when_notified},
-    wait::until,
+    wait::{TEST_TIMEOUT, until},
 };
 
 const TTL: Duration = Duration::from_secs(60);
-/// Long enough for a busy machine.
-const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts a shutdown that waits for the response to a revocation. The server sends it once the returned [`Notify`] is
 /// notified.

@@ -20,18 +20,14 @@ use actix_etcd::{
 use testbed::{Cluster, Fault};
 
 use crate::support::{
+    connected_cluster::StartWithClient,
     message_recorder::{Received, record_messages},
     wait::{until, until_async},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
+/// TTL of leases that must not expire during a test.
 const LONG: Duration = Duration::from_secs(60);
-
-async fn cluster_and_client() -> (Cluster, Client) {
-    let cluster = Cluster::start(1).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    (cluster, etcd)
-}
 
 /// Returns a text such as `acquired, lost Taken`.
 fn describe_lock_events(events: &Received<LockEvent>) -> String {
@@ -56,7 +52,7 @@ async fn until_lock_events(events: &Received<LockEvent>, expected: &str) {
 
 #[actix::test]
 async fn actors_hold_a_lock_one_at_a_time() {
-    let (_cluster, etcd) = cluster_and_client().await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let session = etcd.session(LONG).await.unwrap();
     let other = etcd.session(LONG).await.unwrap();
     let (first_events, first) = record_messages();
@@ -90,7 +86,7 @@ async fn actors_hold_a_lock_one_at_a_time() {
 
 #[actix::test]
 async fn actor_receives_reason_of_lost_lock() {
-    let (cluster, etcd) = cluster_and_client().await;
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
     let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
     let session = etcd.session(LONG).await.unwrap();
     let (taken, recipient) = record_messages();
@@ -133,7 +129,7 @@ async fn actor_receives_reason_of_lost_lock() {
 
 #[actix::test]
 async fn released_claim_leaves_the_lock_queue() {
-    let (_cluster, etcd) = cluster_and_client().await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let session = etcd.session(LONG).await.unwrap();
     let guard = session.mutex("l").lock().await.unwrap();
     let other = etcd.session(LONG).await.unwrap();
@@ -166,7 +162,7 @@ async fn released_claim_leaves_the_lock_queue() {
 
 #[actix::test]
 async fn claims_fail_after_client_shutdown() {
-    let (_cluster, etcd) = cluster_and_client().await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let session = etcd.session(LONG).await.unwrap();
     let (mutex, election) = (session.mutex("l"), session.election("e"));
     etcd.clone().shutdown().await;
@@ -214,7 +210,7 @@ impl Handler<LockEvent> for StopsWhenLocked {
 
 #[actix::test]
 async fn stopped_actor_releases_its_lock() {
-    let (_cluster, etcd) = cluster_and_client().await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let session = etcd.session(LONG).await.unwrap();
     let tokens = Arc::default();
     let actor = StopsWhenLocked(Arc::clone(&tokens)).start();
@@ -231,7 +227,7 @@ async fn stopped_actor_releases_its_lock() {
 
 #[actix::test]
 async fn candidate_and_observer_receive_election_events() {
-    let (_cluster, client) = cluster_and_client().await;
+    let (_cluster, client) = Cluster::start_with_client(1).await;
     let etcd = Etcd::new(client.clone()).start();
     let (leader_events, observer) = record_messages::<LeaderEvent>();
     etcd.do_send(leaders("e").deliver_to(observer));
@@ -265,7 +261,7 @@ async fn candidate_and_observer_receive_election_events() {
 
 #[actix::test]
 async fn actor_receives_session_events() {
-    let (_cluster, etcd) = cluster_and_client().await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let session = etcd.session(LONG).heal().await.unwrap();
     let (events, recipient) = record_messages::<SessionEvent>();
     let _subscription = session.deliver_to(recipient);
@@ -298,7 +294,7 @@ impl Actor for IdleActor {
 
 #[actix::test]
 async fn actor_receives_singleton_events() {
-    let (_cluster, etcd) = cluster_and_client().await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let first = etcd.singleton("only").start(|_| IdleActor).unwrap();
     first.running().await.unwrap();
     let second = etcd.singleton("only").start(|_| IdleActor).unwrap();
@@ -349,7 +345,7 @@ async fn restarted_actor_keeps_receiving_discovery_events() {
         }
     }
 
-    let (_cluster, etcd) = cluster_and_client().await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let (instance_counts, restarts) = (Arc::default(), Arc::default());
     let actor = StopsOnEvent {
         instance_counts: Arc::clone(&instance_counts),

@@ -17,17 +17,13 @@ use tokio::time::timeout;
 use tokio_stream::{Stream, StreamExt};
 
 use crate::support::{
+    connected_cluster::StartWithClient,
     message_recorder::record_messages,
     wait::{until, until_async},
 };
 
+/// TTL of leases that must not expire during a test.
 const LONG: Duration = Duration::from_secs(60);
-
-async fn cluster_and_client() -> (Cluster, Client) {
-    let cluster = Cluster::start(1).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    (cluster, etcd)
-}
 
 fn addrs(instances: &Instances) -> Vec<&str> {
     instances.iter().map(|found| found.addr.as_str()).collect()
@@ -61,7 +57,7 @@ async fn next_change(discovery: &mut Discovery) -> [String; 4] {
 
 #[tokio::test]
 async fn discovery_reports_joined_changed_and_left_instances() {
-    let (_cluster, etcd) = cluster_and_client().await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let mut web = etcd.discover("web").await.unwrap();
     assert_eq!(next_change(&mut web).await, ["", "", "", ""]);
     let a = etcd.register("web", "a:1").ttl(LONG).await.unwrap();
@@ -90,7 +86,7 @@ async fn discovery_reports_joined_changed_and_left_instances() {
 
 #[tokio::test]
 async fn slow_reader_receives_changes_merged() {
-    let (_cluster, etcd) = cluster_and_client().await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let mut web = etcd.discover("web").await.unwrap();
     next_change(&mut web).await;
     let permanent = etcd.register("web", "permanent").ttl(LONG).await.unwrap();
@@ -113,7 +109,7 @@ async fn slow_reader_receives_changes_merged() {
 
 #[tokio::test]
 async fn instances_are_compatible_with_go_endpoints() {
-    let (_cluster, etcd) = cluster_and_client().await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let ours = etcd
         .register("grpc/web", "127.0.0.1:8080")
         .ttl(LONG)
@@ -157,7 +153,7 @@ async fn instances_are_compatible_with_go_endpoints() {
 
 #[tokio::test]
 async fn instance_with_lost_lease_is_registered_again() {
-    let (_cluster, etcd) = cluster_and_client().await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let web = etcd.discover("web").await.unwrap();
     let a = etcd.register("web", "a").ttl(LONG).await.unwrap();
     let mut events = a.events();
@@ -196,7 +192,7 @@ async fn instance_with_lost_lease_is_registered_again() {
 
 #[tokio::test]
 async fn newer_instance_takes_the_key_for_good() {
-    let (_cluster, etcd) = cluster_and_client().await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let former = etcd.register("web", "a").ttl(LONG).await.unwrap();
     let mut events = former.events();
     let newer = etcd.register("web", "a").metadata(2).ttl(LONG);
@@ -225,7 +221,7 @@ async fn newer_instance_takes_the_key_for_good() {
 
 #[tokio::test]
 async fn update_never_overwrites_an_unnoticed_newer_instance() {
-    let (cluster, etcd) = cluster_and_client().await;
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
     let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
     for _ in 0..5 {
         let former = etcd.register("web", "a").ttl(LONG).await.unwrap();
@@ -240,7 +236,7 @@ async fn update_never_overwrites_an_unnoticed_newer_instance() {
 
 #[tokio::test]
 async fn deleted_key_ends_the_registration() {
-    let (_cluster, etcd) = cluster_and_client().await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let a = etcd.register("web", "a").ttl(LONG).await.unwrap();
     let mut events = a.events();
     etcd.delete("web/a").await.unwrap();
@@ -254,7 +250,7 @@ async fn deleted_key_ends_the_registration() {
 
 #[actix::test]
 async fn registration_and_discovery_work_by_message() {
-    let (cluster, client) = cluster_and_client().await;
+    let (cluster, client) = Cluster::start_with_client(1).await;
     let etcd = Etcd::new(client.clone()).start();
     let (detached_events, recipient) = record_messages::<DiscoveryEvent>();
     // Without a handle to drop, the discovery goes on.
@@ -321,7 +317,7 @@ async fn registration_and_discovery_work_by_message() {
 
 #[tokio::test]
 async fn invalid_registrations_are_rejected() {
-    let (_cluster, etcd) = cluster_and_client().await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let kind = |error: actix_etcd::Error| error.kind();
     let rejected = etcd.register("web", "").await;
     assert_eq!(

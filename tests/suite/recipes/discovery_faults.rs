@@ -69,17 +69,22 @@ async fn change_instances(etcd: &Client, round: usize) -> i64 {
     last.header.revision
 }
 
-async fn assert_equals_fresh_read(what: &str, etcd: &Client, discovery: &Discovery, revision: i64) {
+async fn assert_equals_fresh_read(
+    context: &str,
+    etcd: &Client,
+    discovery: &Discovery,
+    revision: i64,
+) {
     until(
-        &format!("{what}: the list includes the last change"),
+        &format!("{context}: the list includes the last change"),
         || discovery.instances().revision() >= revision,
     )
     .await;
     let instances = discovery.instances();
     let same_revision = read(etcd, instances.revision()).await;
-    assert_eq!(Some(listing_of(&instances)), same_revision, "{what}");
+    assert_eq!(Some(listing_of(&instances)), same_revision, "{context}");
     until_async(
-        &format!("{what}: the list equals a fresh read"),
+        &format!("{context}: the list equals a fresh read"),
         async || read(etcd, 0).await == Some(listing_of(&discovery.instances())),
     )
     .await;
@@ -106,7 +111,7 @@ async fn list_equals_fresh_read_after_each_fault() {
         }
     };
     let faults: [(&str, &dyn Fn()); 7] = [
-        ("nothing", &|| {}),
+        ("no fault", &|| {}),
         ("killed", &|| first.kill()),
         ("frozen", &|| first.freeze()),
         ("isolated", &|| cluster.isolate(0)),

@@ -7,27 +7,19 @@ use std::sync::{
 
 use actix_etcd::{
     Client,
-    proto::{
-        Event, KeyValue, RangeResponse, ResponseHeader, WatchRequest, WatchResponse,
-        watch_request::RequestUnion,
-    },
+    proto::{Event, KeyValue, RangeResponse, WatchResponse},
 };
 use testbed::{Reply, ScriptedServer};
 use tokio::sync::Notify;
 
-use crate::support::wait::until;
+use crate::support::{
+    scripted_put::RANGE,
+    wait::until,
+    watch_server::{WATCH, created, header, next_create},
+};
 
 /// Revision that the client has seen before the member falls behind.
 const SEEN: i64 = 900;
-
-fn header(revision: i64) -> ResponseHeader {
-    ResponseHeader {
-        cluster_id: 1,
-        member_id: 1,
-        revision,
-        raft_term: 2,
-    }
-}
 
 fn kv(key: &str, revision: i64) -> KeyValue {
     KeyValue {
@@ -55,7 +47,7 @@ impl Member {
         let revision = Arc::new(AtomicI64::new(SEEN));
         let end_first_watch = Arc::<Notify>::default();
         let shared_revision = revision.clone();
-        server.on("/etcdserverpb.KV/Range", move |_| {
+        server.on(RANGE, move |_| {
             let revision = shared_revision.load(Ordering::SeqCst);
             Reply::message(&RangeResponse {
                 header: Some(header(revision)),
@@ -65,25 +57,13 @@ impl Member {
             })
         });
         let end_watch = end_first_watch.clone();
-        server.on_headers("/etcdserverpb.Watch/Watch", move |call| {
+        server.on_headers(WATCH, move |call| {
             let end_watch = end_watch.clone();
             Reply::streaming(async move |mut sender, mut receiver| {
-                let create = loop {
-                    let request = receiver.recv_message::<WatchRequest>().await;
-                    match request.and_then(|request| request.request_union) {
-                        Some(RequestUnion::CreateRequest(create)) => break create,
-                        Some(_) => {}
-                        None => return,
-                    }
-                };
+                let create = next_create(&mut receiver).await;
                 let created_at = if call.nth == 0 { SEEN } else { 1 };
-                let created = WatchResponse {
-                    header: Some(header(created_at)),
-                    watch_id: create.watch_id,
-                    created: true,
-                    ..Default::default()
-                };
-                sender.send(&created).await.unwrap();
+                let response = created(create.watch_id, created_at);
+                sender.send(&response).await.unwrap();
                 if call.nth == 0 {
                     end_watch.notified().await;
                     return;

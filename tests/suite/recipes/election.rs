@@ -14,28 +14,26 @@ use actix_etcd::{
 use testbed::{Cluster, Fault};
 use tokio::{sync::mpsc, time::timeout};
 
-use crate::support::wait::{hold, until_async};
+use crate::support::{
+    connected_cluster::StartWithClient,
+    wait::{hold, until_async},
+};
 
 const SECOND: Duration = Duration::from_secs(1);
+/// TTL of leases that must not expire during a test.
 const LONG: Duration = Duration::from_secs(60);
-
-async fn cluster_and_client(members: usize) -> (Cluster, Client) {
-    let cluster = Cluster::start(members).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    (cluster, etcd)
-}
 
 async fn session(etcd: &Client) -> Session {
     etcd.session(LONG).await.unwrap()
 }
 
-async fn candidates(etcd: &Client) -> i64 {
+async fn candidate_count(etcd: &Client) -> i64 {
     etcd.get("e/").prefix().await.unwrap().count
 }
 
 async fn until_candidates(etcd: &Client, count: i64) {
     until_async(&format!("there are {count} candidates"), async || {
-        candidates(etcd).await == count
+        candidate_count(etcd).await == count
     })
     .await;
 }
@@ -57,7 +55,7 @@ async fn next_leader(leaders: &mut Leaders) -> String {
 
 #[tokio::test]
 async fn next_candidate_leads_when_leader_resigns() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let (a, b) = (session(&etcd).await, session(&etcd).await);
     assert_eq!(etcd.leader("e").await.unwrap(), None);
     let first = a.election("e").campaign("a").await.unwrap();
@@ -81,7 +79,7 @@ async fn next_candidate_leads_when_leader_resigns() {
 
 #[tokio::test]
 async fn observer_receives_leaders_proclamations_and_vacancies() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let (a, b) = (session(&etcd).await, session(&etcd).await);
     let mut leaders = a.election("e").observe();
     assert_eq!(next_leader(&mut leaders).await, "");
@@ -106,7 +104,7 @@ async fn observer_receives_leaders_proclamations_and_vacancies() {
 
 #[tokio::test]
 async fn cut_off_observer_misses_no_leader() {
-    let (cluster, etcd) = cluster_and_client(1).await;
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
     let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
     let session = session(&direct).await;
     let mut leaders = etcd.leaders("e");
@@ -131,7 +129,7 @@ async fn cut_off_observer_misses_no_leader() {
 
 #[tokio::test]
 async fn observer_resumes_at_current_leader_after_compaction() {
-    let (cluster, etcd) = cluster_and_client(1).await;
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
     let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
     let session = session(&direct).await;
     let first = session.election("e").campaign("old").await.unwrap();
@@ -151,7 +149,7 @@ async fn observer_resumes_at_current_leader_after_compaction() {
 
 #[tokio::test]
 async fn dropped_or_failed_campaign_leaves_no_candidate() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let (a, b) = (
         session(&etcd).await,
         etcd.session(2 * SECOND).await.unwrap(),
@@ -164,19 +162,19 @@ async fn dropped_or_failed_campaign_leaves_no_candidate() {
     }
     until_candidates(&etcd, 1).await;
     hold(SECOND / 5).await;
-    assert_eq!(candidates(&etcd).await, 1);
+    assert_eq!(candidate_count(&etcd).await, 1);
     let campaign = tokio::spawn(async move { election.campaign("b").await });
     until_candidates(&etcd, 2).await;
     etcd.revoke(b.lease().unwrap()).await.unwrap();
     let ended = timeout(5 * SECOND, campaign).await.unwrap().unwrap();
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::SessionLost);
-    assert_eq!(candidates(&etcd).await, 1);
+    assert_eq!(candidate_count(&etcd).await, 1);
     drop(leader);
 }
 
 #[tokio::test]
 async fn resumed_leadership_is_lost_by_former_session() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let (former, waiting) = (session(&etcd).await, session(&etcd).await);
     let old = former.election("e").campaign("old").await.unwrap();
     let election = waiting.election("e");
@@ -211,12 +209,12 @@ async fn resumed_leadership_is_lost_by_former_session() {
         .await
         .unwrap();
     assert!(resumed.is_none());
-    assert_eq!(candidates(&etcd).await, 0);
+    assert_eq!(candidate_count(&etcd).await, 0);
 }
 
 #[tokio::test]
 async fn unknown_leadership_is_not_resumed() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let session = session(&etcd).await;
     let election = session.election("e");
     let before = etcd.put("other/1", "v").await.unwrap().header.revision;
@@ -235,7 +233,7 @@ async fn unknown_leadership_is_not_resumed() {
 
 #[tokio::test]
 async fn resume_after_revoke_fails_with_session_lost() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let (former, next) = (session(&etcd).await, session(&etcd).await);
     let leadership = former.election("e").campaign("v").await.unwrap();
     let election = next.election("e");
@@ -261,7 +259,7 @@ impl Handler<LeaderEvent> for LeaderRecorder {
 
 #[actix::test]
 async fn actor_receives_leaders_until_handle_is_dropped() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let (sender, mut received) = mpsc::unbounded_channel();
     let recorder = LeaderRecorder(sender).start();
     let observation = etcd.leaders("e").deliver_to(recorder.clone().recipient());

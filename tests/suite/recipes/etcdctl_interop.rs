@@ -13,6 +13,7 @@ use tokio::{
 use crate::support::{skipped_check::report_skipped, wait::until_async};
 
 const SECOND: Duration = Duration::from_secs(1);
+/// TTL of leases that must not expire during a test.
 const LONG: Duration = Duration::from_secs(60);
 
 /// A running `etcdctl`. Dropping this value kills the process.

@@ -17,17 +17,14 @@ use actix_etcd::{
 use testbed::{Cluster, Fault};
 use tokio::{task::JoinHandle, time::timeout};
 
-use crate::support::wait::{hold, until, until_async};
+use crate::support::{
+    connected_cluster::StartWithClient,
+    wait::{hold, until, until_async},
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// TTL of leases that must not expire during a test.
 const LONG: Duration = Duration::from_secs(60);
-
-async fn cluster_and_client(members: usize) -> (Cluster, Client) {
-    let cluster = Cluster::start(members).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    (cluster, etcd)
-}
 
 async fn session(etcd: &Client) -> Session {
     etcd.session(LONG).await.unwrap()
@@ -53,7 +50,7 @@ async fn spawn_waiter<T: Send + 'static>(
 
 #[tokio::test]
 async fn fencing_token_is_create_revision_of_key() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let session = session(&etcd).await;
     let guard = session.mutex("l").lock().await.unwrap();
     let lease = session.lease().unwrap();
@@ -68,7 +65,7 @@ async fn fencing_token_is_create_revision_of_key() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lock_excludes_sessions_and_tasks() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let holders = Arc::new(AtomicUsize::new(0));
     let mut tasks = Vec::new();
     for _ in 0..3 {
@@ -102,7 +99,7 @@ async fn lock_excludes_sessions_and_tasks() {
 
 #[tokio::test]
 async fn waiters_acquire_in_order_with_growing_tokens() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let sessions = [
         session(&etcd).await,
         session(&etcd).await,
@@ -140,7 +137,7 @@ async fn waiters_acquire_in_order_with_growing_tokens() {
 
 #[tokio::test]
 async fn unlock_wakes_only_the_next_waiter() {
-    let (cluster, etcd) = cluster_and_client(1).await;
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
     let first = session(&etcd).await;
     let held = first.mutex("l").lock().await.unwrap();
     let sessions = [
@@ -167,7 +164,7 @@ async fn unlock_wakes_only_the_next_waiter() {
 
 #[tokio::test]
 async fn held_lock_fails_try_lock_and_short_timeout() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let (a, b) = (session(&etcd).await, session(&etcd).await);
     let guard = a.mutex("l").try_lock().await.unwrap().unwrap();
     let before = etcd.get("l/").prefix().await.unwrap();
@@ -195,7 +192,7 @@ async fn held_lock_fails_try_lock_and_short_timeout() {
 
 #[tokio::test]
 async fn waiter_cancelled_at_any_step_leaves_no_key() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let (a, b) = (session(&etcd).await, session(&etcd).await);
     let guard = a.mutex("l").lock().await.unwrap();
     let mutex = b.mutex("l");
@@ -219,7 +216,7 @@ async fn waiter_cancelled_at_any_step_leaves_no_key() {
 
 #[tokio::test]
 async fn transaction_under_lost_lock_is_not_applied() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let (a, b) = (session(&etcd).await, session(&etcd).await);
     let old = a.mutex("l").lock().await.unwrap();
     let write = old.txn().then([put("work", "old")]).await.unwrap();
@@ -243,7 +240,7 @@ async fn transaction_under_lost_lock_is_not_applied() {
 
 #[tokio::test]
 async fn lost_reports_every_way_of_losing_a_lock() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let a = session(&etcd).await;
     let guard = a.mutex("l").lock().await.unwrap();
     let lost = guard.lost();
@@ -280,7 +277,7 @@ async fn lost_reports_every_way_of_losing_a_lock() {
 // With two threads, the holder and the waiter do not delay each other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cut_off_holder_is_cancelled_before_next_holder() {
-    let (cluster, etcd) = cluster_and_client(1).await;
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
     let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
     let holder = etcd.session(2 * SECOND).await.unwrap();
     let other = session(&direct).await;
@@ -315,7 +312,7 @@ async fn cut_off_holder_is_cancelled_before_next_holder() {
 
 #[tokio::test]
 async fn lost_session_ends_its_waiters() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let (a, b) = (
         session(&etcd).await,
         etcd.session(2 * SECOND).await.unwrap(),
@@ -340,7 +337,7 @@ async fn lost_session_ends_its_waiters() {
 
 #[tokio::test]
 async fn healed_session_can_lock_again() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let session = etcd.session(2 * SECOND).heal().await.unwrap();
     let mutex = session.mutex("l");
     let guard = mutex.lock().await.unwrap();
@@ -363,7 +360,7 @@ async fn healed_session_can_lock_again() {
 
 #[tokio::test]
 async fn waiter_survives_compaction_and_lost_connection() {
-    let (cluster, etcd) = cluster_and_client(1).await;
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
     let (a, b) = (session(&etcd).await, session(&etcd).await);
     let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
     let guard = a.mutex("l").lock().await.unwrap();
@@ -383,7 +380,7 @@ async fn waiter_survives_compaction_and_lost_connection() {
 
 #[tokio::test]
 async fn shutdown_ends_holders_and_waiters() {
-    let (cluster, etcd) = cluster_and_client(1).await;
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
     let other = Client::connect(cluster.endpoints()).await.unwrap();
     let (a, b) = (session(&etcd).await, session(&etcd).await);
     let guard = a.mutex("l").lock().await.unwrap();

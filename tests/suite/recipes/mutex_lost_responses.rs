@@ -13,10 +13,11 @@ use crate::support::{
     wait::until,
 };
 
+/// TTL of leases that must not expire during a test.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Returns a script that gives `fate` to the first transaction that `matches` accepts, and applies all others.
-fn first(
+fn first_matching(
     matches: fn(&actix_etcd::proto::TxnRequest) -> bool,
     fate: TxnFate,
 ) -> impl FnMut(&actix_etcd::proto::TxnRequest) -> TxnFate {
@@ -31,7 +32,7 @@ fn first(
 async fn lock_recognizes_own_key_after_lost_response() {
     let (store, etcd) = ScriptedStore::start().await;
     let session = etcd.session(LONG).await.unwrap();
-    store.on_txn(first(puts, TxnFate::ResponseLost));
+    store.on_txn(first_matching(puts, TxnFate::ResponseLost));
     let guard = session.mutex("l").lock().await.unwrap();
     let keys = store.keys();
     assert_eq!(keys.len(), 1);
@@ -45,11 +46,11 @@ async fn late_key_cleanup_spares_the_next_holder() {
     let (store, etcd) = ScriptedStore::start().await;
     let session = etcd.session(LONG).await.unwrap();
     let mutex = session.mutex("l");
-    store.on_txn(first(puts, TxnFate::Delayed));
+    store.on_txn(first_matching(puts, TxnFate::Delayed));
     mutex.lock().await.unwrap().unlock().await.unwrap();
     assert_eq!((store.delayed(), store.keys().len()), (1, 0));
     // The creation is applied after the lock was released. The delete that cleans up the key is delayed.
-    store.on_txn(first(deletes, TxnFate::Delayed));
+    store.on_txn(first_matching(deletes, TxnFate::Delayed));
     store.apply_delayed();
     assert_eq!(store.keys().len(), 1);
     until("the cleanup is sent", || store.delayed() == 1).await;

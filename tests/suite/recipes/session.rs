@@ -6,15 +6,9 @@ use actix_etcd::{Client, ErrorKind, Outcome, lease::LeaseLost, recipes::session:
 use testbed::Cluster;
 use tokio_stream::StreamExt;
 
-use crate::support::wait::until_async;
+use crate::support::{connected_cluster::StartWithClient, wait::until_async};
 
 const SECOND: Duration = Duration::from_secs(1);
-
-async fn cluster_and_client(members: usize) -> (Cluster, Client) {
-    let cluster = Cluster::start(members).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    (cluster, etcd)
-}
 
 async fn value_of(etcd: &Client, key: &str) -> Option<String> {
     let found = etcd.get(key.to_owned()).await.unwrap();
@@ -25,7 +19,7 @@ async fn value_of(etcd: &Client, key: &str) -> Option<String> {
 
 #[tokio::test]
 async fn session_keys_are_bound_and_deleted_on_close() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let session = etcd.session(10 * SECOND).await.unwrap();
     session.put("a", "1").await.unwrap();
     session.put("b", "2").await.unwrap();
@@ -40,7 +34,7 @@ async fn session_keys_are_bound_and_deleted_on_close() {
 
 #[tokio::test]
 async fn dropped_session_is_revoked() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let session = etcd.session(60 * SECOND).heal().await.unwrap();
     session.put("a", "1").await.unwrap();
     drop(session);
@@ -86,7 +80,7 @@ async fn cancelled_session_request_leaves_no_lease() {
 
 #[tokio::test]
 async fn lost_session_keeps_reporting_its_loss() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let session = etcd.session(2 * SECOND).await.unwrap();
     let mut events = session.events();
     let lost = session.lost();
@@ -108,7 +102,7 @@ async fn lost_session_keeps_reporting_its_loss() {
 
 #[tokio::test]
 async fn put_after_revoke_fails_with_session_lost() {
-    let (cluster, etcd) = cluster_and_client(1).await;
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
     let session = etcd.session(60 * SECOND).await.unwrap();
     let other_client = Client::connect(cluster.endpoints()).await.unwrap();
     other_client.revoke(session.lease().unwrap()).await.unwrap();
@@ -120,7 +114,7 @@ async fn put_after_revoke_fails_with_session_lost() {
 
 #[tokio::test]
 async fn healed_session_puts_its_keys_again() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let session = etcd.session(2 * SECOND).heal().await.unwrap();
     session.put("a", "1").await.unwrap();
     session.put("b", "2").await.unwrap();
@@ -151,7 +145,7 @@ async fn healed_session_puts_its_keys_again() {
 
 #[tokio::test]
 async fn healing_spares_keys_of_newer_owners() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let session = etcd.session(2 * SECOND).heal().await.unwrap();
     session.put("mine", "1").await.unwrap();
     session.put("contested", "1").await.unwrap();
@@ -185,7 +179,7 @@ async fn healing_spares_keys_of_newer_owners() {
 
 #[tokio::test]
 async fn healing_takes_over_keys_of_unconfirmed_lease() {
-    let (cluster, etcd) = cluster_and_client(1).await;
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
     let session = etcd
         .session(20 * SECOND)
         .heal()
@@ -227,7 +221,7 @@ async fn healing_takes_over_keys_of_unconfirmed_lease() {
 
 #[tokio::test]
 async fn session_put_waits_for_new_lease() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let session = etcd.session(60 * SECOND).heal().await.unwrap();
     // The next keepalive is 20 s away, longer than a put waits.
     etcd.revoke(session.lease().unwrap()).await.unwrap();
@@ -239,8 +233,8 @@ async fn session_put_waits_for_new_lease() {
 }
 
 #[tokio::test]
-async fn shutdown_ends_a_healing_session() {
-    let (cluster, etcd) = cluster_and_client(1).await;
+async fn shutdown_revokes_self_healing_session() {
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
     let other = Client::connect(cluster.endpoints()).await.unwrap();
     let session = etcd.session(60 * SECOND).heal().await.unwrap();
     session.put("a", "1").await.unwrap();
@@ -255,7 +249,7 @@ async fn shutdown_ends_a_healing_session() {
 
 #[tokio::test]
 async fn detached_session_leaves_lease_and_keys() {
-    let (cluster, etcd) = cluster_and_client(1).await;
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
     let other = Client::connect(cluster.endpoints()).await.unwrap();
     let session = etcd.session(60 * SECOND).heal().await.unwrap();
     session.put("a", "1").await.unwrap();
@@ -271,7 +265,7 @@ async fn detached_session_leaves_lease_and_keys() {
 
 #[tokio::test]
 async fn lost_session_detaches_no_lease() {
-    let (_cluster, etcd) = cluster_and_client(1).await;
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let session = etcd.session(2 * SECOND).await.unwrap();
     etcd.revoke(session.lease().unwrap()).await.unwrap();
     session.lost().await;

@@ -22,6 +22,14 @@ async fn cluster_and_clients(members: usize) -> (Cluster, Client, Client) {
     (cluster, etcd, direct)
 }
 
+/// Opens a self-healing session that gives up its lease as soon as the deadline has passed, and puts the key `a`.
+async fn open_impatient_session(etcd: &Client) -> Session {
+    let session = etcd.session(2 * SECOND).heal();
+    let session = session.give_up_after(Duration::ZERO).await.unwrap();
+    session.put("a", "1").await.unwrap();
+    session
+}
+
 /// Waits until the key is bound to the session's lease and the cluster has no other lease.
 async fn until_restored(etcd: &Client, session: &Session, key: &'static str) {
     until_async("the key is bound to the only lease", async || {
@@ -72,13 +80,7 @@ async fn session_heals_after_earlier_actor_crashes() {
 #[tokio::test]
 async fn session_heals_when_actor_crashes_during_healing() {
     let (cluster, etcd, direct) = cluster_and_clients(1).await;
-    let session = etcd
-        .session(2 * SECOND)
-        .heal()
-        .give_up_after(Duration::ZERO)
-        .await
-        .unwrap();
-    session.put("a", "1").await.unwrap();
+    let session = open_impatient_session(&etcd).await;
     let mut events = session.events();
     cluster.member(0).client_link().set(Fault::Freeze);
     wait_for_event(&mut events, is_healing).await;
@@ -93,13 +95,7 @@ async fn session_heals_when_actor_crashes_during_healing() {
 #[tokio::test]
 async fn session_is_restored_after_random_faults() {
     let (cluster, etcd, _) = cluster_and_clients(3).await;
-    let session = etcd
-        .session(2 * SECOND)
-        .heal()
-        .give_up_after(Duration::ZERO)
-        .await
-        .unwrap();
-    session.put("a", "1").await.unwrap();
+    let session = open_impatient_session(&etcd).await;
     Chaos::from_env("sessions")
         .run(&cluster, &ChaosKind::ALL)
         .await;

@@ -21,14 +21,13 @@ use tokio_stream::{Stream, StreamExt};
 
 use crate::support::{
     lease_server::{GRANT, KeepaliveResponse, LeaseServer, grant_response, respond_when_notified},
-    wait::until,
+    scripted_put::PUT,
+    store_server::TXN,
+    wait::{TEST_TIMEOUT, until},
 };
 
-const TXN: &str = "/etcdserverpb.KV/Txn";
 /// Long enough that no keepalive is sent during a test.
 const TTL: Duration = Duration::from_secs(600);
-/// Longer than any step takes on a busy machine.
-const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns a server that accepts puts, a client, and a self-healing session with these keys.
 async fn session(keys: &[&'static str]) -> (LeaseServer, Client, Session) {
@@ -41,7 +40,7 @@ async fn session_with(
     keys: &[&'static str],
 ) -> (LeaseServer, Client, Session) {
     let lease_server = LeaseServer::start().await;
-    lease_server.server.on("/etcdserverpb.KV/Put", |_| {
+    lease_server.server.on(PUT, |_| {
         Reply::message(&PutResponse {
             header: Some(header()),
             ..Default::default()
@@ -124,7 +123,7 @@ async fn end_lease_and_block_healing(lease_server: &LeaseServer, etcd: &Client, 
 async fn wait_until_healed(
     events: &mut (impl Stream<Item = SessionEvent> + Unpin),
 ) -> Vec<bytes::Bytes> {
-    let healed = timeout(STEP_TIMEOUT, async {
+    let healed = timeout(TEST_TIMEOUT, async {
         loop {
             let event = events.next().await.expect("the session is not lost");
             if let SessionEvent::Healed { taken, .. } = event {
@@ -194,10 +193,10 @@ async fn requests_during_healing_end_at_their_deadline() {
     let (lease_server, etcd, session) = session_with(Duration::from_secs(1), &["a"]).await;
     end_lease_and_block_healing(&lease_server, &etcd, &session).await;
     for failed in [
-        timeout(STEP_TIMEOUT, session.put("b", "1"))
+        timeout(TEST_TIMEOUT, session.put("b", "1"))
             .await
             .map(|put| put.map(drop)),
-        timeout(STEP_TIMEOUT, session.delete("a"))
+        timeout(TEST_TIMEOUT, session.delete("a"))
             .await
             .map(|deleted| deleted.map(drop)),
     ] {
@@ -208,12 +207,12 @@ async fn requests_during_healing_end_at_their_deadline() {
 }
 
 #[tokio::test]
-async fn client_shutdown_ends_a_healing_session() {
+async fn shutdown_ends_session_during_healing() {
     let (lease_server, etcd, session) = session(&["a"]).await;
     let mut events = session.events();
     end_lease_and_block_healing(&lease_server, &etcd, &session).await;
     etcd.shutdown().await;
-    let lost = timeout(STEP_TIMEOUT, session.lost()).await;
+    let lost = timeout(TEST_TIMEOUT, session.lost()).await;
     assert_eq!(lost, Ok(LeaseLost::Shutdown));
     let mut last = None;
     while let Ok(event) = timeout(Duration::ZERO, events.next()).await {
@@ -242,7 +241,7 @@ async fn session_dropped_during_grant_leaves_no_lease() {
     .await;
     drop(session);
     // The events end with the actor of the session, before the response arrives.
-    let ended = timeout(STEP_TIMEOUT, async {
+    let ended = timeout(TEST_TIMEOUT, async {
         while events.next().await.is_some() {}
     });
     ended.await.unwrap();

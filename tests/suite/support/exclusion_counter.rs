@@ -52,7 +52,7 @@ impl ExclusionRecord {
         }
         self.writes.sort_unstable();
         let in_order = self.writes.is_sorted_by_key(|write| write.1);
-        assert!(in_order, "a holder wrote after the next one");
+        assert!(in_order, "a holder wrote after the next holder");
         let (least, most) = (self.writes.len(), self.writes.len() + self.unknown_writes);
         assert!(
             (least..=most).contains(&counter),
@@ -88,7 +88,7 @@ impl Drop for WorkPeriod {
     }
 }
 
-/// Cuts off the working node, and only that one, until another node works.
+/// Cuts off only the working node, until another node works.
 pub async fn cut_off_working_node(record: &SharedRecord, links: &[NodeLinks]) {
     until("a node works", || {
         record.lock().unwrap().working_node().is_some()

@@ -28,8 +28,11 @@ impl MachineDelay {
             while !stopped.load(Ordering::Relaxed) {
                 let start = Instant::now();
                 thread::sleep(SLEEP);
-                let late = start.elapsed().saturating_sub(SLEEP).as_millis();
-                worst_ms.fetch_max(u64::try_from(late).unwrap_or(u64::MAX), Ordering::Relaxed);
+                let delay_ms = start.elapsed().saturating_sub(SLEEP).as_millis();
+                worst_ms.fetch_max(
+                    u64::try_from(delay_ms).unwrap_or(u64::MAX),
+                    Ordering::Relaxed,
+                );
             }
         });
         delay

@@ -2,6 +2,7 @@
 
 pub mod auth_cluster;
 pub mod cluster_availability;
+pub mod connected_cluster;
 pub mod etcdctl;
 pub mod exclusion_counter;
 pub mod lease_recorder;

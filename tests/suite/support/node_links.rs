@@ -31,16 +31,16 @@ impl NodeLinks {
     }
 }
 
-/// Cuts off one node after the other, each for up to two TTLs, until `length` has passed. The seed selects nodes and
-/// durations. Returns the number of cuts.
+/// Cuts off one node after the other, each for up to two TTLs, until `duration` has passed. The seed selects the nodes
+/// and the length of each cut. Returns the number of cuts.
 pub async fn cut_links_randomly(
     nodes: &[NodeLinks],
     seed: u64,
-    length: Duration,
+    duration: Duration,
     ttl: Duration,
 ) -> usize {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let end = Instant::now() + length;
+    let end = Instant::now() + duration;
     let mut cuts = 0;
     while Instant::now() < end {
         let node = &nodes[rng.usize(..nodes.len())];

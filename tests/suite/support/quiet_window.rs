@@ -8,20 +8,20 @@ use testbed::Cluster;
 
 use crate::support::wait::until;
 
-/// So many disturbed windows in a row are no coincidence.
+/// Number of disturbed windows after which a test fails.
 const MAX_WINDOWS: usize = 10;
 
 /// Returns the number of members that are ready for requests of this client.
 pub fn ready_members(client: &Client) -> usize {
     let members = client.connectivity();
-    let ready = members.iter();
-    ready
+    let members = members.iter();
+    members
         .filter(|member| member.state == ConnectivityState::Ready)
         .count()
 }
 
-/// Returns the raft term, and since when each member is ready. Members that are not ready may be dialled at any time,
-/// which is no disturbance.
+/// Returns the raft term, and since when each member is ready. A dial of another member is no
+/// disturbance.
 async fn term_and_readiness(cluster: &Cluster, client: &Client) -> (u64, Vec<Option<Instant>>) {
     let members = client.connectivity();
     let ready = members

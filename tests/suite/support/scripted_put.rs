@@ -1,4 +1,4 @@
-//! Puts to a scripted server.
+//! Puts and reads on a scripted server.
 
 use std::time::Duration;
 
@@ -25,6 +25,14 @@ pub async fn start_scripted(
 /// Reply to a successful put.
 pub fn put_reply() -> Reply {
     Reply::message(&proto::PutResponse {
+        header: Some(proto::ResponseHeader::default()),
+        ..Default::default()
+    })
+}
+
+/// Reply to a read that finds no key.
+pub fn range_reply() -> Reply {
+    Reply::message(&proto::RangeResponse {
         header: Some(proto::ResponseHeader::default()),
         ..Default::default()
     })

@@ -20,9 +20,9 @@ use bytes::Bytes;
 use prost::Message;
 use testbed::Reply;
 
-use crate::support::lease_server::LeaseServer;
+use crate::support::{lease_server::LeaseServer, scripted_put::RANGE, watch_server::WATCH};
 
-const TXN: &str = "/etcdserverpb.KV/Txn";
+pub const TXN: &str = "/etcdserverpb.KV/Txn";
 
 /// How the server handles a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,18 +65,14 @@ impl ScriptedStore {
             shared.lock().unwrap().handle(request)
         });
         let shared = state.clone();
-        lease_server
-            .server
-            .on("/etcdserverpb.KV/Range", move |call| {
-                let request = RangeRequest::decode(call.body).unwrap();
-                Reply::message(&shared.lock().unwrap().range(&request))
-            });
+        lease_server.server.on(RANGE, move |call| {
+            let request = RangeRequest::decode(call.body).unwrap();
+            Reply::message(&shared.lock().unwrap().range(&request))
+        });
         let shared = state.clone();
         lease_server
             .server
-            .on_headers("/etcdserverpb.Watch/Watch", move |_| {
-                watch_without_events(&shared)
-            });
+            .on_headers(WATCH, move |_| watch_without_events(&shared));
         let etcd = Client::connect([lease_server.server.endpoint()])
             .await
             .unwrap();

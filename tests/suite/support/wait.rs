@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// Long enough for a busy machine.
-const TIMEOUT: Duration = Duration::from_secs(30);
+/// Limit for one step of a test, long enough for a busy machine.
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Waits until the condition holds. Panics after 30 s with the description.
 pub async fn until(description: &str, condition: impl Fn() -> bool) {
@@ -14,17 +14,17 @@ pub async fn until(description: &str, condition: impl Fn() -> bool) {
 
 /// Like [`until`], for an asynchronous condition.
 pub async fn until_async(description: &str, condition: impl AsyncFn() -> bool) {
-    let limit = Instant::now() + TIMEOUT;
+    let limit = Instant::now() + TEST_TIMEOUT;
     while !condition().await {
         assert!(
             Instant::now() < limit,
-            "condition not met within {TIMEOUT:?}: {description}"
+            "condition not met within {TEST_TIMEOUT:?}: {description}"
         );
         sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Keeps a fault active for this long. The test checks the behaviour during that time.
-pub async fn hold(fault: Duration) {
-    sleep(fault).await;
+/// Keeps the current state for a fixed time: a fault that lasts, a token that expires, a period without requests.
+pub async fn hold(duration: Duration) {
+    sleep(duration).await;
 }

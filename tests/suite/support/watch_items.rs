@@ -5,11 +5,11 @@ use std::time::Duration;
 use actix_etcd::{Watch, WatchEvent, watch::WatchEnd};
 use tokio::time::timeout;
 
-/// Long enough for a busy machine.
-pub const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+/// Limit for one step of a watch, long enough for a busy machine.
+pub const WATCH_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub async fn next_item(watch: &mut Watch) -> WatchEvent {
-    timeout(TEST_TIMEOUT, watch.next())
+    timeout(WATCH_TIMEOUT, watch.next())
         .await
         .expect("no item within the timeout")
         .expect("the watch has ended")
@@ -34,7 +34,7 @@ pub async fn next_change(watch: &mut Watch) -> (i64, Vec<String>) {
 /// Reads all items and returns the reason in the last one. Panics if an item follows it.
 pub async fn read_to_end(watch: &mut Watch) -> WatchEnd {
     let mut end = None;
-    while let Some(item) = timeout(TEST_TIMEOUT, watch.next())
+    while let Some(item) = timeout(WATCH_TIMEOUT, watch.next())
         .await
         .expect("no end within the timeout")
     {

@@ -14,7 +14,14 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Number of items after which the recorder requests progress.
 const ITEMS_PER_PROGRESS_REQUEST: usize = 50;
 /// Interval of progress notifications for recorded watches. The shortest that etcd accepts.
-pub const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Starts three members that send frequent progress notifications.
+pub async fn start_with_progress() -> Cluster {
+    let builder = Cluster::builder().members(3);
+    let builder = builder.progress_notify_interval(PROGRESS_INTERVAL);
+    builder.start().await
+}
 
 /// Reads a watch in a task until it has reached a revision.
 pub struct WatchRecorder {
@@ -130,7 +137,7 @@ pub fn to_record(item: WatchEvent) -> Option<Record> {
         WatchEvent::Progress(revision) => Record::Progress(revision),
         WatchEvent::Disconnected(_) => Record::Disconnected,
         WatchEvent::Resumed => Record::Resumed,
-        WatchEvent::Paused => Record::Lagging,
+        WatchEvent::Paused => Record::Paused,
         WatchEvent::Resynced(resynced) => Record::Resynced(resynced.revision),
         WatchEvent::Ended(reason) => panic!("the watch ended: {reason}"),
         _ => return None,

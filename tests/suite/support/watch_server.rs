@@ -1,6 +1,9 @@
 //! A scripted server for watch streams, and constructors of its responses.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use actix_etcd::{
     Client,
@@ -104,6 +107,20 @@ where
         Reply::streaming(move |sender, receiver| script(call.nth, sender, receiver, recorded))
     });
     (server, start_revisions)
+}
+
+/// Asserts that the client opened several watch streams within two seconds, with backoff.
+pub fn assert_reopened_with_backoff(server: &ScriptedServer) {
+    let streams = server.count(WATCH);
+    assert!(
+        (3..20).contains(&streams),
+        "{streams} streams in two seconds"
+    );
+}
+
+pub async fn connect_with_timeout(server: &ScriptedServer, request_timeout: Duration) -> Client {
+    let builder = Client::builder([server.endpoint()]).request_timeout(request_timeout);
+    builder.connect().await.unwrap()
 }
 
 pub async fn connect(server: &ScriptedServer) -> Client {

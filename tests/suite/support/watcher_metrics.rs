@@ -6,7 +6,7 @@ use actix_etcd::Client;
 use testbed::Cluster;
 use tokio::time::timeout;
 
-use crate::support::watch_items::TEST_TIMEOUT;
+use crate::support::watch_items::WATCH_TIMEOUT;
 
 /// Returns the total numbers of watchers and of watch streams on all members.
 async fn watchers_and_streams(cluster: &Cluster) -> (f64, f64) {
@@ -30,7 +30,7 @@ pub async fn wait_for_watchers(cluster: &Cluster, expected: f64) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let reached = timeout(TEST_TIMEOUT, wait).await.is_ok();
+    let reached = timeout(WATCH_TIMEOUT, wait).await.is_ok();
     assert!(
         reached,
         "expected {expected} watchers; (watchers, streams): {:?}",
@@ -38,8 +38,8 @@ pub async fn wait_for_watchers(cluster: &Cluster, expected: f64) {
     );
 }
 
-/// Writes until the only watch of the cluster lags, which cancels it on the server. The watch must not be read.
-pub async fn write_until_watch_lags(cluster: &Cluster, etcd: &Client, key: &str) {
+/// Writes until the only watch of the cluster is paused, which cancels it on the server. The watch must not be read.
+pub async fn write_until_watch_pauses(cluster: &Cluster, etcd: &Client, key: &str) {
     let fill = async {
         // Events that arrive together enter the buffer together, so the necessary number of writes is unknown.
         while watchers_and_streams(cluster).await.0 > 0.5 {
@@ -48,6 +48,6 @@ pub async fn write_until_watch_lags(cluster: &Cluster, etcd: &Client, key: &str)
             }
         }
     };
-    let lags = timeout(TEST_TIMEOUT, fill).await.is_ok();
-    assert!(lags, "the watch did not lag");
+    let paused = timeout(WATCH_TIMEOUT, fill).await.is_ok();
+    assert!(paused, "the watch was not paused");
 }

@@ -1,4 +1,4 @@
-//! Writes for watches to observe, with faults going on.
+//! Writes for watches to observe while faults occur.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ impl WriteLoad {
         }))
     }
 
-    /// Stops the load and makes a last write that concerns every watch. Returns its revision.
+    /// Stops the load and makes a last write to a key of every watch. Returns its revision.
     pub async fn stop(self, etcd: &Client) -> i64 {
         self.0.abort();
         let _ = self.0.await;

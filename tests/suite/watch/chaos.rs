@@ -5,11 +5,11 @@
 use std::time::Duration;
 
 use actix_etcd::Client;
-use testbed::{Chaos, ChaosKind, Cluster, validators::Request};
+use testbed::{Chaos, ChaosKind, validators::Request};
 
 use crate::support::{
     wait::until_async,
-    watch_recorder::{PROGRESS_INTERVAL, WatchRecorder, actual_history, progress_count},
+    watch_recorder::{WatchRecorder, actual_history, progress_count, start_with_progress},
     write_load::WriteLoad,
 };
 
@@ -18,11 +18,7 @@ const FUTURE_REVISION: i64 = 150;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watch_keeps_guarantees_under_random_faults() {
-    let cluster = Cluster::builder().members(3);
-    let cluster = cluster
-        .progress_notify_interval(PROGRESS_INTERVAL)
-        .start()
-        .await;
+    let cluster = start_with_progress().await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let prev_kv = |request: Request| Request {
         prev_kv: true,

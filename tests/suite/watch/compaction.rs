@@ -5,7 +5,7 @@ use testbed::{Cluster, Fault};
 
 use crate::support::{
     watch_items::{next_change, next_item, read_to_end},
-    watcher_metrics::write_until_watch_lags,
+    watcher_metrics::write_until_watch_pauses,
 };
 
 /// Makes all proxies refuse connections. Direct endpoints stay reachable.
@@ -67,11 +67,11 @@ async fn compaction_while_disconnected_ends_watch() {
 }
 
 #[tokio::test]
-async fn compaction_while_lagging_ends_watch_after_buffered_events() {
+async fn compaction_while_paused_ends_watch_after_buffered_events() {
     let cluster = Cluster::start(1).await;
     let (etcd, direct) = proxied_and_direct_clients(&cluster).await;
     let mut watch = etcd.watch("k/").prefix().buffer(5).await.unwrap();
-    write_until_watch_lags(&cluster, &direct, "k/changed").await;
+    write_until_watch_pauses(&cluster, &direct, "k/changed").await;
     let compacted = write_and_compact(&direct).await;
     let mut seen = watch.revision();
     let end = loop {

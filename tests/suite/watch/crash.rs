@@ -15,10 +15,11 @@ use testbed::{
 use crate::support::{
     wait::until_async,
     watch_items::{next_change, next_item, read_to_end},
-    watch_recorder::{PROGRESS_INTERVAL, WatchRecorder, actual_history, progress_count},
+    watch_recorder::{WatchRecorder, actual_history, progress_count, start_with_progress},
     write_load::WriteLoad,
 };
 
+/// Makes the actor of one watch panic.
 type CrashWatch = Box<dyn Fn() + Send>;
 
 /// Number of crashes per actor. The supervisor backs off up to one second after repeated panics, while the mailbox
@@ -29,19 +30,15 @@ const WRITES_BETWEEN_CRASHES: i64 = 25;
 
 /// Calls `crash` repeatedly under load and checks all watches. Returns the records of each watch.
 async fn crash_under_load(crash: impl AsyncFn(&Client, &[CrashWatch])) -> Vec<Vec<Record>> {
-    let cluster = Cluster::builder().members(3);
-    let cluster = cluster
-        .progress_notify_interval(PROGRESS_INTERVAL)
-        .start()
-        .await;
+    let cluster = start_with_progress().await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let mut recorders = Vec::new();
-    let mut actors: Vec<CrashWatch> = Vec::new();
+    let mut crash_watches: Vec<CrashWatch> = Vec::new();
     for n in 0..6 {
         let request = Request::prefix("k/", n % 2);
         let open = etcd.watch("k/").prefix().status_events().progress_notify();
         let watch = open.start_revision(n % 2).await.unwrap();
-        actors.push(Box::new(crash_watch(&watch)));
+        crash_watches.push(Box::new(crash_watch(&watch)));
         recorders.push(WatchRecorder::record(&format!("watch {n}"), watch, request));
     }
     let load = WriteLoad::start(&etcd);
@@ -49,7 +46,7 @@ async fn crash_under_load(crash: impl AsyncFn(&Client, &[CrashWatch])) -> Vec<Ve
         let target = cluster.revision().await + WRITES_BETWEEN_CRASHES;
         let reached = async || cluster.revision().await >= target;
         until_async("writes continue", reached).await;
-        crash(&etcd, &actors).await;
+        crash(&etcd, &crash_watches).await;
     }
     let last = load.stop(&etcd).await;
     let history = actual_history(&cluster).await;
@@ -68,8 +65,12 @@ async fn crash_under_load(crash: impl AsyncFn(&Client, &[CrashWatch])) -> Vec<Ve
 
 #[tokio::test]
 async fn watch_actor_panic_loses_no_event() {
-    let all_records =
-        crash_under_load(async |_, actors| actors.iter().for_each(|crash| crash())).await;
+    let all_records = crash_under_load(async |_, crash_watches| {
+        for crash in crash_watches {
+            crash();
+        }
+    })
+    .await;
     for records in all_records {
         assert!(records.contains(&Record::Disconnected), "no disconnect");
         assert!(records.contains(&Record::Resumed), "not resumed: no crash");

@@ -9,7 +9,7 @@ use testbed::{
 };
 
 use crate::support::{
-    watch_items::{TEST_TIMEOUT, next_change, next_item, read_to_end},
+    watch_items::{WATCH_TIMEOUT, next_change, next_item, read_to_end},
     watch_recorder::{actual_history, record_progress, to_record},
     watcher_metrics::wait_for_watchers,
 };
@@ -29,7 +29,7 @@ async fn watched_member(cluster: &Cluster) -> usize {
 /// Writes until a put succeeds. Returns its revision.
 async fn put_until_ok(etcd: &Client, key: &str, value: &str) -> i64 {
     loop {
-        if let Ok(response) = etcd.put(key, value).timeout(TEST_TIMEOUT).await {
+        if let Ok(response) = etcd.put(key, value).timeout(WATCH_TIMEOUT).await {
             return response.header.revision;
         }
     }
@@ -117,7 +117,7 @@ async fn outage_over_maximum_ends_watch() {
         next_item(&mut unlimited).await,
         WatchEvent::Resumed
     ));
-    etcd.put("k", "v").timeout(TEST_TIMEOUT).await.unwrap();
+    etcd.put("k", "v").timeout(WATCH_TIMEOUT).await.unwrap();
     next_change(&mut unlimited).await;
     etcd.shutdown().await;
 }

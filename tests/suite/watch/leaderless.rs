@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::support::{
     wait::until_async,
-    watch_items::{TEST_TIMEOUT, next_change},
+    watch_items::{WATCH_TIMEOUT, next_change},
     watch_server::{WATCH, connect, created, next_create, start_watch_server},
 };
 
@@ -48,7 +48,7 @@ async fn leader_requirement_delays_only_its_own_watch() {
     let cluster = Cluster::start(3).await;
     let survivor = cluster.member(0);
     let etcd = Client::builder([cluster.endpoints()[0].clone()])
-        .request_timeout(TEST_TIMEOUT)
+        .request_timeout(WATCH_TIMEOUT)
         .connect()
         .await
         .unwrap();

@@ -2,11 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use actix_etcd::{Client, ErrorKind, proto::watch_request::RequestUnion};
+use actix_etcd::{ErrorKind, proto::watch_request::RequestUnion};
 
 use crate::support::{
     watch_items::read_to_end,
-    watch_server::{connect, created, next_request, progress, start_watch_server},
+    watch_server::{
+        connect, connect_with_timeout, created, next_request, progress, start_watch_server,
+    },
 };
 
 #[tokio::test]
@@ -20,11 +22,7 @@ async fn unanswered_progress_request_fails_at_deadline() {
     })
     .await;
     let timeout = Duration::from_secs(1);
-    let etcd = Client::builder([server.endpoint()])
-        .request_timeout(timeout)
-        .connect()
-        .await
-        .unwrap();
+    let etcd = connect_with_timeout(&server, timeout).await;
     let watch = etcd.watch("a").await.unwrap();
     let start = Instant::now();
     let error = watch.request_progress().await.unwrap_err();
@@ -52,11 +50,7 @@ async fn unanswered_progress_requests_do_not_delay_later_watches() {
         }
     })
     .await;
-    let etcd = Client::builder([server.endpoint()])
-        .request_timeout(Duration::from_secs(3))
-        .connect()
-        .await
-        .unwrap();
+    let etcd = connect_with_timeout(&server, Duration::from_secs(3)).await;
     let first = etcd.watch("a").await.unwrap();
     first.request_progress().await.unwrap_err();
     for start in [0, 6] {

@@ -16,12 +16,13 @@ use prost::Message;
 use testbed::{Cluster, Reply};
 
 use crate::support::{
+    scripted_put::RANGE,
     watch_items::{next_change, next_item},
-    watch_server::{created, event, events, header, next_create, start_watch_server},
-    watcher_metrics::write_until_watch_lags,
+    watch_server::{
+        connect_with_timeout, created, event, events, header, next_create, start_watch_server,
+    },
+    watcher_metrics::write_until_watch_pauses,
 };
-
-const RANGE: &str = "/etcdserverpb.KV/Range";
 
 /// A page with one key. `more` is false for the last page.
 fn page(revision: i64, key: &str, more: bool) -> RangeResponse {
@@ -89,41 +90,37 @@ async fn slow_initial_read_leaves_time_for_create() {
         let response = page(20, &format!("k/{nth}"), nth < 7);
         Reply::message(&response).after(Duration::from_millis(800))
     });
-    let etcd = Client::builder([server.endpoint()])
-        .request_timeout(Duration::from_secs(5))
-        .connect()
-        .await
-        .unwrap();
+    let etcd = connect_with_timeout(&server, Duration::from_secs(5)).await;
     let mut watch = etcd.watch("k/").prefix().resync().await.unwrap();
     assert_eq!(next_change(&mut watch).await.0, 21);
     etcd.shutdown().await;
 }
 
 #[tokio::test]
-async fn compaction_while_lagging_triggers_resync() {
+async fn compaction_while_paused_triggers_resync() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let open = etcd.watch("k/").prefix().buffer(5).status_events().resync();
     let mut watch = open.await.unwrap();
-    write_until_watch_lags(&cluster, &etcd, "k/changed").await;
+    write_until_watch_pauses(&cluster, &etcd, "k/changed").await;
     etcd.put("k/created", "1").await.unwrap();
     let last = etcd.delete("k/changed").await.unwrap().header.revision;
     etcd.compact(last).await.unwrap();
-    let (mut seen, mut lagged) = (watch.revision(), false);
+    let (mut seen, mut paused) = (watch.revision(), false);
     let resynced = loop {
         match next_item(&mut watch).await {
             WatchEvent::Events(events) => {
                 assert_eq!(events.revision(), seen + 1);
                 seen += 1;
             }
-            WatchEvent::Paused => lagged = true,
+            WatchEvent::Paused => paused = true,
             // The server confirms the watch before it reports the compaction.
             WatchEvent::Resumed => {}
             WatchEvent::Resynced(resynced) => break resynced,
             other => panic!("{other:?}"),
         }
     };
-    assert!(lagged && seen < last - 2, "the watch did not lag");
+    assert!(paused && seen < last - 2, "the watch was not paused");
     assert_eq!(resynced.revision, last);
     let created: Vec<_> = resynced.created.iter().map(|kv| kv.key.clone()).collect();
     assert_eq!(created, ["k/created"]);

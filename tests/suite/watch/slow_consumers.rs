@@ -16,13 +16,13 @@ use testbed::{
 };
 
 use crate::support::{
-    watch_items::{TEST_TIMEOUT, next_change, next_item},
+    watch_items::{WATCH_TIMEOUT, next_change, next_item},
     watch_recorder::{actual_history, to_record},
     watcher_metrics::wait_for_watchers,
 };
 
 #[tokio::test]
-async fn slow_reader_lags_alone_without_loss() {
+async fn slow_reader_pauses_alone_without_loss() {
     let cluster = Cluster::start(1).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     let open = etcd.watch("k").buffer(20).status_events();
@@ -33,13 +33,13 @@ async fn slow_reader_lags_alone_without_loss() {
         last = etcd.put("k", n.to_string()).await.unwrap().header.revision;
         assert_eq!(next_change(&mut fast).await.0, last);
     }
-    // The lagging watch is cancelled on the server.
+    // The paused watch is cancelled on the server.
     wait_for_watchers(&cluster, 1.0).await;
     let mut records = Vec::new();
     while slow.revision() < last {
         records.extend(to_record(next_item(&mut slow).await));
     }
-    assert!(records.contains(&Record::Lagging));
+    assert!(records.contains(&Record::Paused));
     let history = actual_history(&cluster).await;
     validators::all(&Request::key("k", 0), &records, &history).unwrap();
     let is_events = |record: &&Record| matches!(record, Record::Events { .. });
@@ -64,7 +64,7 @@ impl Consumed {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let waited = tokio::time::timeout(TEST_TIMEOUT, wait).await;
+        let waited = tokio::time::timeout(WATCH_TIMEOUT, wait).await;
         assert!(waited.is_ok(), "condition not met: {description}");
     }
 }

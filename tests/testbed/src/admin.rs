@@ -28,7 +28,7 @@ impl Cluster {
                 "leadership did not move to member {to}: {moved:?}\n{}",
                 self.logs()
             );
-            self.pause().await;
+            self.sleep_before_retry().await;
         }
     }
 
@@ -150,7 +150,7 @@ impl Cluster {
     }
 
     /// Sleeps on the testbed's runtime, because the test's clock may be paused.
-    async fn pause(&self) {
+    async fn sleep_before_retry(&self) {
         runtime::run(sleep(Duration::from_millis(20))).await;
     }
 }

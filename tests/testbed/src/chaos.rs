@@ -52,7 +52,7 @@ impl ChaosKind {
     ];
 }
 
-/// A run of random faults: its seed, duration and pace.
+/// A run of random faults: its seed, its duration, and how often faults occur.
 #[derive(Clone, Debug)]
 pub struct Chaos {
     name: String,

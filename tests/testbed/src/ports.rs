@@ -5,6 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::runtime;
+
 const LOWEST: u16 = 10_000;
 const HIGHEST: u16 = 32_000;
 
@@ -32,6 +34,15 @@ pub(crate) fn listen() -> (TcpListener, u16) {
         }
     }
     panic!("no free loopback port between {LOWEST} and {HIGHEST}");
+}
+
+/// Registers a listener with the testbed's runtime.
+pub(crate) fn into_tokio(listener: TcpListener) -> tokio::net::TcpListener {
+    let _context = runtime::enter();
+    listener
+        .set_nonblocking(true)
+        .expect("set the listener non-blocking");
+    tokio::net::TcpListener::from_std(listener).expect("register the listener with the runtime")
 }
 
 pub(crate) fn loopback(port: u16) -> SocketAddr {

@@ -42,7 +42,7 @@ impl SwitchableListener {
     pub(crate) fn new() -> Arc<Self> {
         let (listener, port) = ports::listen();
         let socket = Socket {
-            listener: Some(into_tokio(listener)),
+            listener: Some(ports::into_tokio(listener)),
             waker: None,
         };
         Arc::new(Self {
@@ -61,7 +61,7 @@ impl SwitchableListener {
         if !listen {
             socket.listener = None;
         } else if socket.listener.is_none() {
-            socket.listener = Some(into_tokio(self.listen_again()));
+            socket.listener = Some(ports::into_tokio(self.listen_again()));
             if let Some(waker) = socket.waker.take() {
                 waker.wake();
             }
@@ -106,14 +106,6 @@ impl SwitchableListener {
     fn lock(&self) -> MutexGuard<'_, Socket> {
         self.socket.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn into_tokio(listener: std::net::TcpListener) -> TcpListener {
-    let _context = runtime::enter();
-    listener
-        .set_nonblocking(true)
-        .expect("set the listener non-blocking");
-    TcpListener::from_std(listener).expect("register the listener with the runtime")
 }
 
 /// Assigns accepted connections to links.

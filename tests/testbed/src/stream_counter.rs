@@ -74,10 +74,10 @@ impl StreamCounter {
                     }
                     bytes = &bytes[take..];
                 }
-                State::Payload(left) => {
-                    let take = bytes.len().min(*left);
-                    *left -= take;
-                    if *left == 0 {
+                State::Payload(remaining) => {
+                    let take = bytes.len().min(*remaining);
+                    *remaining -= take;
+                    if *remaining == 0 {
                         self.state = NEXT_FRAME;
                     }
                     bytes = &bytes[take..];

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 
-use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::link::Link;
@@ -35,12 +34,8 @@ impl TcpProxy {
     /// Starts a server that echoes all bytes, and a proxy in front of it.
     pub fn to_echo_server() -> Self {
         let (listener, port) = ports::listen();
+        let listener = ports::into_tokio(listener);
         let echo_server = runtime::spawn(async move {
-            listener
-                .set_nonblocking(true)
-                .expect("set the listener non-blocking");
-            let listener =
-                TcpListener::from_std(listener).expect("register the listener with the runtime");
             let mut connections = JoinSet::new();
             while let Ok((mut stream, _)) = listener.accept().await {
                 connections.spawn(async move {

@@ -9,7 +9,7 @@ use testbed::framed;
 use tokio::net::TcpStream;
 
 #[tokio::test]
-async fn fast_server_serves_reads_and_watches_until_stdin_closes() {
+async fn fast_server_serves_until_stdin_closes() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_fast_server"))
         .args(["2500", "100"])
         .stdin(Stdio::piped())

@@ -1,4 +1,4 @@
-//! Runs the fast server on its own: `fast_server [events] [batch] [value]`. Prints its URL, exits at the end of stdin.
+//! Runs the fast server on its own: `fast_server [events] [batch] [value size]`. Prints its URL, exits at the end of stdin.
 
 use testbed::FastServer;
 

@@ -6,8 +6,7 @@
 mod server;
 mod watch;
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use crate::child_program::{ChildProgram, exit_at_end_of_stdin};
 
 /// Environment variable that makes the program run as the server.
 const CHILD: &str = "TESTBED_FAST_SERVER";
@@ -20,7 +19,7 @@ pub struct WatchPlan {
     /// Number of events per response. The metadata `x-batch` overrides it. Default: 100.
     pub batch: u64,
     /// Size of a value in bytes. The metadata `x-value` overrides it. Default: 64.
-    pub value: usize,
+    pub value_size: usize,
 }
 
 impl Default for WatchPlan {
@@ -28,17 +27,15 @@ impl Default for WatchPlan {
         Self {
             events: 0,
             batch: 100,
-            value: 64,
+            value_size: 64,
         }
     }
 }
 
-/// The server process; killed when this is dropped.
+/// The server process, which is killed when this value is dropped.
 #[derive(Debug)]
 pub struct FastServer {
-    child: Child,
-    /// The server exits when this pipe closes, even if this process is killed.
-    _stdin: ChildStdin,
+    child: ChildProgram,
     endpoint: String,
 }
 
@@ -52,10 +49,8 @@ impl FastServer {
 
     /// Runs the server: prints its URL and exits at the end of stdin.
     pub fn run(plan: WatchPlan) -> ! {
-        server::run(plan, || {
-            let _ = std::io::stdin().read_to_end(&mut Vec::new());
-            std::process::exit(0);
-        })
+        exit_at_end_of_stdin();
+        server::run(plan)
     }
 
     /// Runs this program again as the server. `main` must have called [`FastServer::run_if_child`].
@@ -69,32 +64,14 @@ impl FastServer {
             std::env::var_os(CHILD).is_none(),
             "call FastServer::run_if_child at the start of main"
         );
-        let program = std::env::current_exe().expect("path of this program");
-        let mut child = Command::new(program)
-            .env(
-                CHILD,
-                format!("{} {} {}", plan.events, plan.batch, plan.value),
-            )
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("start this program again");
-        let stdin = child.stdin.take().expect("stdin is piped");
-        let mut endpoint = String::new();
-        let stdout = child.stdout.take().expect("stdout is piped");
-        BufReader::new(stdout)
-            .read_line(&mut endpoint)
-            .expect("the server prints its URL");
-        let endpoint = endpoint.trim().to_owned();
+        let plan = format!("{} {} {}", plan.events, plan.batch, plan.value_size);
+        let mut child = ChildProgram::start(CHILD, &plan);
+        let endpoint = child.next_line();
         assert!(
             endpoint.starts_with("http://"),
             "call FastServer::run_if_child at the start of main"
         );
-        Self {
-            child,
-            _stdin: stdin,
-            endpoint,
-        }
+        Self { child, endpoint }
     }
 
     /// Returns the URL of the server.
@@ -104,18 +81,11 @@ impl FastServer {
 
     /// Returns the process id of the server.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.pid()
     }
 }
 
-impl Drop for FastServer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Parses three numbers: events, batch, value. Missing numbers keep their default.
+/// Parses three numbers: events, batch, value size. Missing numbers keep their default.
 pub fn parse<'a>(mut words: impl Iterator<Item = &'a str>) -> WatchPlan {
     let mut next = |default: u64| {
         words
@@ -128,6 +98,6 @@ pub fn parse<'a>(mut words: impl Iterator<Item = &'a str>) -> WatchPlan {
     WatchPlan {
         events,
         batch,
-        value: usize::try_from(next(plan.value as u64)).unwrap_or(plan.value),
+        value_size: usize::try_from(next(plan.value_size as u64)).unwrap_or(plan.value_size),
     }
 }

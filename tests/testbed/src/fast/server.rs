@@ -65,8 +65,7 @@ impl Responses {
     }
 }
 
-pub(super) fn run(plan: WatchPlan, wait_for_exit: impl FnOnce() + Send + 'static) -> ! {
-    std::thread::spawn(wait_for_exit);
+pub(super) fn run(plan: WatchPlan) -> ! {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

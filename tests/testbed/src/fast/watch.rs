@@ -37,13 +37,13 @@ pub(super) struct Event {
 }
 
 impl Event {
-    pub(super) fn with_revision(revision: i64, value: usize) -> Self {
+    pub(super) fn with_revision(revision: i64, value_size: usize) -> Self {
         let kv = KeyValue {
             key: Bytes::from_static(b"bench/key"),
             create_revision: 1,
             mod_revision: revision,
             version: 1,
-            value: vec![b'v'; value].into(),
+            value: vec![b'v'; value_size].into(),
         };
         Self { kv: Some(kv) }
     }
@@ -113,7 +113,8 @@ pub(super) async fn serve(
         setting("x-events", plan.events),
         setting("x-batch", plan.batch).max(1),
     );
-    let value = usize::try_from(setting("x-value", plan.value as u64)).unwrap_or(plan.value);
+    let value_size =
+        usize::try_from(setting("x-value", plan.value_size as u64)).unwrap_or(plan.value_size);
     let mut sender = Sender::new(stream, Vec::new());
     let mut receiver = Receiver::new(request.into_body());
     let mut revision = FIRST_REVISION;
@@ -127,11 +128,11 @@ pub(super) async fn serve(
                 return;
             }
             let mut remaining = events;
-            let mut response = Batch::new(create.watch_id, batch, value);
+            let mut response = Batch::new(create.watch_id, batch, value_size);
             let mut frame = BytesMut::with_capacity(FRAME_LEN);
             while remaining > 0 {
                 if remaining < batch {
-                    response = Batch::new(create.watch_id, remaining, value);
+                    response = Batch::new(create.watch_id, remaining, value_size);
                 }
                 frame.extend_from_slice(response.with_revisions_from(revision));
                 let sent = remaining.min(batch);
@@ -165,12 +166,12 @@ struct Batch {
 }
 
 impl Batch {
-    fn new(watch_id: i64, events: u64, value: usize) -> Self {
+    fn new(watch_id: i64, events: u64, value_size: usize) -> Self {
         let revisions = FIRST_REVISION..FIRST_REVISION + i64::try_from(events).unwrap_or(1);
         let last = revisions.end - 1;
         let events = revisions
             .clone()
-            .map(|revision| Event::with_revision(revision, value))
+            .map(|revision| Event::with_revision(revision, value_size))
             .collect();
         let message = WatchResponse {
             events,

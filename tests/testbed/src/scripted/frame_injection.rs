@@ -63,7 +63,7 @@ pub(super) struct InjectingSocket {
     header: [u8; FRAME_HEADER],
     header_written: usize,
     /// Number of payload bytes not written yet.
-    payload_left: usize,
+    payload_remaining: usize,
 }
 
 impl InjectingSocket {
@@ -74,7 +74,7 @@ impl InjectingSocket {
             injected: Bytes::new(),
             header: [0; FRAME_HEADER],
             header_written: 0,
-            payload_left: 0,
+            payload_remaining: 0,
         }
     }
 
@@ -85,7 +85,7 @@ impl InjectingSocket {
     fn poll_injection(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             if self.injected.is_empty() {
-                let inside_frame = self.header_written > 0 || self.payload_left > 0;
+                let inside_frame = self.header_written > 0 || self.payload_remaining > 0;
                 match if inside_frame {
                     None
                 } else {
@@ -103,9 +103,9 @@ impl InjectingSocket {
 
     fn track_frames(&mut self, mut written: &[u8]) {
         while !written.is_empty() {
-            if self.payload_left > 0 {
-                let take = self.payload_left.min(written.len());
-                self.payload_left -= take;
+            if self.payload_remaining > 0 {
+                let take = self.payload_remaining.min(written.len());
+                self.payload_remaining -= take;
                 written = &written[take..];
                 continue;
             }
@@ -117,7 +117,7 @@ impl InjectingSocket {
             if self.header_written == FRAME_HEADER {
                 self.header_written = 0;
                 let [a, b, c, ..] = self.header;
-                self.payload_left = u32::from_be_bytes([0, a, b, c]) as usize;
+                self.payload_remaining = u32::from_be_bytes([0, a, b, c]) as usize;
             }
         }
     }

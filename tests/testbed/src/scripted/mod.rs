@@ -30,7 +30,6 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http::HeaderMap;
-use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -119,6 +118,7 @@ impl ScriptedServer {
     #[expect(clippy::unused_async, reason = "same signature as Cluster::start")]
     pub async fn start() -> Self {
         let (listener, port) = ports::listen();
+        let listener = ports::into_tokio(listener);
         let address = ports::loopback(port);
         let shared = Arc::new(Shared {
             address,
@@ -129,11 +129,6 @@ impl ScriptedServer {
         });
         let accepting = shared.clone();
         let task = runtime::spawn(async move {
-            listener
-                .set_nonblocking(true)
-                .expect("set the listener non-blocking");
-            let listener =
-                TcpListener::from_std(listener).expect("register the listener with the runtime");
             // Owned by this task, so aborting it closes all connections.
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {

@@ -5,7 +5,7 @@
 //! verify that no reconnect lost, repeated or split an event. The reference is a history recorded on an undisturbed
 //! connection.
 //!
-//! A validator returns the first violation as text. [`all`] runs the six and the check of each event's content.
+//! A validator returns the first violation as text. [`all`] runs these six and [`truthful`].
 
 use std::collections::{HashMap, HashSet};
 
@@ -112,7 +112,7 @@ pub fn bookmarkable(records: &[Record]) -> Result<(), String> {
                     last_event = last_event.max(change.mod_revision);
                 }
             }
-            Record::Disconnected | Record::Resumed | Record::Lagging => {}
+            Record::Disconnected | Record::Resumed | Record::Paused => {}
         }
     }
     Ok(())
@@ -156,7 +156,7 @@ pub fn reliable(request: &Request, records: &[Record], history: &History) -> Res
     let reported_revision = |record: &Record| match record {
         Record::Events { events, .. } => events.last().map(|change| change.mod_revision),
         Record::Progress(revision) | Record::Resynced(revision) => Some(*revision),
-        Record::Disconnected | Record::Resumed | Record::Lagging => None,
+        Record::Disconnected | Record::Resumed | Record::Paused => None,
     };
     let Some(last) = records.iter().filter_map(reported_revision).max() else {
         return Ok(());
@@ -289,7 +289,7 @@ fn covered_by_resync(records: &[Record], revision: i64) -> bool {
             } => {
                 last = last.max(*reported);
             }
-            Record::Disconnected | Record::Resumed | Record::Lagging => {}
+            Record::Disconnected | Record::Resumed | Record::Paused => {}
         }
     }
     false

@@ -55,8 +55,8 @@ pub enum Record {
     Disconnected,
     /// The watch was resumed.
     Resumed,
-    /// The consumer is too slow for the events.
-    Lagging,
+    /// The watch was paused, because its consumer is too slow.
+    Paused,
     /// The range was read again at this revision; events up to it are not delivered.
     Resynced(i64),
 }

@@ -1,4 +1,4 @@
-//! Prints the path of a real etcd 3.6 binary, for the testbed to run.
+//! Prints the path of a real etcd binary, for the testbed to run. Each package here builds it with another release.
 
 fn main() {
     match etcd_bin_vendored::etcd_bin_path() {
