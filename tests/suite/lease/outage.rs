@@ -146,8 +146,8 @@ async fn suspended_client_reports_risk_during_outage() {
     let lease = kept_lease(&lease_server, &etcd, KeepaliveResponse::Ttl(6)).await;
     let mut events = lease.events();
     lease_server.go_offline();
-    // The first keepalive is due at two thirds of the TTL, and waits for a member.
-    let due = TTL * 2 / 3 - RESPONSE_TIMEOUT / 4;
+    // The first keepalive is due when two thirds of the TTL remain, and waits for a member.
+    let due = TTL * 5 / 8;
     until("a keepalive waits for a member", || lease.remaining() < due).await;
     // Blocks the actors past the response timeout, but not past the deadline.
     std::thread::sleep(RESPONSE_TIMEOUT * 5 / 2);
