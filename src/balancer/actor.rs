@@ -187,5 +187,4 @@ impl Actor for BalancerActor {
 
 impl Supervised for BalancerActor {}
 
-#[cfg(feature = "test-faults")]
 crate::runtime::supervisor::crashes!(BalancerActor);

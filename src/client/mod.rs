@@ -155,10 +155,6 @@ async fn update_endpoints(
 }
 
 impl ClientHandle for Client {
-    fn core(&self) -> Arc<dyn ClientCore> {
-        self.running.clone()
-    }
-
     fn caller(&self) -> &Caller {
         &self.running.caller
     }

@@ -227,5 +227,4 @@ impl Supervised for ConnectionActor {
     }
 }
 
-#[cfg(feature = "test-faults")]
 crate::runtime::supervisor::crashes!(ConnectionActor);

@@ -1,6 +1,6 @@
 //! The interface of the client that requests use.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use crate::call::Caller;
 
@@ -11,9 +11,6 @@ use crate::call::Caller;
     note = "bind a request with a method of the client, such as `client.get(..)`, or with `.on(&client)`"
 )]
 pub trait ClientHandle: Clone + Send + Sync + Unpin + 'static {
-    #[doc(hidden)]
-    fn core(&self) -> Arc<dyn ClientCore>;
-
     #[doc(hidden)]
     fn caller(&self) -> &Caller;
 

@@ -24,10 +24,6 @@ pub struct LeaseService {
 }
 
 impl ClientHandle for LeaseService {
-    fn core(&self) -> Arc<dyn ClientCore> {
-        self.core.clone()
-    }
-
     fn caller(&self) -> &Caller {
         self.core.caller()
     }

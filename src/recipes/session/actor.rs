@@ -34,7 +34,6 @@ impl Actor for SessionActor {
 
 impl Supervised for SessionActor {}
 
-#[cfg(feature = "test-faults")]
 crate::runtime::supervisor::crashes!(SessionActor);
 
 impl Drop for SessionActor {

@@ -6,7 +6,6 @@ use actix::{Actor, Addr, AsyncContext, Context, SpawnHandle, Supervised};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::messages::KeeperTimerFired;
-#[cfg(feature = "test-faults")]
 use crate::runtime::supervisor::crashes;
 use crate::{
     call::Caller,
@@ -129,5 +128,4 @@ impl Actor for KeeperActor {
 
 impl Supervised for KeeperActor {}
 
-#[cfg(feature = "test-faults")]
 crashes!(KeeperActor);

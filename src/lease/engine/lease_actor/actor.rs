@@ -5,7 +5,6 @@ use std::sync::Arc;
 use actix::{Actor, ActorContext, Addr, Context, Handler, Supervised};
 
 use super::{KeepAliveDenied, KeepAliveDue, KeepAliveFailed, KeepAliveResponded, StopKeeping};
-#[cfg(feature = "test-faults")]
 use crate::runtime::supervisor::crashes;
 use crate::{
     lease::{
@@ -82,7 +81,6 @@ impl Actor for LeaseActor {
 
 impl Supervised for LeaseActor {}
 
-#[cfg(feature = "test-faults")]
 crashes!(LeaseActor);
 
 impl Handler<KeepAliveDue> for LeaseActor {

@@ -13,7 +13,6 @@ use super::{
     member_backoff::MemberBackoff,
     messages::{AttachWatch, RetryPlacement},
 };
-#[cfg(feature = "test-faults")]
 use crate::runtime::supervisor::crashes;
 use crate::{
     balancer::messages::AwaitReady,
@@ -224,5 +223,4 @@ impl Actor for HubActor {
 
 impl Supervised for HubActor {}
 
-#[cfg(feature = "test-faults")]
 crashes!(HubActor);

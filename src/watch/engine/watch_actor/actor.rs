@@ -14,7 +14,6 @@ use super::{
     messages::OutageTimedOut,
     watch_state::{Gap, WatchOutage, WatchState},
 };
-#[cfg(feature = "test-faults")]
 use crate::runtime::supervisor::crashes;
 use crate::{
     call::Caller,
@@ -325,5 +324,4 @@ impl Actor for WatchActor {
 
 impl Supervised for WatchActor {}
 
-#[cfg(feature = "test-faults")]
 crashes!(WatchActor);

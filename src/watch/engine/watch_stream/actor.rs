@@ -11,7 +11,6 @@ use super::{
     response_reader,
     watch_count::WatchCount,
 };
-#[cfg(feature = "test-faults")]
 use crate::runtime::supervisor::crashes;
 use crate::{
     connection::{Connection, StreamRegistration, SuspicionGuard, Verdict},
@@ -271,5 +270,4 @@ impl Supervised for StreamActor {
     }
 }
 
-#[cfg(feature = "test-faults")]
 crashes!(StreamActor);
