@@ -1,11 +1,12 @@
 //! Makes a new connection and waits until the member has responded to an RPC on it.
 
+use std::time::Duration;
+
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
     driver_task::{DriverEvent, DriverTask},
     probe::{ProbeResult, request_status},
-    probe_timeout::SILENCE,
 };
 use crate::{
     error::{Error, ErrorKind, Outcome},
@@ -16,11 +17,16 @@ use crate::{
     },
 };
 
+/// Time without a response after which the first request is repeated without the token.
+const RETRY_WITHOUT_TOKEN: Duration = Duration::from_millis(400);
+
 /// A connection on which the member has responded to an RPC.
 pub(super) struct FirstContact {
     pub(super) channel: Channel,
     pub(super) driver: DriverTask,
     pub(super) response: ProbeResult,
+    /// Time from the first request to its response.
+    pub(super) round_trip: Duration,
     /// Whether the member responded only to the request without the token.
     pub(super) token_ignored: bool,
 }
@@ -35,19 +41,22 @@ pub(super) async fn first_contact(
     let attempt = async {
         let dialled = dial(endpoint, options).await?;
         let driver = DriverTask::spawn(dialled.driver, dialled.channel.monitor(), on_event);
+        let sent_at = Instant::now();
         let (response, token_ignored) = first_response(&dialled.channel, metadata).await;
+        let round_trip = sent_at.elapsed();
         match response {
-            ProbeResult::Broken(error) if endpoint.is_tls() => Err(options
+            ProbeResult::Failed(error) if endpoint.is_tls() => Err(options
                 .tls
                 .explain_disconnect(explain_break(error))
                 .with_endpoint(endpoint.name())),
-            ProbeResult::Broken(error) => Err(explain_break(error)),
+            ProbeResult::Failed(error) => Err(explain_break(error)),
             response => {
                 dialled.channel.store_stream_limit();
                 Ok(FirstContact {
                     channel: dialled.channel,
                     driver,
                     response,
+                    round_trip,
                     token_ignored,
                 })
             }
@@ -63,7 +72,7 @@ pub(super) async fn first_contact(
 }
 
 /// Returns the first response, and whether it belongs to the request without the token. A member of another cluster may
-/// never respond to a request with an unknown token, so a second request without a token is sent after [`SILENCE`].
+/// never respond to a request with an unknown token, so a second request without a token is sent after [`RETRY_WITHOUT_TOKEN`].
 async fn first_response(channel: &Channel, metadata: &Metadata) -> (ProbeResult, bool) {
     let mut request = std::pin::pin!(request_status(channel, metadata));
     if metadata.token.is_none() {
@@ -72,7 +81,7 @@ async fn first_response(channel: &Channel, metadata: &Metadata) -> (ProbeResult,
     tokio::select! {
         biased;
         response = &mut request => return (response, false),
-        () = sleep_until(Instant::now() + SILENCE) => {}
+        () = sleep_until(Instant::now() + RETRY_WITHOUT_TOKEN) => {}
     }
     let without_token = Metadata {
         token: None,
