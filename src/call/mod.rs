@@ -124,7 +124,7 @@ impl Caller {
                 return Err(complete(rpc, failures.as_ref(), ended));
             }
             let failure = self.add_user(failure);
-            if failure.error.kind() == ErrorKind::NoLeader {
+            if concerns_member(failure.error.kind()) {
                 connection.request_probe();
             }
             let members = self.member_count();
@@ -352,6 +352,18 @@ impl Caller {
         }
         Ok(response)
     }
+}
+
+/// Returns whether an error may concern the member or a proxy in front of it, and not only the request.
+fn concerns_member(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::NoLeader
+            | ErrorKind::Stopped
+            | ErrorKind::ServerUnavailable
+            | ErrorKind::ConnectionLost
+            | ErrorKind::Protocol
+    )
 }
 
 /// Adds the operation, and the outcome of earlier attempts, to an error that ends a call.

@@ -4,5 +4,6 @@ mod balancing;
 mod dns;
 mod liveness;
 mod replacement;
+mod suspicion;
 #[cfg(feature = "tls")]
 mod tls;

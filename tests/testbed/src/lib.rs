@@ -42,7 +42,7 @@ pub mod validators;
 
 pub use binary::VERSIONS;
 pub use builder::{ClusterBuilder, Tokens};
-pub use chaos::{Chaos, ChaosKind};
+pub use chaos::{Chaos, ChaosKind, chaos_duration};
 pub use child_program::{ChildProgram, exit_at_end_of_stdin};
 pub use cluster::Cluster;
 pub use fast::{FastServer, WatchPlan, parse as parse_watch_plan};
