@@ -1,6 +1,6 @@
 //! The actor of one endpoint: its state and how it carries out the decisions of the state machine.
 
-use std::sync::Arc;
+use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 use actix::{
     Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle, Supervised, WeakAddr,
@@ -24,7 +24,7 @@ use crate::{
         abort_on_drop::AbortOnDrop,
         supervisor::{ActorFailed, supervise},
     },
-    transport::{Endpoint, channel::Metadata},
+    transport::{Endpoint, address_history::AddressHistory, channel::Metadata},
 };
 
 /// Dials, drives and probes the connection to one endpoint.
@@ -42,6 +42,8 @@ pub(crate) struct ConnectionActor {
     pub(super) reconnect_timer: Option<SpawnHandle>,
     /// Task of the attempt to connect that is in flight.
     pub(super) dial_task: Option<AbortOnDrop>,
+    /// Addresses that failed lately, shared with the dial task.
+    pub(super) addresses: Rc<RefCell<AddressHistory>>,
     restarted: bool,
 }
 
@@ -94,6 +96,7 @@ impl ConnectionActor {
             outage: None,
             reconnect_timer: None,
             dial_task: None,
+            addresses: Rc::default(),
             restarted: false,
         })
     }
@@ -159,7 +162,7 @@ impl ConnectionActor {
         let event_recipient = actor.clone();
         let token_generation = self.context.token.generation();
         let (endpoint, context) = (self.endpoint.clone(), self.context.clone());
-        let metadata = self.metadata();
+        let (metadata, addresses) = (self.metadata(), self.addresses.clone());
         self.dial_task = Some(AbortOnDrop::spawn(async move {
             let on_event = move |event| match event {
                 DriverEvent::ClosedToRequests => {
@@ -169,7 +172,8 @@ impl ConnectionActor {
                     send(&event_recipient, ConnectionLost { generation, reason });
                 }
             };
-            let result = first_contact(&endpoint, &context.dial, &metadata, on_event).await;
+            let dial = &context.dial;
+            let result = first_contact(&endpoint, dial, &addresses, &metadata, on_event).await;
             if result.as_ref().is_ok_and(|contact| contact.token_ignored) {
                 context.token.retire_and_renew(token_generation);
             }
