@@ -1,8 +1,11 @@
 //! Connections: balancing, replacement, liveness, name lookup, TLS.
 
+mod addresses;
 mod balancing;
 mod dns;
 mod liveness;
 mod replacement;
 #[cfg(feature = "tls")]
 mod tls;
+#[cfg(feature = "tls")]
+mod tls_addresses;
