@@ -17,6 +17,7 @@ use crate::{
         address_history::AddressHistory,
         channel::{Channel, Metadata},
         dial::{DialAddress, DialOptions, addresses, dial},
+        tls_detection::expects_tls,
     },
 };
 
@@ -44,7 +45,11 @@ pub(super) async fn first_contact(
     let found = timeout_at(deadline, addresses(endpoint, options, history)).await;
     let found = found.unwrap_or_else(|_| Err(no_response(endpoint, options)))?;
     let race = race_addresses(found, deadline, async |address| {
-        contact_address(endpoint, address, options, metadata, on_event.clone()).await
+        let contact = contact_address(endpoint, &address, options, metadata, on_event.clone());
+        match contact.await {
+            Err(error) if !endpoint.is_tls() => Err(explain_plain_failure(error, &address).await),
+            result => result,
+        }
     })
     .await;
     record(&race, &mut history.borrow_mut());
@@ -66,12 +71,12 @@ pub(super) async fn first_contact(
 /// Dials one address, performs the handshakes and waits for a first response.
 async fn contact_address(
     endpoint: &Endpoint,
-    address: DialAddress,
+    address: &DialAddress,
     options: &DialOptions,
     metadata: &Metadata,
     on_event: impl Fn(DriverEvent) + 'static,
 ) -> Result<FirstContact, Error> {
-    let dialled = dial(endpoint, &address, options).await?;
+    let dialled = dial(endpoint, address, options).await?;
     let driver = DriverTask::spawn(dialled.driver, dialled.channel.monitor(), on_event);
     let (response, token_ignored) = first_response(&dialled.channel, metadata).await;
     match response {
@@ -158,6 +163,19 @@ async fn first_response(channel: &Channel, metadata: &Metadata) -> (ProbeResult,
         response = &mut request => (response, false),
         response = request_status(channel, &without_token) => (response, true),
     }
+}
+
+/// Replaces the error of a plain connection to a port that expects TLS.
+async fn explain_plain_failure(error: Error, address: &DialAddress) -> Error {
+    let may_expect_tls = matches!(
+        error.kind(),
+        ErrorKind::ConnectionLost | ErrorKind::Protocol
+    );
+    if !may_expect_tls || !expects_tls(address).await {
+        return error;
+    }
+    let reason = "the server expects TLS; connect to it with https://".to_owned();
+    replace_error(error, ErrorKind::TlsFailed, Outcome::NotSent, reason)
 }
 
 /// Adds the likely cause to the error of a connection that broke before the first response: often the port is not

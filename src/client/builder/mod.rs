@@ -260,7 +260,8 @@ impl ClientBuilder {
     /// Fails with
     /// - [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no member is ready within the request timeout;
     ///   the error lists every endpoint with its last failure,
-    /// - [`ErrorKind::TlsFailed`](crate::ErrorKind::TlsFailed) as soon as every endpoint has failed because of TLS,
+    /// - [`ErrorKind::TlsFailed`](crate::ErrorKind::TlsFailed) as soon as every endpoint has failed because of TLS:
+    ///   a rejected certificate, a port without TLS, or plain `http://` to a port that expects TLS,
     /// - [`ErrorKind::AuthFailed`](crate::ErrorKind::AuthFailed) or another error of the login,
     /// - [`ErrorKind::InvalidEndpoint`](crate::ErrorKind::InvalidEndpoint),
     ///   [`ErrorKind::NoEndpoints`](crate::ErrorKind::NoEndpoints) or

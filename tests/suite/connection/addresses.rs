@@ -1,7 +1,7 @@
 //! Host names with several addresses.
 
 use std::{
-    net::{SocketAddr, TcpListener},
+    net::TcpListener,
     time::{Duration, Instant},
 };
 
