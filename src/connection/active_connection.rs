@@ -1,6 +1,6 @@
 //! The connection in use, with the state that only its actor needs.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, net::SocketAddr, sync::Arc};
 
 use actix::SpawnHandle;
 use tokio::time::Instant;
@@ -16,6 +16,8 @@ use crate::runtime::abort_on_drop::AbortOnDrop;
 /// The connection in use.
 pub(super) struct ActiveConnection {
     pub(super) connection: Arc<Connection>,
+    /// The address that was dialled; `None` for a Unix socket.
+    pub(super) address: Option<SocketAddr>,
     pub(super) driver: DriverTask,
     pub(super) progress: ProgressTracker,
     /// Last report of the member's health service; `true` without one.

@@ -1,6 +1,6 @@
 //! The actor of one endpoint: its state and how it carries out the decisions of the state machine.
 
-use std::sync::Arc;
+use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 use actix::{
     Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle, Supervised, WeakAddr,
@@ -25,7 +25,7 @@ use crate::{
         abort_on_drop::AbortOnDrop,
         supervisor::{ActorFailed, supervise},
     },
-    transport::{Endpoint, channel::Metadata},
+    transport::{Endpoint, address_history::AddressHistory, channel::Metadata},
 };
 
 /// Dials, drives and probes the connection to one endpoint.
@@ -46,6 +46,8 @@ pub(crate) struct ConnectionActor {
     pub(super) dial_task: Option<AbortOnDrop>,
     /// Time at which a connection was last replaced only because calls were slow.
     pub(super) left_slow_member_at: Option<Instant>,
+    /// Addresses that failed lately, shared with the dial task.
+    pub(super) addresses: Rc<RefCell<AddressHistory>>,
     restarted: bool,
 }
 
@@ -99,6 +101,7 @@ impl ConnectionActor {
             reconnect_timer: None,
             dial_task: None,
             left_slow_member_at: None,
+            addresses: Rc::default(),
             restarted: false,
         })
     }
@@ -177,7 +180,7 @@ impl ConnectionActor {
         let event_recipient = actor.clone();
         let token_generation = self.context.token.generation();
         let (endpoint, context) = (self.endpoint.clone(), self.context.clone());
-        let metadata = self.metadata();
+        let (metadata, addresses) = (self.metadata(), self.addresses.clone());
         self.dial_task = Some(AbortOnDrop::spawn(async move {
             let on_event = move |event| match event {
                 DriverEvent::ClosedToRequests => {
@@ -187,7 +190,8 @@ impl ConnectionActor {
                     send(&event_recipient, ConnectionLost { generation, reason });
                 }
             };
-            let result = first_contact(&endpoint, &context.dial, &metadata, on_event).await;
+            let dial = &context.dial;
+            let result = first_contact(&endpoint, dial, &addresses, &metadata, on_event).await;
             if result.as_ref().is_ok_and(|contact| contact.token_ignored) {
                 context.token.retire_and_renew(token_generation);
             }

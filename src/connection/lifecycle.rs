@@ -109,6 +109,7 @@ impl ConnectionActor {
         let health_service = self.follow_health_service(&connection, ctx);
         self.active = Some(ActiveConnection {
             connection,
+            address: contact.address,
             driver: contact.driver,
             progress,
             serving: true,
@@ -161,6 +162,7 @@ impl ConnectionActor {
             self.outage = Some(active.outage(verdict));
             if verdict == Verdict::Unresponsive {
                 self.error = Some(self.error_for(verdict));
+                self.avoid_address(active.address);
             }
             active.set_verdict(verdict);
             if let Some(pending) = active.next_probe {

@@ -24,6 +24,7 @@
 
 mod active_connection;
 mod actor;
+mod address_race;
 mod cluster_id;
 mod connection_context;
 mod connection_handle;

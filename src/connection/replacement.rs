@@ -5,7 +5,7 @@
 //! may lead to another member, so an endpoint whose member cannot be used is dialled again. A replacement that leads to
 //! the same member, or to another bad one, is closed, and the next is dialled after a growing delay.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use actix::{AsyncContext, Context};
 use tokio::time::Instant;
@@ -34,7 +34,19 @@ impl ConnectionActor {
         let action = self
             .machine
             .want_replacement(Instant::now(), fastrand::f64());
+        if action != ConnectionAction::None {
+            let active = self.active.as_ref();
+            self.avoid_address(active.and_then(|active| active.address));
+        }
         self.apply(action, ctx);
+    }
+
+    /// Makes the next dial try this address last, because it led to a bad member.
+    pub(super) fn avoid_address(&self, address: Option<SocketAddr>) {
+        if let Some(address) = address {
+            let mut addresses = self.addresses.borrow_mut();
+            addresses.mark_failed(address, Instant::now());
+        }
     }
 
     /// Returns whether calls are slow and no other endpoint is ready: with a single endpoint there is no other member
@@ -72,8 +84,11 @@ impl ConnectionActor {
                 && self.context.cluster.accepts(contact.response.cluster());
             let health = self.evaluate_contact(&contact, &mut progress);
             let active = self.active.as_ref()?;
-            let better = usable && is_better(active, &health, now);
-            better.then_some((contact, health))
+            if !usable || !is_better(active, &health, now) {
+                self.avoid_address(contact.address);
+                return None;
+            }
+            Some((contact, health))
         });
         let Some((contact, health)) = accepted else {
             let action = self

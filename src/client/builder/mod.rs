@@ -21,7 +21,7 @@ use crate::{
     error::Error,
     maintenance::versions::{member_versions, require_version},
     retry::{BudgetLimits, RetryPolicy, StandardRetry},
-    transport::{RawEndpoint, dial::DialOptions, tls::Tls},
+    transport::{RawEndpoint, dial::DialOptions, resolver::Resolver, tls::Tls},
 };
 
 /// Options of a [`Client`], created by [`Client::builder`]. Every option has a default; the endpoints are enough to
@@ -78,6 +78,7 @@ impl ClientBuilder {
                 ping_interval: Some(Duration::from_secs(10)),
                 ping_timeout: Duration::from_secs(3),
                 tls: Tls::default(),
+                resolver: Resolver::default(),
             },
             liveness: Liveness::default(),
             balance_policy: Arc::new(RoundRobin::new()),
@@ -101,7 +102,8 @@ impl ClientBuilder {
     }
 
     /// Longest time one attempt to connect to an endpoint may take: DNS lookup, TCP, TLS, HTTP/2 and a first response.
-    /// Failed attempts are repeated. Default: 2 s.
+    /// If a host name has several addresses, all of them are tried within this time, and the first that responds is
+    /// used. Failed attempts are repeated. Default: 2 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.dial.connect_timeout = timeout.min(MAX_TIMEOUT);
         self
@@ -268,7 +270,8 @@ impl ClientBuilder {
     /// Fails with
     /// - [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no member is ready within the request timeout;
     ///   the error lists every endpoint with its last failure,
-    /// - [`ErrorKind::TlsFailed`](crate::ErrorKind::TlsFailed) as soon as every endpoint has failed because of TLS,
+    /// - [`ErrorKind::TlsFailed`](crate::ErrorKind::TlsFailed) as soon as every endpoint has failed because of TLS:
+    ///   a rejected certificate, a port without TLS, or plain `http://` to a port that expects TLS,
     /// - [`ErrorKind::AuthFailed`](crate::ErrorKind::AuthFailed) or another error of the login,
     /// - [`ErrorKind::InvalidEndpoint`](crate::ErrorKind::InvalidEndpoint),
     ///   [`ErrorKind::NoEndpoints`](crate::ErrorKind::NoEndpoints) or
@@ -306,6 +309,13 @@ impl ClientBuilder {
         let endpoints = self.parsed_endpoints()?;
         self.validate()?;
         Client::start(self, endpoints).await
+    }
+
+    /// Replaces the system's resolver, for tests.
+    #[cfg(feature = "test-faults")]
+    pub(crate) fn resolver(mut self, resolver: Resolver) -> Self {
+        self.dial.resolver = resolver;
+        self
     }
 
     fn with_auth_method(mut self, method: AuthMethod) -> Self {

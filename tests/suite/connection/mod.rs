@@ -1,5 +1,6 @@
 //! Connections: balancing, replacement, liveness, name lookup, TLS.
 
+mod addresses;
 mod balancing;
 mod dns;
 mod liveness;
@@ -7,3 +8,5 @@ mod replacement;
 mod suspicion;
 #[cfg(feature = "tls")]
 mod tls;
+#[cfg(feature = "tls")]
+mod tls_addresses;

@@ -5,6 +5,7 @@ pub mod cluster_availability;
 pub mod connected_cluster;
 pub mod etcdctl;
 pub mod exclusion_counter;
+pub mod host_name;
 pub mod lease_recorder;
 pub mod lease_server;
 pub mod machine_delay;
