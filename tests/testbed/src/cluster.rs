@@ -305,6 +305,14 @@ impl Cluster {
         args
     }
 
+    pub(crate) fn binary(&self) -> Binary {
+        self.state.binary.clone()
+    }
+
+    pub(crate) fn cleanup(&self) -> Arc<CleanupGuard> {
+        self.state.cleanup.clone()
+    }
+
     pub(crate) fn running(&self) -> Vec<Member> {
         self.members()
             .into_iter()

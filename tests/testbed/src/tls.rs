@@ -139,17 +139,25 @@ impl Tls {
     }
 
     pub(crate) fn flags(&self, folder: &Path) -> Vec<String> {
-        let file = |flag: &str, name: &str| format!("--{flag}={}", folder.join(name).display());
-        let mut flags = vec![
-            file("cert-file", SERVER_CERTIFICATE),
-            file("key-file", SERVER_KEY),
-        ];
+        let mut flags = server_flags(folder);
         if self.client_authority.is_some() {
             flags.push("--client-cert-auth".to_owned());
-            flags.push(file("trusted-ca-file", CLIENT_AUTHORITY));
+            flags.push(file_flag("trusted-ca-file", folder, CLIENT_AUTHORITY));
         }
         flags
     }
+}
+
+/// Returns the flags for the server certificate, which members and gRPC proxies share.
+pub(crate) fn server_flags(folder: &Path) -> Vec<String> {
+    vec![
+        file_flag("cert-file", folder, SERVER_CERTIFICATE),
+        file_flag("key-file", folder, SERVER_KEY),
+    ]
+}
+
+fn file_flag(flag: &str, folder: &Path, name: &str) -> String {
+    format!("--{flag}={}", folder.join(name).display())
 }
 
 /// Writes the key pair that signs the auth tokens.
