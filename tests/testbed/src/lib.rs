@@ -34,6 +34,7 @@ pub mod lease_validators;
 mod link;
 mod member;
 mod metrics;
+mod network_path;
 mod peers;
 mod ports;
 mod process;
@@ -60,6 +61,7 @@ pub use hosts_file::HostsFile;
 pub use l7_proxy::{ErrorStyle, Failure, L7Action, L7Proxy, ProxiedRequest};
 pub use link::{Direction, Fault, Link};
 pub use member::Member;
+pub use network_path::{NetworkPath, PathKind};
 pub use scripted::{
     Call, GoAway, Greeting, Receiver, Reply, ResponseHeader, STATUS, ScriptedServer, Sender,
     StatusResponse, StreamClosed, framed,
@@ -67,6 +69,6 @@ pub use scripted::{
 pub use tcp_balancer::TcpBalancer;
 pub use tcp_proxy::TcpProxy;
 
-pub use tls::{Authority, Certificate, Tls};
+pub use tls::{Authority, Certificate, Tls, write_shared_certificate};
 
 pub use h2::Reason;
