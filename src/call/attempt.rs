@@ -59,7 +59,8 @@ impl Attempt<'_> {
             .unary::<R>(self.rpc.path, metadata, body, &tracker);
         let mut request = std::pin::pin!(request);
         let mut timer = std::pin::pin!(sleep_until(
-            self.deadline.min(began + self.connection.suspect_after())
+            self.deadline
+                .min(began + self.connection.timing.suspect_after())
         ));
         tokio::select! {
             biased;
@@ -253,7 +254,7 @@ impl Attempt<'_> {
     }
 }
 
-/// A request without a response for [`Connection::suspect_after`].
+/// A request without a response for [`LinkTiming::suspect_after`](crate::connection::LinkTiming::suspect_after).
 struct SlowRequest<'a> {
     began: Instant,
     /// Raft term in which it was sent, if known.

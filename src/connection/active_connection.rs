@@ -54,7 +54,7 @@ impl ActiveConnection {
 
     /// Returns whether a probe is in flight and the member has sent nothing for longer than its round trips explain.
     pub(super) fn is_silent(&self, now: Instant) -> bool {
-        let silence = self.connection.link_times().unresponsive_after;
+        let silence = self.connection.timing.unresponsive_after();
         let last_received = self.connection.channel.wire_log().last_received();
         self.probe_sent
             .is_some_and(|sent| sent.max(last_received) + silence <= now)

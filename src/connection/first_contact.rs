@@ -62,14 +62,12 @@ pub(super) async fn first_contact(
         mut failed,
         silent,
     } = race;
-    match winner {
-        Some((_, contact)) => Ok(contact),
-        None => {
-            let silent = silent.into_iter();
-            failed.extend(silent.map(|address| (address, no_response(endpoint, options))));
-            Err(all_failed(endpoint, failed))
-        }
+    if let Some((_, contact)) = winner {
+        return Ok(contact);
     }
+    let silent = silent.into_iter();
+    failed.extend(silent.map(|address| (address, no_response(endpoint, options))));
+    Err(all_failed(endpoint, failed))
 }
 
 /// Dials one address, performs the handshakes and waits for a first response.

@@ -4,6 +4,7 @@ mod addresses;
 mod balancing;
 mod dns;
 mod liveness;
+mod load_balancer;
 mod replacement;
 mod suspicion;
 #[cfg(feature = "tls")]
