@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use actix::{Handler, Message, WeakAddr};
@@ -17,6 +18,11 @@ use super::{
     raft_term::{ObservedTerm, TermMark},
 };
 use crate::transport::{Endpoint, channel::Channel};
+
+/// Time without a response after which the member is suspected.
+const SUSPECT_AFTER: Duration = Duration::from_millis(250);
+/// Time without a response after which a request that may be repeated is also sent to another member.
+const HEDGE_AFTER: Duration = Duration::from_millis(400);
 
 /// One generation of a connection. Callers on any thread send requests through its channel.
 pub(crate) struct Connection {
@@ -61,6 +67,24 @@ impl Connection {
 
     pub(crate) fn watch_health(&self) -> watch::Receiver<MemberHealth> {
         self.health.subscribe()
+    }
+
+    /// Returns the time without a response after which a request makes its member suspect.
+    #[expect(
+        clippy::unused_self,
+        reason = "will depend on the round trips of the connection"
+    )]
+    pub(crate) fn suspect_after(&self) -> Duration {
+        SUSPECT_AFTER
+    }
+
+    /// Returns the time without a response after which a request that may be repeated is also sent to another member.
+    #[expect(
+        clippy::unused_self,
+        reason = "will depend on the round trips of the connection"
+    )]
+    pub(crate) fn hedge_after(&self) -> Duration {
+        HEDGE_AFTER
     }
 
     /// Reports a slow call. The member is probed at short intervals until the guard is dropped.

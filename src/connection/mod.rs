@@ -50,4 +50,4 @@ pub(crate) use connection_handle::{Connection, StreamRegistration, SuspicionGuar
 pub use connectivity::ConnectivityState;
 pub(crate) use connectivity::EndpointId;
 pub(crate) use member_health::{MemberHealth, OtherMembers, RaftStatus, Verdict};
-pub(crate) use raft_term::leader_changed;
+pub(crate) use raft_term::{TermMark, leader_changed};
