@@ -133,13 +133,22 @@ async fn failed_copy_leaves_the_other_in_flight() {
 
 #[tokio::test]
 async fn failed_first_copy_leaves_the_hedge_in_flight() {
-    let servers = start_readers::<2>(|nth| match nth {
-        0 => Reply::close_connection().after(Duration::from_millis(700)),
-        _ => range_reply().after(Duration::from_millis(1500)),
+    let first_fails_after = Duration::from_secs(2);
+    let servers = start_readers::<2>(move |nth| match nth {
+        0 => Reply::close_connection().after(first_fails_after),
+        _ => range_reply().after(Duration::from_millis(2200)),
     })
     .await;
     let etcd = connect_all(&servers).await;
     etcd.get("k").await.unwrap();
+    let mut sent: Vec<_> = servers
+        .iter()
+        .flat_map(|server| server.calls(RANGE))
+        .map(|call| call.at)
+        .collect();
+    sent.sort();
+    assert_eq!(sent.len(), 2, "the call waits for the hedge");
+    assert!(sent[1] - sent[0] < first_fails_after, "no hedge");
     let cancelled = servers[0].cancelled() + servers[1].cancelled();
     assert_eq!(cancelled, 0, "the hedge was cancelled");
 }
