@@ -64,4 +64,4 @@ pub(crate) use connectivity::EndpointId;
 pub(crate) use liveness::LinkTiming;
 pub use liveness::Liveness;
 pub(crate) use member_health::{MemberHealth, OtherMembers, RaftStatus, Verdict};
-pub(crate) use raft_term::leader_changed;
+pub(crate) use raft_term::{TermMark, leader_changed};

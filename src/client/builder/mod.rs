@@ -52,6 +52,7 @@ pub struct ClientBuilder {
     pub(super) balance_policy: Arc<dyn BalancePolicy>,
     pub(super) retry_policy: Arc<dyn RetryPolicy>,
     pub(super) retry_budget: BudgetLimits,
+    pub(super) hedging: bool,
     pub(super) on_current_arbiter: bool,
     pub(super) auto_sync: Option<Duration>,
     pub(super) watches_per_stream: usize,
@@ -84,6 +85,7 @@ impl ClientBuilder {
             balance_policy: Arc::new(RoundRobin::new()),
             retry_policy: Arc::new(StandardRetry),
             retry_budget: BudgetLimits::default(),
+            hedging: true,
             on_current_arbiter: false,
             auto_sync: None,
             watches_per_stream: 256,
@@ -154,6 +156,15 @@ impl ClientBuilder {
     /// Default: 250 per second in the long run, bursts of 500 ([`BudgetLimits::default`]).
     pub fn retry_budget(mut self, limits: BudgetLimits) -> Self {
         self.retry_budget = limits;
+        self
+    }
+
+    /// Whether a request that has not been answered for a while is also sent to another member, if it may be repeated:
+    /// reads, logins, lease grants and revocations, but not other writes. The first response wins. Hedges protect calls
+    /// from a slow member; they are limited by half of the retry budget, and by the retry policy (see
+    /// [`RetryPolicy`]). Default: `true`.
+    pub fn hedging(mut self, hedging: bool) -> Self {
+        self.hedging = hedging;
         self
     }
 
