@@ -238,14 +238,14 @@ impl Caller {
             ..metadata.clone()
         };
         let (rpc, deadline, body) = (call.rpc, call.deadline, body.clone());
-        let (used, tracked) = (connection.clone(), tracker.clone());
+        let (member, progress) = (connection.clone(), tracker.clone());
         let result = async move {
             let _permit = permit;
             let attempt = Attempt {
-                connection: &used,
+                connection: &member,
                 rpc,
                 deadline,
-                tracker: &tracked,
+                tracker: &progress,
             };
             attempt.run::<R>(&metadata, body).await
         };
