@@ -241,11 +241,11 @@ impl Caller {
             ..metadata.clone()
         };
         let (rpc, deadline, body) = (call.rpc, call.deadline, body.clone());
-        let (used, progress) = (connection.clone(), tracker.clone());
+        let (member, progress) = (connection.clone(), tracker.clone());
         let result = async move {
             let _permit = permit;
             let attempt = Attempt {
-                connection: &used,
+                connection: &member,
                 rpc,
                 deadline,
                 tracker: &progress,

@@ -107,16 +107,13 @@ impl Caller {
                 remaining = deadline.saturating_duration_since(Instant::now());
                 continue;
             };
-            let _permit = match StreamPermit::try_acquire(&connection) {
-                Some(permit) => permit,
-                None => {
-                    let waiting = Box::pin(self.wait_for_stream(connection, deadline));
-                    let (free, permit) = waiting.await.map_err(|error| call.complete(error))?;
-                    connection = free;
-                    remaining = deadline.saturating_duration_since(Instant::now());
-                    permit
-                }
-            };
+            let mut permit = StreamPermit::try_acquire(&connection);
+            if permit.is_none() {
+                let waiting = Box::pin(self.wait_for_stream(connection, deadline));
+                let (free, acquired) = waiting.await.map_err(|error| call.complete(error))?;
+                (connection, permit) = (free, Some(acquired));
+                remaining = deadline.saturating_duration_since(Instant::now());
+            }
             let metadata = Metadata {
                 require_leader: !rpc.leaderless,
                 token: token.value.clone(),
@@ -130,6 +127,7 @@ impl Caller {
                 Err(CopiesFailed::Fail(error)) => return Err(error),
                 Err(CopiesFailed::Retry(plan)) => plan,
             };
+            drop(permit);
             self.prepare_retry(&call, &token, plan).await?;
             remaining = deadline.saturating_duration_since(Instant::now());
         }

@@ -80,7 +80,7 @@ impl Caller {
         connection: Arc<Connection>,
         deadline: Instant,
     ) -> Result<(Arc<Connection>, StreamPermit), Error> {
-        let endpoint = connection.endpoint.name().to_owned();
+        let endpoint = connection.endpoint.name().clone();
         let mut waiting = vec![Waiting::new(connection)];
         loop {
             let now = Instant::now();
