@@ -1,12 +1,9 @@
 //! One request on one connection. While the response is late, the member is probed.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{borrow::Cow, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::{
-    sync::{Semaphore, SemaphorePermit},
-    time::{Instant, Sleep, sleep_until, timeout_at},
-};
+use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 use super::WireResponse;
 use crate::{
@@ -16,7 +13,7 @@ use crate::{
     error::{Error, ErrorKind, Outcome},
     proto::rpc::{Rpc, RpcClass},
     transport::{
-        channel::{Metadata, RequestTracker},
+        channel::{Metadata, RequestTracker, StreamSlot, StreamUse},
         grpc::RpcFailure,
     },
 };
@@ -46,9 +43,9 @@ impl Attempt<'_> {
         metadata: &Metadata,
         body: Bytes,
     ) -> Result<R, RpcFailure> {
-        let _permit = match self.connection.channel.stream_permits() {
-            Some(permits) => self.acquire_permit(permits).await?,
-            None => None,
+        let _slot = match self.connection.channel.try_slot(StreamUse::Call) {
+            Some(slot) => slot,
+            None => self.await_slot().await?,
         };
         let began = Instant::now();
         let term = self.connection.term_mark();
@@ -80,23 +77,22 @@ impl Attempt<'_> {
         Box::pin(self.wait_while_suspected(request, timer, slow)).await
     }
 
-    /// Waits while the member has its maximum number of concurrent streams. Nothing is sent meanwhile.
-    async fn acquire_permit<'p>(
-        &self,
-        permits: &'p Semaphore,
-    ) -> Result<Option<SemaphorePermit<'p>>, RpcFailure> {
+    /// Waits while the connection has its maximum number of concurrent streams. Nothing is sent meanwhile.
+    async fn await_slot(&self) -> Result<StreamSlot, RpcFailure> {
         // Nothing was sent, so even a write can go to another member.
         let wait_until = self
             .slow_attempt_deadline(Instant::now())
             .unwrap_or(self.deadline);
-        let permit = timeout_at(wait_until, permits.acquire()).await;
-        let kind = match permit {
-            // The semaphore is never closed; an error would mean that there is no limit.
-            Ok(permit) if Instant::now() < self.deadline => return Ok(permit.ok()),
+        let channel = &self.connection.channel;
+        let slot = timeout_at(wait_until, channel.slot(StreamUse::Call)).await;
+        let kind = match slot {
+            Ok(slot) if Instant::now() < self.deadline => return Ok(slot),
             Err(_) if Instant::now() < self.deadline => ErrorKind::MemberUnresponsive,
             Ok(_) | Err(_) => ErrorKind::DeadlineExceeded,
         };
-        let reason = "the member allows no more concurrent requests";
+        let limit = channel.stream_limit().unwrap_or(0);
+        let reason =
+            format!("the connection allows {limit} concurrent streams, and none became free");
         Err(self.failure(kind, reason, &RequestTracker::default()))
     }
 
@@ -222,7 +218,7 @@ impl Attempt<'_> {
     fn failure(
         &self,
         kind: ErrorKind,
-        reason: &'static str,
+        reason: impl Into<Cow<'static, str>>,
         tracker: &RequestTracker,
     ) -> RpcFailure {
         // h2 can write an accepted request at any time, even after this attempt was given up.

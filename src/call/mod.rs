@@ -31,7 +31,11 @@ use crate::{
         failure_log::FailureLog,
         pushback::Pushback,
     },
-    transport::{Endpoint, channel::Metadata, grpc::RpcFailure},
+    transport::{
+        Endpoint,
+        channel::{Metadata, StreamUse},
+        grpc::RpcFailure,
+    },
 };
 use attempt::Attempt;
 use tokens::Tokens;
@@ -93,7 +97,8 @@ impl Caller {
                     return Err(complete(rpc, failures.as_ref(), self.no_token_error(error)));
                 }
             };
-            let Some(connection) = self.pick(rpc.leaderless, failures.as_ref()) else {
+            let Some(connection) = self.pick(rpc.leaderless, failures.as_ref(), StreamUse::Call)
+            else {
                 let ready = self.await_candidate(rpc.leaderless, deadline).await;
                 ready.map_err(|error| complete(rpc, failures.as_ref(), error))?;
                 remaining = deadline.saturating_duration_since(Instant::now());
@@ -199,7 +204,7 @@ impl Caller {
         deadline: Instant,
     ) -> Result<Arc<Connection>, Error> {
         loop {
-            if let Some(connection) = self.pick(false, None) {
+            if let Some(connection) = self.pick(false, None, StreamUse::LongLived) {
                 return Ok(connection);
             }
             self.await_candidate(false, deadline).await?;
@@ -221,7 +226,13 @@ impl Caller {
         self.ready_set.load().views.len()
     }
 
-    fn pick(&self, leaderless: bool, failures: Option<&FailureLog>) -> Option<Arc<Connection>> {
+    /// Returns a connection that the policy picks, if possible one that has not failed and has a free stream.
+    fn pick(
+        &self,
+        leaderless: bool,
+        failures: Option<&FailureLog>,
+        stream_use: StreamUse,
+    ) -> Option<Arc<Connection>> {
         if let Some(endpoint) = &self.named_endpoint {
             return self.connection_of(endpoint);
         }
@@ -236,18 +247,27 @@ impl Caller {
         }
         let avoided =
             |connection: &Connection| failures.is_some_and(|log| log.avoids(connection.id.0));
+        let preferred = |connection: &Connection| {
+            connection.channel.has_free_slot(stream_use) && !avoided(connection)
+        };
         let endpoints = ReadyEndpoints::new(usable);
         let mut picked = &usable[0];
         for _ in 0..usable.len() {
             let index = self.policy.pick(&endpoints);
             picked = usable.get(index).unwrap_or(&usable[0]);
-            if !avoided(picked) {
+            if preferred(picked) {
                 return Some(picked.clone());
             }
         }
         // A policy that always picks the same member must not prevent a retry on the others.
-        let other = usable.iter().find(|other| !avoided(other));
-        Some(other.unwrap_or(picked).clone())
+        if let Some(other) = usable.iter().find(|other| preferred(other)) {
+            return Some(other.clone());
+        }
+        // All have failed or have no free stream. The rounds above end at the same member each time, so the waiting
+        // calls are spread at random.
+        let waited_for: Vec<_> = usable.iter().filter(|other| !avoided(other)).collect();
+        let index = fastrand::usize(..waited_for.len().max(1));
+        Some(waited_for.get(index).copied().unwrap_or(picked).clone())
     }
 
     /// Waits until there may be a member for [`pick`](Self::pick).

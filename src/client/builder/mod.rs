@@ -21,7 +21,9 @@ use crate::{
     error::Error,
     maintenance::versions::{member_versions, require_version},
     retry::{BudgetLimits, RetryPolicy, StandardRetry},
-    transport::{RawEndpoint, dial::DialOptions, resolver::Resolver, tls::Tls},
+    transport::{
+        RawEndpoint, dial::DialOptions, ping_pace::PingPace, resolver::Resolver, tls::Tls,
+    },
 };
 
 /// Options of a [`Client`], created by [`Client::builder`]. Every option has a default; the endpoints are enough to
@@ -77,6 +79,7 @@ impl ClientBuilder {
                 max_response_size: usize::MAX,
                 ping_interval: Some(Duration::from_secs(10)),
                 ping_timeout: Duration::from_secs(3),
+                ping_pace: PingPace::default(),
                 tls: Tls::default(),
                 resolver: Resolver::default(),
             },
