@@ -248,7 +248,8 @@ impl Caller {
         let avoided =
             |connection: &Connection| failures.is_some_and(|log| log.avoids(connection.id.0));
         let preferred = |connection: &Connection| {
-            connection.channel.has_free_slot(stream_use) && !avoided(connection)
+            let channel = &connection.channel;
+            channel.accepts_requests() && channel.has_free_slot(stream_use) && !avoided(connection)
         };
         let endpoints = ReadyEndpoints::new(usable);
         let mut picked = &usable[0];

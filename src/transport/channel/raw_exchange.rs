@@ -61,7 +61,7 @@ impl Channel {
             data_ended: false,
             channel: self.clone(),
             on_failure,
-            _slot: slot,
+            slot: Some(slot),
         }))
     }
 }
@@ -111,7 +111,8 @@ pub struct ResponseBody {
     data_ended: bool,
     channel: Channel,
     on_failure: FailureObserver,
-    _slot: StreamSlot,
+    /// Slot of the stream; `None` once it has ended.
+    slot: Option<StreamSlot>,
 }
 
 impl fmt::Debug for ResponseBody {
@@ -142,7 +143,9 @@ impl http_body::Body for ResponseBody {
                 None => this.data_ended = true,
             }
         }
-        match ready!(this.stream.poll_trailers(cx)) {
+        let trailers = ready!(this.stream.poll_trailers(cx));
+        this.slot = None;
+        match trailers {
             Ok(Some(trailers)) => {
                 report_failure(&trailers, &this.on_failure);
                 Poll::Ready(Some(Ok(Frame::trailers(trailers))))

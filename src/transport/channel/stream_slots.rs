@@ -1,7 +1,7 @@
 //! The streams that the member allows on a connection at once (`MAX_CONCURRENT_STREAMS`).
 //!
 //! A member or a proxy may set the limit and change it at any time. Above the limit, requests wait here and not inside
-//! h2, so that a waiting request is known to be unsent. Requests wait in order.
+//! h2, so that a waiting request is known to be unsent. Calls wait in order.
 //!
 //! Calls and long-lived streams must not starve each other: some slots are reserved for long-lived streams and probes,
 //! and long-lived streams never take the last slot.
@@ -83,9 +83,11 @@ pub(crate) struct StreamSlots {
     limit: AtomicUsize,
     /// [`OpenStreams`] in one number: `long_lived` in the upper half, `calls` in the lower.
     open: AtomicU64,
-    /// Held by the first waiting request; the others queue behind it.
-    queue: Mutex<()>,
-    /// Wakes the first waiting request.
+    /// Held by the first waiting call; the others queue behind it.
+    calls: Mutex<()>,
+    /// Held by the first waiting probe. Probes do not wait for calls, because they may use more slots.
+    probes: Mutex<()>,
+    /// Wakes the first waiting call and the first waiting probe.
     freed: Notify,
     limit_changes: watch::Sender<usize>,
 }
@@ -95,7 +97,8 @@ impl StreamSlots {
         Arc::new(Self {
             limit: AtomicUsize::new(NO_LIMIT),
             open: AtomicU64::new(0),
-            queue: Mutex::new(()),
+            calls: Mutex::new(()),
+            probes: Mutex::new(()),
             freed: Notify::new(),
             limit_changes: watch::Sender::new(NO_LIMIT),
         })
@@ -111,7 +114,7 @@ impl StreamSlots {
         if self.limit.load(Ordering::Relaxed) != limit {
             self.limit.store(limit, Ordering::Release);
             self.limit_changes.send_replace(limit);
-            self.freed.notify_one();
+            self.freed.notify_waiters();
         }
     }
 
@@ -145,7 +148,7 @@ impl StreamSlots {
             return Some(self.slot(stream_use));
         }
         // Calls do not overtake the calls that wait.
-        let waiting = stream_use == StreamUse::Call && self.queue.try_lock().is_err();
+        let waiting = stream_use == StreamUse::Call && self.calls.try_lock().is_err();
         (!waiting && self.add(stream_use)).then(|| self.slot(stream_use))
     }
 
@@ -154,7 +157,11 @@ impl StreamSlots {
         if let Some(slot) = self.try_take(stream_use) {
             return slot;
         }
-        let _first = self.queue.lock().await;
+        let queue = match stream_use {
+            StreamUse::Call | StreamUse::LongLived => &self.calls,
+            StreamUse::Probe => &self.probes,
+        };
+        let _first = queue.lock().await;
         loop {
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable();
@@ -207,7 +214,7 @@ impl Drop for StreamSlot {
             .open
             .fetch_sub(unit(self.stream_use), Ordering::AcqRel);
         if slots.limit.load(Ordering::Relaxed) != NO_LIMIT {
-            slots.freed.notify_one();
+            slots.freed.notify_waiters();
         }
     }
 }
@@ -258,6 +265,25 @@ mod tests {
         let _calls = take_all(&slots, StreamUse::Call);
         assert!(!slots.have_room(StreamUse::Call));
         assert!(slots.try_take(StreamUse::Probe).is_some());
+    }
+
+    #[tokio::test]
+    async fn waiting_probe_is_not_blocked_by_calls() {
+        let slots = limited_to(4);
+        let _calls = take_all(&slots, StreamUse::Call);
+        let mut probes = take_all(&slots, StreamUse::Probe);
+        let _waiting_call = tokio::spawn({
+            let slots = slots.clone();
+            async move { drop(slots.take(StreamUse::Call).await) }
+        });
+        let waiting_probe = tokio::spawn({
+            let slots = slots.clone();
+            async move { slots.take(StreamUse::Probe).await }
+        });
+        yield_now().await;
+        // The slot is one of those reserved for probes and streams.
+        probes.pop();
+        waiting_probe.await.unwrap();
     }
 
     #[tokio::test]

@@ -17,11 +17,10 @@ use crate::support::{
     connected_cluster::StartWithClient,
     quiet_window::ready_members,
     scripted_put::{PUT, put_reply, put_with_script},
-    wait::{TEST_TIMEOUT, until},
+    wait::{TEST_TIMEOUT, hold, until},
 };
 
 const HEALTH: &str = "/grpc.health.v1.Health/Watch";
-const SNAPSHOT: &str = "/etcdserverpb.Maintenance/Snapshot";
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
 const MEMBERS: &str = "/etcdserverpb.Cluster/MemberList";
 
@@ -36,6 +35,7 @@ async fn unread_responses_delay_no_other_request() {
         etcd.put(format!("large/{n}"), value).await.unwrap();
     }
     let mut watch = etcd.watch("k").await.unwrap();
+    let lease = etcd.lease(Duration::from_secs(60)).await.unwrap();
     // Each unread snapshot of more than 6 MiB fills the window of its stream.
     let mut unread = Vec::new();
     for _ in 0..30 {
@@ -43,7 +43,6 @@ async fn unread_responses_delay_no_other_request() {
         let snapshot = maintenance.snapshot(SnapshotRequest::default()).await;
         unread.push(snapshot.unwrap().into_inner());
     }
-    let lease = etcd.lease(Duration::from_secs(60)).await.unwrap();
     for n in 0..10 {
         let started = Instant::now();
         etcd.put("k", n.to_string()).await.unwrap();
@@ -147,7 +146,8 @@ async fn small_stream_limits_leave_calls_usable() {
                 .keep_alive()
                 .await
                 .unwrap();
-            tokio::time::sleep(Duration::from_secs(4)).await;
+            // Longer than the lease lasts without keepalives.
+            hold(Duration::from_secs(4)).await;
             let left = etcd.time_to_live(lease.id()).await.unwrap();
             assert!(left.remaining.is_some(), "the lease must be kept: {left:?}");
         }
