@@ -89,17 +89,14 @@ async fn contact_address(
             .explain_disconnect(explain_break(error))
             .with_endpoint(endpoint.name())),
         ProbeResult::Failed(error) => Err(explain_break(error)),
-        response => {
-            dialled.channel.store_stream_limit();
-            Ok(FirstContact {
-                address: address.socket_address(),
-                channel: dialled.channel,
-                driver,
-                response,
-                round_trip,
-                token_ignored,
-            })
-        }
+        response => Ok(FirstContact {
+            address: address.socket_address(),
+            channel: dialled.channel,
+            driver,
+            response,
+            round_trip,
+            token_ignored,
+        }),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The client handle: connecting, endpoints, shutdown, logs.
 
+mod api_version;
 mod connect;
 mod endpoints;
 mod logs;
