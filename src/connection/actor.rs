@@ -172,8 +172,7 @@ impl ConnectionActor {
                     send(&event_recipient, ConnectionLost { generation, reason });
                 }
             };
-            let dial = &context.dial;
-            let result = first_contact(&endpoint, dial, &addresses, &metadata, on_event).await;
+            let result = first_contact(&endpoint, &context, &addresses, &metadata, on_event).await;
             if result.as_ref().is_ok_and(|contact| contact.token_ignored) {
                 context.token.retire_and_renew(token_generation);
             }

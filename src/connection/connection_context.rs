@@ -5,13 +5,14 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::token::TokenCell;
-use super::{ClusterId, EndpointId, OtherMembers};
+use super::{ClusterId, EndpointId, OpenConnections, OtherMembers};
 use crate::transport::dial::DialOptions;
 
 /// Settings and state shared by all connections of a client.
 pub(crate) struct ConnectionContext {
     pub(crate) dial: DialOptions,
     pub(crate) token: Arc<TokenCell>,
+    pub(crate) connections: OpenConnections,
     pub(crate) cluster: ClusterId,
     /// The other members, with which a probed member is compared.
     pub(crate) members: Arc<dyn ClusterView>,

@@ -5,6 +5,7 @@ use std::{cell::RefCell, net::SocketAddr};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{
+    ConnectionContext,
     address_race::{AddressRace, race_addresses},
     driver_task::{DriverEvent, DriverTask},
     probe::{ProbeResult, request_status},
@@ -36,16 +37,17 @@ pub(super) struct FirstContact {
 /// timeout. Records in `history` which addresses failed.
 pub(super) async fn first_contact(
     endpoint: &Endpoint,
-    options: &DialOptions,
+    context: &ConnectionContext,
     history: &RefCell<AddressHistory>,
     metadata: &Metadata,
     on_event: impl Fn(DriverEvent) + Clone + 'static,
 ) -> Result<FirstContact, Error> {
+    let options = &context.dial;
     let deadline = Instant::now() + options.connect_timeout;
     let found = timeout_at(deadline, addresses(endpoint, options, history)).await;
     let found = found.unwrap_or_else(|_| Err(no_response(endpoint, options)))?;
     let race = race_addresses(found, deadline, async |address| {
-        let contact = contact_address(endpoint, &address, options, metadata, on_event.clone());
+        let contact = contact_address(endpoint, &address, context, metadata, on_event.clone());
         match contact.await {
             Err(error) if !endpoint.is_tls() => Err(explain_plain_failure(error, &address).await),
             result => result,
@@ -72,15 +74,17 @@ pub(super) async fn first_contact(
 async fn contact_address(
     endpoint: &Endpoint,
     address: &DialAddress,
-    options: &DialOptions,
+    context: &ConnectionContext,
     metadata: &Metadata,
     on_event: impl Fn(DriverEvent) + 'static,
 ) -> Result<FirstContact, Error> {
-    let dialled = dial(endpoint, address, options).await?;
-    let driver = DriverTask::spawn(dialled.driver, dialled.channel.monitor(), on_event);
+    let dialled = dial(endpoint, address, &context.dial).await?;
+    let (monitor, open) = (dialled.channel.monitor(), context.connections.add());
+    let driver = DriverTask::spawn(dialled.driver, monitor, open, on_event);
     let (response, token_ignored) = first_response(&dialled.channel, metadata).await;
     match response {
-        ProbeResult::Broken(error) if endpoint.is_tls() => Err(options
+        ProbeResult::Broken(error) if endpoint.is_tls() => Err(context
+            .dial
             .tls
             .explain_disconnect(explain_break(error))
             .with_endpoint(endpoint.name())),

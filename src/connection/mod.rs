@@ -36,6 +36,7 @@ mod health_service;
 mod lifecycle;
 mod member_health;
 pub(crate) mod messages;
+mod open_connections;
 mod probe;
 mod probe_schedule;
 mod probe_timeout;
@@ -51,4 +52,5 @@ pub(crate) use connection_handle::{Connection, StreamRegistration, SuspicionGuar
 pub use connectivity::ConnectivityState;
 pub(crate) use connectivity::EndpointId;
 pub(crate) use member_health::{MemberHealth, OtherMembers, RaftStatus, Verdict};
+pub(crate) use open_connections::OpenConnections;
 pub(crate) use raft_term::leader_changed;
