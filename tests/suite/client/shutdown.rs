@@ -15,6 +15,9 @@ use crate::support::{
     wait::{TEST_TIMEOUT, until},
 };
 
+/// Longer than any wait of these tests.
+const LONG_TIMEOUT: Duration = Duration::from_secs(120);
+
 /// Returns the number of established connections to this port.
 fn sockets_to(port: u16) -> usize {
     let remote = format!("0100007F:{port:04X}");
@@ -145,7 +148,7 @@ async fn connections_on_arbiter_close_after_shutdown_grace() {
         .connect()
         .await
         .unwrap();
-    let put = etcd.put("k", "v").timeout(TEST_TIMEOUT);
+    let put = etcd.put("k", "v").timeout(LONG_TIMEOUT);
     let put = actix_rt::spawn(put.into_future());
     until("the request has arrived", || server.count(PUT) == 1).await;
     let started = Instant::now();
@@ -170,7 +173,7 @@ async fn shutdown_includes_replaced_connections() {
     for (builder, succeeds) in [(patient, true), (hasty, false)] {
         let etcd = builder.connect().await.unwrap();
         let (puts, accepted) = (server.count(PUT), server.accepted());
-        let put = etcd.put("k", "v").timeout(TEST_TIMEOUT);
+        let put = etcd.put("k", "v").timeout(LONG_TIMEOUT);
         let put = actix_rt::spawn(put.into_future());
         until("the request has arrived", || server.count(PUT) > puts).await;
         server.go_away_gracefully();
@@ -203,7 +206,7 @@ fn cancelled_shutdown_goes_on() {
             };
             let etcd = builder.connect().await.unwrap();
             let (puts, clone) = (server.count(PUT), etcd.clone());
-            let put = etcd.put("k", "v").timeout(TEST_TIMEOUT);
+            let put = etcd.put("k", "v").timeout(LONG_TIMEOUT);
             let put = actix_rt::spawn(put.into_future());
             until("the request has arrived", || server.count(PUT) > puts).await;
             let cancelled = tokio::time::timeout(Duration::ZERO, etcd.shutdown()).await;
