@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, Sleep, sleep_until, timeout_at},
 };
 
-use super::{SUSPECT_AFTER, WireResponse};
+use super::WireResponse;
 use crate::{
     connection::{
         Connection, MemberHealth, StreamRegistration, SuspicionGuard, Verdict, leader_changed,
@@ -58,10 +58,17 @@ impl Attempt<'_> {
             .channel
             .unary::<R>(self.rpc.path, metadata, body, &tracker);
         let mut request = std::pin::pin!(request);
-        let mut timer = std::pin::pin!(sleep_until(self.deadline.min(began + SUSPECT_AFTER)));
+        let mut timer = std::pin::pin!(sleep_until(
+            self.deadline.min(began + self.connection.suspect_after())
+        ));
         tokio::select! {
             biased;
-            response = &mut request => return response,
+            response = &mut request => {
+                if response.is_ok() {
+                    self.connection.observe_duration(began.elapsed());
+                }
+                return response;
+            }
             () = &mut timer => {}
         }
         let slow = SlowRequest {
@@ -199,6 +206,8 @@ impl Attempt<'_> {
             Verdict::NotServing if self.rpc.class == RpcClass::Read => ErrorKind::NotServing,
             // A closed connection fails the request itself, with a more exact error.
             Verdict::Unresponsive
+            | Verdict::Late
+            | Verdict::Unreachable
             | Verdict::Closed
             | Verdict::Fine
             | Verdict::Learner
@@ -244,7 +253,7 @@ impl Attempt<'_> {
     }
 }
 
-/// A request without a response for [`SUSPECT_AFTER`].
+/// A request without a response for [`Connection::suspect_after`].
 struct SlowRequest<'a> {
     began: Instant,
     /// Raft term in which it was sent, if known.

@@ -36,8 +36,8 @@ use crate::{
 use attempt::Attempt;
 use tokens::Tokens;
 
-/// Time without a response after which a member is suspected.
-const SUSPECT_AFTER: Duration = Duration::from_millis(250);
+/// Time that a call waits for an overdue ticket of the retry actor.
+const LATE_TICKET: Duration = Duration::from_millis(250);
 
 /// Longest timeout. The deadline of a longer one could overflow `Instant`.
 pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
@@ -124,7 +124,7 @@ impl Caller {
                 return Err(complete(rpc, failures.as_ref(), ended));
             }
             let failure = self.add_user(failure);
-            if failure.error.kind() == ErrorKind::NoLeader {
+            if concerns_member(failure.error.kind()) {
                 connection.request_probe();
             }
             let members = self.member_count();
@@ -321,7 +321,7 @@ impl Caller {
             not_before,
             ticket,
         });
-        if let Ok(Err(_)) = timeout_at(deadline.min(due + SUSPECT_AFTER), is_due).await {
+        if let Ok(Err(_)) = timeout_at(deadline.min(due + LATE_TICKET), is_due).await {
             // The retry actor crashed or stopped: wait without it.
             sleep_until(due.min(deadline)).await;
         }
@@ -352,6 +352,18 @@ impl Caller {
         }
         Ok(response)
     }
+}
+
+/// Returns whether an error may concern the member or a proxy in front of it, and not only the request.
+fn concerns_member(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::NoLeader
+            | ErrorKind::Stopped
+            | ErrorKind::ServerUnavailable
+            | ErrorKind::ConnectionLost
+            | ErrorKind::Protocol
+    )
 }
 
 /// Adds the operation, and the outcome of earlier attempts, to an error that ends a call.

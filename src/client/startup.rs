@@ -22,7 +22,7 @@ use crate::{
     balancer::{BalancerActor, ReadySetCell, messages::EndpointSource},
     call::{Caller, tokens::Tokens},
     connection::{
-        ClusterId, ConnectionContext, OpenConnections,
+        ClusterId, ConnectionContext, OpenConnections, SharedProbeBudget,
         token::{TokenCell, header_value},
     },
     error::Error,
@@ -66,6 +66,8 @@ impl Client {
             members: ready_set.clone(),
             cluster: ClusterId::new(options.follow_cluster_change),
             follow_leader: options.balance_policy.follows_leader(),
+            liveness: options.liveness,
+            probes: SharedProbeBudget::default(),
         });
         let budget = RetryBudget::new(options.retry_budget, Instant::now());
         let (policy, retry_policy) = (options.balance_policy, options.retry_policy);

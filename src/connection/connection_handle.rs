@@ -6,15 +6,17 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use actix::{Handler, Message, WeakAddr};
 use tokio::{sync::watch, time::Instant};
 
 use super::{
-    ConnectionActor, EndpointId, MemberHealth,
+    ConnectionActor, EndpointId, LinkTimes, Liveness, MemberHealth,
     messages::{ForeignClusterDetected, Suspect},
     raft_term::{ObservedTerm, TermMark},
+    round_trips::RoundTrips,
 };
 use crate::transport::{Endpoint, channel::Channel};
 
@@ -31,6 +33,8 @@ pub(crate) struct Connection {
     /// Number of [`StreamRegistration`]s.
     streams: AtomicUsize,
     term: ObservedTerm,
+    liveness: Liveness,
+    round_trips: RoundTrips,
 }
 
 impl Connection {
@@ -41,6 +45,8 @@ impl Connection {
         channel: Channel,
         actor: WeakAddr<ConnectionActor>,
         health: MemberHealth,
+        liveness: Liveness,
+        round_trip: Duration,
     ) -> Self {
         Self {
             id,
@@ -52,7 +58,37 @@ impl Connection {
             suspicions: AtomicUsize::new(0),
             streams: AtomicUsize::new(0),
             term: ObservedTerm::new(Instant::now()),
+            liveness,
+            round_trips: RoundTrips::new(round_trip),
         }
+    }
+
+    /// Returns when to suspect the member of a late response.
+    pub(crate) fn suspect_after(&self) -> Duration {
+        self.link_times().suspect_after
+    }
+
+    /// Returns when to send a second copy of a request to another member.
+    pub(crate) fn hedge_after(&self) -> Duration {
+        self.link_times().hedge_after
+    }
+
+    pub(super) fn link_times(&self) -> LinkTimes {
+        self.liveness.for_link(&self.round_trips)
+    }
+
+    pub(super) fn round_trips(&self) -> &RoundTrips {
+        &self.round_trips
+    }
+
+    /// Records how long a request took, as an upper bound of the round trip time.
+    pub(crate) fn observe_duration(&self, elapsed: Duration) {
+        self.round_trips.add_upper_bound(elapsed);
+    }
+
+    /// Returns whether the connection has carried a response to a request of the client's user.
+    pub(super) fn has_served(&self) -> bool {
+        self.term.last() != 0
     }
 
     pub(crate) fn health(&self) -> MemberHealth {

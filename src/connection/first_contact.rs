@@ -1,6 +1,6 @@
 //! Makes a new connection and waits until the member has responded to an RPC on it.
 
-use std::{cell::RefCell, net::SocketAddr};
+use std::{cell::RefCell, net::SocketAddr, time::Duration};
 
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -9,7 +9,6 @@ use super::{
     address_race::{AddressRace, race_addresses},
     driver_task::{DriverEvent, DriverTask},
     probe::{ProbeResult, request_status},
-    probe_timeout::SILENCE,
 };
 use crate::{
     error::{Error, ErrorKind, Outcome},
@@ -22,6 +21,9 @@ use crate::{
     },
 };
 
+/// Time without a response after which the first request is repeated without the token.
+const RETRY_WITHOUT_TOKEN: Duration = Duration::from_millis(400);
+
 /// A connection on which the member has responded to an RPC.
 pub(super) struct FirstContact {
     /// The address that was dialled; `None` for a Unix socket.
@@ -29,6 +31,8 @@ pub(super) struct FirstContact {
     pub(super) channel: Channel,
     pub(super) driver: DriverTask,
     pub(super) response: ProbeResult,
+    /// Time from the first request to its response.
+    pub(super) round_trip: Duration,
     /// Whether the member responded only to the request without the token.
     pub(super) token_ignored: bool,
 }
@@ -81,14 +85,16 @@ async fn contact_address(
     let dialled = dial(endpoint, address, &context.dial).await?;
     let (monitor, open) = (dialled.channel.monitor(), context.connections.add());
     let driver = DriverTask::spawn(dialled.driver, monitor, open, on_event);
+    let sent_at = Instant::now();
     let (response, token_ignored) = first_response(&dialled.channel, metadata).await;
+    let round_trip = sent_at.elapsed();
     match response {
-        ProbeResult::Broken(error) if endpoint.is_tls() => Err(context
+        ProbeResult::Failed(error) if endpoint.is_tls() => Err(context
             .dial
             .tls
             .explain_disconnect(explain_break(error))
             .with_endpoint(endpoint.name())),
-        ProbeResult::Broken(error) => Err(explain_break(error)),
+        ProbeResult::Failed(error) => Err(explain_break(error)),
         response => {
             dialled.channel.store_stream_limit();
             Ok(FirstContact {
@@ -96,6 +102,7 @@ async fn contact_address(
                 channel: dialled.channel,
                 driver,
                 response,
+                round_trip,
                 token_ignored,
             })
         }
@@ -147,7 +154,7 @@ fn all_failed(endpoint: &Endpoint, mut failed: Vec<(DialAddress, Error)>) -> Err
 }
 
 /// Returns the first response, and whether it belongs to the request without the token. A member of another cluster may
-/// never respond to a request with an unknown token, so a second request without a token is sent after [`SILENCE`].
+/// never respond to a request with an unknown token, so a second request without a token is sent after [`RETRY_WITHOUT_TOKEN`].
 async fn first_response(channel: &Channel, metadata: &Metadata) -> (ProbeResult, bool) {
     let mut request = std::pin::pin!(request_status(channel, metadata));
     if metadata.token.is_none() {
@@ -156,7 +163,7 @@ async fn first_response(channel: &Channel, metadata: &Metadata) -> (ProbeResult,
     tokio::select! {
         biased;
         response = &mut request => return (response, false),
-        () = sleep_until(Instant::now() + SILENCE) => {}
+        () = sleep_until(Instant::now() + RETRY_WITHOUT_TOKEN) => {}
     }
     let without_token = Metadata {
         token: None,

@@ -17,6 +17,7 @@ use crate::{
     auth::{AuthMethod, Credentials, CredentialsProvider},
     balancer::{BalancePolicy, RoundRobin},
     call::{MAX_TIMEOUT, deadline_in},
+    connection::Liveness,
     error::Error,
     maintenance::versions::{member_versions, require_version},
     retry::{BudgetLimits, RetryPolicy, StandardRetry},
@@ -47,6 +48,7 @@ pub struct ClientBuilder {
     pub(super) request_timeout: Duration,
     pub(super) shutdown_grace: Duration,
     pub(super) dial: DialOptions,
+    pub(super) liveness: Liveness,
     pub(super) balance_policy: Arc<dyn BalancePolicy>,
     pub(super) retry_policy: Arc<dyn RetryPolicy>,
     pub(super) retry_budget: BudgetLimits,
@@ -78,6 +80,7 @@ impl ClientBuilder {
                 tls: Tls::default(),
                 resolver: Resolver::default(),
             },
+            liveness: Liveness::default(),
             balance_policy: Arc::new(RoundRobin::new()),
             retry_policy: Arc::new(StandardRetry),
             retry_budget: BudgetLimits::default(),
@@ -123,6 +126,13 @@ impl ClientBuilder {
     /// Longest time between a ping and its response. After that, the connection is closed. Default: 3 s.
     pub fn ping_timeout(mut self, timeout: Duration) -> Self {
         self.dial.ping_timeout = timeout.min(MAX_TIMEOUT);
+        self
+    }
+
+    /// Times after which a member that does not respond is suspected and left. Slow links get longer times by themselves.
+    /// Default: [`Liveness::default`].
+    pub fn liveness(mut self, liveness: Liveness) -> Self {
+        self.liveness = liveness;
         self
     }
 

@@ -5,6 +5,7 @@ mod balancing;
 mod dns;
 mod liveness;
 mod replacement;
+mod suspicion;
 #[cfg(feature = "tls")]
 mod tls;
 #[cfg(feature = "tls")]
