@@ -1,6 +1,6 @@
 //! The actor of one endpoint: its state and how it carries out the decisions of the state machine.
 
-use std::{cell::RefCell, rc::Rc, sync::Arc};
+use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
 
 use actix::{
     Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle, Supervised, WeakAddr,
@@ -25,7 +25,7 @@ use crate::{
         abort_on_drop::AbortOnDrop,
         supervisor::{ActorFailed, supervise},
     },
-    transport::{Endpoint, address_history::AddressHistory, channel::Metadata, dial::DialOptions},
+    transport::{Endpoint, address_history::AddressHistory, channel::Metadata},
 };
 
 /// Dials, drives and probes the connection to one endpoint.
@@ -111,10 +111,10 @@ impl ConnectionActor {
             ConnectionAction::None => {}
             ConnectionAction::Dial(generation) => {
                 self.announce();
-                self.dial(generation, self.context.dial.clone(), ctx);
+                self.dial(generation, self.context.dial.connect_timeout, ctx);
             }
             ConnectionAction::DialReplacement(generation) => {
-                self.dial(generation, self.replacement_options(), ctx);
+                self.dial(generation, self.replacement_timeout(), ctx);
             }
             ConnectionAction::ReconnectAfter(delay) => {
                 self.active = None;
@@ -177,7 +177,7 @@ impl ConnectionActor {
         }
     }
 
-    fn dial(&mut self, generation: u64, options: DialOptions, ctx: &mut Context<Self>) {
+    fn dial(&mut self, generation: u64, connect_timeout: Duration, ctx: &mut Context<Self>) {
         let actor = ctx.address().downgrade();
         let event_recipient = actor.clone();
         let token_generation = self.context.token.generation();
@@ -192,7 +192,15 @@ impl ConnectionActor {
                     send(&event_recipient, ConnectionLost { generation, reason });
                 }
             };
-            let result = first_contact(&endpoint, &options, &addresses, &metadata, on_event).await;
+            let contact = first_contact(
+                &endpoint,
+                &context,
+                connect_timeout,
+                &addresses,
+                &metadata,
+                on_event,
+            );
+            let result = contact.await;
             if result.as_ref().is_ok_and(|contact| contact.token_ignored) {
                 context.token.retire_and_renew(token_generation);
             }

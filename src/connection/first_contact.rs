@@ -5,6 +5,7 @@ use std::{cell::RefCell, net::SocketAddr, time::Duration};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{
+    ConnectionContext,
     address_race::{AddressRace, race_addresses},
     driver_task::{DriverEvent, DriverTask},
     probe::{ProbeResult, request_status},
@@ -15,7 +16,7 @@ use crate::{
         Endpoint,
         address_history::AddressHistory,
         channel::{Channel, Metadata},
-        dial::{DialAddress, DialOptions, addresses, dial},
+        dial::{DialAddress, addresses, dial},
         tls_detection::expects_tls,
     },
 };
@@ -36,20 +37,22 @@ pub(super) struct FirstContact {
     pub(super) token_ignored: bool,
 }
 
-/// Dials the addresses of an endpoint, performs the handshakes and waits for a first response, all within the connect
-/// timeout. Records in `history` which addresses failed.
+/// Dials the addresses of an endpoint, performs the handshakes and waits for a first response, all within
+/// `connect_timeout`. Records in `history` which addresses failed.
 pub(super) async fn first_contact(
     endpoint: &Endpoint,
-    options: &DialOptions,
+    context: &ConnectionContext,
+    connect_timeout: Duration,
     history: &RefCell<AddressHistory>,
     metadata: &Metadata,
     on_event: impl Fn(DriverEvent) + Clone + 'static,
 ) -> Result<FirstContact, Error> {
-    let deadline = Instant::now() + options.connect_timeout;
+    let options = &context.dial;
+    let deadline = Instant::now() + connect_timeout;
     let found = timeout_at(deadline, addresses(endpoint, options, history)).await;
-    let found = found.unwrap_or_else(|_| Err(no_response(endpoint, options)))?;
+    let found = found.unwrap_or_else(|_| Err(no_response(endpoint, connect_timeout)))?;
     let race = race_addresses(found, deadline, async |address| {
-        let contact = contact_address(endpoint, &address, options, metadata, on_event.clone());
+        let contact = contact_address(endpoint, &address, context, metadata, on_event.clone());
         match contact.await {
             Err(error) if !endpoint.is_tls() => Err(explain_plain_failure(error, &address).await),
             result => result,
@@ -66,7 +69,7 @@ pub(super) async fn first_contact(
         return Ok(contact);
     }
     let silent = silent.into_iter();
-    failed.extend(silent.map(|address| (address, no_response(endpoint, options))));
+    failed.extend(silent.map(|address| (address, no_response(endpoint, connect_timeout))));
     Err(all_failed(endpoint, failed))
 }
 
@@ -74,17 +77,19 @@ pub(super) async fn first_contact(
 async fn contact_address(
     endpoint: &Endpoint,
     address: &DialAddress,
-    options: &DialOptions,
+    context: &ConnectionContext,
     metadata: &Metadata,
     on_event: impl Fn(DriverEvent) + 'static,
 ) -> Result<FirstContact, Error> {
-    let dialled = dial(endpoint, address, options).await?;
-    let driver = DriverTask::spawn(dialled.driver, dialled.channel.monitor(), on_event);
+    let dialled = dial(endpoint, address, &context.dial).await?;
+    let (monitor, open) = (dialled.channel.monitor(), context.connections.add());
+    let driver = DriverTask::spawn(dialled.driver, monitor, open, on_event);
     let sent_at = Instant::now();
     let (response, token_ignored) = first_response(&dialled.channel, metadata).await;
     let round_trip = sent_at.elapsed();
     match response {
-        ProbeResult::Failed(error) if endpoint.is_tls() => Err(options
+        ProbeResult::Failed(error) if endpoint.is_tls() => Err(context
+            .dial
             .tls
             .explain_disconnect(explain_break(error))
             .with_endpoint(endpoint.name())),
@@ -115,8 +120,8 @@ fn record(race: &AddressRace<DialAddress, FirstContact>, history: &mut AddressHi
     }
 }
 
-fn no_response(endpoint: &Endpoint, options: &DialOptions) -> Error {
-    let reason = format!("no response within {:?}", options.connect_timeout);
+fn no_response(endpoint: &Endpoint, connect_timeout: Duration) -> Error {
+    let reason = format!("no response within {connect_timeout:?}");
     Error::new(ErrorKind::MemberUnresponsive, Outcome::NotSent, reason)
         .with_endpoint(endpoint.name())
 }
