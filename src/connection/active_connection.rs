@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     Connection, MemberHealth, Verdict,
+    cluster_id::ClusterMembership,
     driver_task::DriverTask,
     member_health::{ProgressTracker, STALLED_AFTER},
     probe_schedule::ProbeSchedule,
@@ -27,6 +28,7 @@ pub(super) struct ActiveConnection {
     /// Time at which a `Suspect` message was last reported to the owner.
     pub(super) suspicion_reported_at: Option<Instant>,
     pub(super) _health_service: AbortOnDrop,
+    pub(super) _membership: ClusterMembership,
 }
 
 impl ActiveConnection {

@@ -74,6 +74,7 @@ impl ConnectionActor {
             next_probe: None,
             suspicion_reported_at: None,
             _health_service: health_service,
+            _membership: contact.membership,
         });
         self.error = (!verdict.is_fine()).then(|| self.error_for(verdict));
         let action = self

@@ -19,13 +19,15 @@
 //! the kernel of a frozen process still accepts TCP connections.
 //!
 //! The decisions are pure code: [`state_machine`] (states and reconnect delays), [`member_health`] (whether a
-//! member can be used), [`probe_schedule`] (when to probe), [`probe_timeout`] (when a member counts as unresponsive) and
+//! member can be used), [`cluster_choice`] (to which cluster the client belongs), [`probe_schedule`] (when to probe), [`probe_timeout`] (when a member counts as unresponsive) and
 //! [`raft_term`] (whether a write was lost with its leader).
 
 mod active_connection;
 mod actor;
 mod address_race;
+mod cluster_choice;
 mod cluster_id;
+mod cluster_identity;
 mod connection_context;
 mod connection_handle;
 mod connectivity;
@@ -45,6 +47,7 @@ mod state_machine;
 pub(crate) mod token;
 
 pub(crate) use actor::{ConnectionActor, ConnectionObserver};
+pub(crate) use cluster_choice::Voter;
 pub(crate) use cluster_id::{ClusterId, foreign_cluster_error};
 pub(crate) use connection_context::{ClusterView, ConnectionContext};
 pub(crate) use connection_handle::{Connection, StreamRegistration, SuspicionGuard};
