@@ -1,5 +1,6 @@
 //! The client: the handle that applications hold, its options, and its connections to the cluster.
 
+mod advertised_endpoints;
 mod builder;
 mod connectivity_changes;
 pub(crate) mod endpoint_sync;

@@ -8,6 +8,7 @@ use std::{
 use actix::Addr;
 use tokio::sync::OnceCell;
 
+use super::endpoint_sync::RunningSync;
 use crate::{
     auth::engine::{AuthActor, AuthShutdown},
     balancer::{BalancerActor, messages::BalancerShutdown},
@@ -26,6 +27,7 @@ pub(crate) struct RunningClient {
     pub(super) caller: Arc<Caller>,
     pub(super) actors: ClientActors,
     pub(super) request_timeout: Duration,
+    pub(super) sync: Arc<RunningSync>,
     /// `None` once the client is shutting down.
     runtime: Mutex<Option<Runtime>>,
     shutdown_done: OnceCell<()>,
@@ -72,6 +74,7 @@ impl RunningClient {
             caller,
             actors,
             request_timeout,
+            sync: Arc::default(),
             runtime: Mutex::new(Some(runtime)),
             shutdown_done: OnceCell::new(),
         }

@@ -63,10 +63,7 @@ impl Client {
             dial: options.dial,
             token: token.clone(),
             members: ready_set.clone(),
-            cluster: Arc::new(ClusterId::new(
-                options.follow_cluster_change,
-                token.clone(),
-            )),
+            cluster: Arc::new(ClusterId::new(options.follow_cluster_change, token.clone())),
             follow_leader: options.balance_policy.follows_leader(),
         });
         let budget = RetryBudget::new(options.retry_budget, Instant::now());

@@ -13,9 +13,7 @@ use super::{
     probe_timeout::SILENCE,
 };
 use crate::{
-    proto::{
-        WatchCreateRequest, WatchRequest, WatchResponse, rpc, watch_request::RequestUnion,
-    },
+    proto::{WatchCreateRequest, WatchRequest, WatchResponse, rpc, watch_request::RequestUnion},
     transport::channel::{Channel, Metadata},
 };
 

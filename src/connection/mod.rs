@@ -53,5 +53,6 @@ pub(crate) use connection_context::{ClusterView, ConnectionContext};
 pub(crate) use connection_handle::{Connection, StreamRegistration, SuspicionGuard};
 pub use connectivity::ConnectivityState;
 pub(crate) use connectivity::EndpointId;
+pub(crate) use first_contact::cluster_at;
 pub(crate) use member_health::{MemberHealth, OtherMembers, RaftStatus, Verdict};
 pub(crate) use raft_term::leader_changed;

@@ -1,6 +1,12 @@
 //! Opens an HTTP/2 connection to an endpoint.
 
-use std::{cell::RefCell, fmt, io, net::{IpAddr, SocketAddr}, path::PathBuf, time::Duration};
+use std::{
+    cell::RefCell,
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use h2::client;

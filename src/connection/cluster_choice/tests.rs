@@ -91,11 +91,7 @@ fn silent_endpoints_are_waited_for_briefly() {
     assert_eq!(choice.admission(id(0), X, now), undecided(now));
     let later = now + VOTING_TIME - ms(1);
     assert_eq!(choice.admission(id(0), X, later), undecided(now));
-    assert!(is_admitted(&choice.admission(
-        id(0),
-        X,
-        now + VOTING_TIME
-    )));
+    assert!(is_admitted(&choice.admission(id(0), X, now + VOTING_TIME)));
 }
 
 #[test]
