@@ -1,8 +1,10 @@
 //! The client handle: connecting, endpoints, shutdown, logs.
 
 mod connect;
+mod endpoint_sync;
 mod endpoints;
 mod logs;
+mod mixed_clusters;
 mod raw_grpc;
 mod runtime;
 pub mod shutdown;
