@@ -9,11 +9,12 @@ use actix_etcd::{
     watch::{WatchEnd, WatchEvent},
 };
 use testbed::{Cluster, Fault, Reply, STATUS, ScriptedServer, StatusResponse};
+use tokio::time::timeout;
 
 use crate::support::{
     auth_cluster::start_with_auth,
     scripted_put::PUT,
-    wait::{until, until_async},
+    wait::{TEST_TIMEOUT, until, until_async},
 };
 
 /// Starts two clusters of one member each.
@@ -220,7 +221,7 @@ async fn watch_and_lease_end_when_other_cluster_is_followed() {
     let mut watch = etcd.watch("k").await.unwrap();
     first.member(0).kill();
     let end = loop {
-        match watch.next().await {
+        match timeout(TEST_TIMEOUT, watch.next()).await.unwrap() {
             Some(WatchEvent::Ended(end)) => break end,
             Some(_) => {}
             None => panic!("the watch ended without a reason"),
@@ -231,7 +232,8 @@ async fn watch_and_lease_end_when_other_cluster_is_followed() {
         matches!(end, WatchEnd::ClusterChanged { previous: p, current: c } if (p, c) == (previous, current)),
         "{end:?}"
     );
-    assert_eq!(lease.lost().await, LeaseLost::ClusterChanged);
+    let lost = timeout(TEST_TIMEOUT, lease.lost()).await.unwrap();
+    assert_eq!(lost, LeaseLost::ClusterChanged);
     let error = unkept.revoke().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ClusterChanged);
     drop(lease);

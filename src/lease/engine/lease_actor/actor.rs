@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use actix::{Actor, ActorContext, Addr, Context, Handler, Supervised};
 
-use super::{ClusterLeft, KeepAliveDenied, KeepAliveDue, KeepAliveFailed, KeepAliveResponded, StopKeeping};
+use super::{
+    ClusterLeft, KeepAliveDenied, KeepAliveDue, KeepAliveFailed, KeepAliveResponded, StopKeeping,
+};
 use crate::runtime::supervisor::crashes;
 use crate::{
     lease::{
