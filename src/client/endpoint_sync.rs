@@ -38,7 +38,7 @@ impl Client {
     /// Replaces the endpoints by the addresses in the cluster's member list, and returns the endpoints then in use.
     ///
     /// Leaves out learners, members that have not started, and new addresses that do not respond with this cluster's
-    /// id; they receive no token. A list cannot lead to Unix sockets, link-local addresses (169.254.0.0/16, fe80::/10),
+    /// id; they receive no token. A list cannot lead to Unix sockets, link-local addresses (169.254.0.0/16, `fe80::/10`),
     /// or plain addresses if the client's own endpoints are encrypted (unless `TlsOptions::allow_plain_endpoints` is
     /// set). At most 100 addresses are used.
     ///
@@ -91,21 +91,15 @@ impl RunningSync {
     fn join(self: &Arc<Self>) -> (oneshot::Receiver<SyncResult>, Option<SyncRun>) {
         let (sender, receiver) = oneshot::channel();
         let mut waiting = self.waiting();
-        match &mut *waiting {
-            Some(others) => {
-                others.push(sender);
-                (receiver, None)
-            }
-            None => {
-                *waiting = Some(vec![sender]);
-                (
-                    receiver,
-                    Some(SyncRun {
-                        sync: Some(self.clone()),
-                    }),
-                )
-            }
+        if let Some(others) = &mut *waiting {
+            others.push(sender);
+            return (receiver, None);
         }
+        *waiting = Some(vec![sender]);
+        let run = SyncRun {
+            sync: Some(self.clone()),
+        };
+        (receiver, Some(run))
     }
 
     fn waiting(&self) -> MutexGuard<'_, Option<Vec<oneshot::Sender<SyncResult>>>> {

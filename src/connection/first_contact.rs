@@ -117,14 +117,12 @@ async fn contact_endpoint(
         mut failed,
         silent,
     } = race;
-    match winner {
-        Some((_, contact)) => Ok(contact),
-        None => {
-            let silent = silent.into_iter();
-            failed.extend(silent.map(|address| (address, no_response(endpoint, options))));
-            Err(all_failed(endpoint, failed))
-        }
+    if let Some((_, contact)) = winner {
+        return Ok(contact);
     }
+    let silent = silent.into_iter();
+    failed.extend(silent.map(|address| (address, no_response(endpoint, options))));
+    Err(all_failed(endpoint, failed))
 }
 
 /// Source of an endpoint's address.

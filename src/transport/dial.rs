@@ -72,7 +72,7 @@ impl DialAddress {
     }
 }
 
-/// Returns whether an address is in 169.254.0.0/16 or fe80::/10.
+/// Returns whether an address is in 169.254.0.0/16 or `fe80::/10`.
 pub(crate) fn is_link_local(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => address.is_link_local(),
