@@ -8,6 +8,7 @@ use tokio_stream::{StreamExt, wrappers::BroadcastStream};
 use super::messages::CrashConnection;
 use super::{
     BalancerActor, ConnectivityChange, ConnectivityState,
+    actor::ManagedEndpoint,
     messages::{
         AwaitReady, BalancerShutdown, SendChangesTo, SpeedUpReconnects, SubscribeToChanges,
     },
@@ -17,6 +18,9 @@ use crate::{
     retry::MemberReady,
     runtime::{delivery::deliver, supervisor::ActorFailed},
 };
+
+/// Number of members that are probed for comparison with a suspected one.
+const COMPARED_MEMBERS: usize = 4;
 
 impl Handler<ConnectionStateChanged> for BalancerActor {
     type Result = ();
@@ -65,10 +69,13 @@ impl Handler<MemberSuspected> for BalancerActor {
     type Result = ();
 
     fn handle(&mut self, suspected: MemberSuspected, _: &mut Context<Self>) {
-        for endpoint in &self.endpoints {
-            if endpoint.view.id != suspected.id && endpoint.view.connection.is_some() {
-                endpoint.actor.do_send(Probe);
-            }
+        let position = |endpoint: &ManagedEndpoint| endpoint.view.id == suspected.id;
+        let start = self.endpoints.iter().position(position).unwrap_or_default();
+        let (before, after) = self.endpoints.split_at(start);
+        let others = after.iter().skip(1).chain(before);
+        let connected = others.filter(|endpoint| endpoint.view.connection.is_some());
+        for endpoint in connected.take(COMPARED_MEMBERS) {
+            endpoint.actor.do_send(Probe);
         }
     }
 }

@@ -9,6 +9,7 @@ mod requests;
 mod running_client;
 mod startup;
 
+pub use crate::connection::Liveness;
 pub use builder::ClientBuilder;
 pub use connectivity_changes::{ConnectivityChanges, ConnectivityStream, SubscribeConnectivity};
 pub use grpc_service::{GrpcService, ResponseBody};

@@ -22,7 +22,7 @@ use crate::{
     balancer::{BalancerActor, ReadySetCell, messages::EndpointSource},
     call::{Caller, tokens::Tokens},
     connection::{
-        ClusterId, ConnectionContext,
+        ClusterId, ConnectionContext, SharedProbeBudget,
         token::{TokenCell, header_value},
     },
     error::Error,
@@ -65,9 +65,12 @@ impl Client {
             members: ready_set.clone(),
             cluster: Arc::new(ClusterId::new(options.follow_cluster_change, token.clone())),
             follow_leader: options.balance_policy.follows_leader(),
+            liveness: options.liveness,
+            probes: SharedProbeBudget::default(),
         });
         let budget = RetryBudget::new(options.retry_budget, Instant::now());
         let (policy, retry_policy) = (options.balance_policy, options.retry_policy);
+        let hedging = options.hedging;
         let (caller, auth) = runtime
             .call(move || {
                 let retries = RetryActor::start();
@@ -83,6 +86,7 @@ impl Client {
                     policy,
                     retry_policy,
                     budget: Arc::new(budget),
+                    hedging,
                     // A login carries no token.
                     tokens: Tokens::fixed(Arc::default()),
                     named_endpoint: None,

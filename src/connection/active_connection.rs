@@ -1,6 +1,6 @@
 //! The connection in use, with the state that only its actor needs.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, net::SocketAddr, sync::Arc};
 
 use actix::SpawnHandle;
 use tokio::time::Instant;
@@ -17,16 +17,21 @@ use crate::runtime::abort_on_drop::AbortOnDrop;
 /// The connection in use.
 pub(super) struct ActiveConnection {
     pub(super) connection: Arc<Connection>,
+    /// The address that was dialled; `None` for a Unix socket.
+    pub(super) address: Option<SocketAddr>,
     pub(super) driver: DriverTask,
     pub(super) progress: ProgressTracker,
     /// Last report of the member's health service; `true` without one.
     pub(super) serving: bool,
-    pub(super) probe_in_flight: bool,
+    /// Time at which the probe in flight was sent.
+    pub(super) probe_sent: Option<Instant>,
     pub(super) schedule: ProbeSchedule,
     /// Timer of the next probe.
     pub(super) next_probe: Option<SpawnHandle>,
     /// Time at which a `Suspect` message was last reported to the owner.
     pub(super) suspicion_reported_at: Option<Instant>,
+    /// Time since which there has always been a slow call.
+    pub(super) suspected_since: Option<Instant>,
     pub(super) _health_service: AbortOnDrop,
     pub(super) _membership: ClusterMembership,
 }
@@ -42,6 +47,19 @@ impl ActiveConnection {
             since: Instant::now(),
             was_behind: verdict == Verdict::Unresponsive || self.progress.is_catching_up(),
         }
+    }
+
+    pub(super) fn member(&self) -> Option<u64> {
+        let status = self.connection.health().status;
+        status.map(|status| status.member)
+    }
+
+    /// Returns whether a probe is in flight and the member has sent nothing for longer than its round trips explain.
+    pub(super) fn is_silent(&self, now: Instant) -> bool {
+        let silence = self.connection.timing.unresponsive_after();
+        let last_received = self.connection.channel.wire_log().last_received();
+        self.probe_sent
+            .is_some_and(|sent| sent.max(last_received) + silence <= now)
     }
 
     pub(super) fn set_verdict(&self, verdict: Verdict) {

@@ -6,6 +6,7 @@ use actix::{
     Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle, Supervised, WeakAddr,
     WeakRecipient,
 };
+use tokio::time::Instant;
 
 use super::{
     ConnectionContext, ConnectivityState, EndpointId, Verdict,
@@ -14,7 +15,7 @@ use super::{
     first_contact::first_contact,
     messages::{
         ClosedToRequests, ConnectionLost, ConnectionStateChanged, DialFinished, MemberSuspected,
-        ReconnectDue,
+        ReconnectDue, ReplacementDue,
     },
     state_machine::{ConnectionAction, ConnectionStateMachine},
 };
@@ -24,7 +25,7 @@ use crate::{
         abort_on_drop::AbortOnDrop,
         supervisor::{ActorFailed, supervise},
     },
-    transport::{Endpoint, address_history::AddressHistory, channel::Metadata},
+    transport::{Endpoint, address_history::AddressHistory, channel::Metadata, dial::DialOptions},
 };
 
 /// Dials, drives and probes the connection to one endpoint.
@@ -39,9 +40,12 @@ pub(crate) struct ConnectionActor {
     /// Reason why the endpoint is not ready.
     pub(super) error: Option<Error>,
     pub(super) outage: Option<Outage>,
+    /// Timer of the next attempt to connect, or to replace the connection in use.
     pub(super) reconnect_timer: Option<SpawnHandle>,
     /// Task of the attempt to connect that is in flight.
     pub(super) dial_task: Option<AbortOnDrop>,
+    /// Time at which a connection was last replaced only because calls were slow.
+    pub(super) left_slow_member_at: Option<Instant>,
     /// Addresses that failed lately, shared with the dial task.
     pub(super) addresses: Rc<RefCell<AddressHistory>>,
     restarted: bool,
@@ -96,6 +100,7 @@ impl ConnectionActor {
             outage: None,
             reconnect_timer: None,
             dial_task: None,
+            left_slow_member_at: None,
             addresses: Rc::default(),
             restarted: false,
         })
@@ -106,17 +111,32 @@ impl ConnectionActor {
             ConnectionAction::None => {}
             ConnectionAction::Dial(generation) => {
                 self.announce();
-                self.dial(generation, ctx);
+                self.dial(generation, self.context.dial.clone(), ctx);
+            }
+            ConnectionAction::DialReplacement(generation) => {
+                self.dial(generation, self.replacement_options(), ctx);
             }
             ConnectionAction::ReconnectAfter(delay) => {
                 self.active = None;
                 self.announce();
-                if let Some(pending) = self.reconnect_timer.take() {
-                    ctx.cancel_future(pending);
-                }
+                self.cancel_timer(ctx);
                 self.reconnect_timer = Some(ctx.notify_later(ReconnectDue, delay));
             }
+            ConnectionAction::ReplaceAfter(delay) => {
+                self.cancel_timer(ctx);
+                self.reconnect_timer = Some(ctx.notify_later(ReplacementDue, delay));
+            }
+            ConnectionAction::CancelReplacement => {
+                self.cancel_timer(ctx);
+                self.dial_task = None;
+            }
             ConnectionAction::Announce | ConnectionAction::Close => self.announce(),
+        }
+    }
+
+    fn cancel_timer(&mut self, ctx: &mut Context<Self>) {
+        if let Some(pending) = self.reconnect_timer.take() {
+            ctx.cancel_future(pending);
         }
     }
 
@@ -157,7 +177,7 @@ impl ConnectionActor {
         }
     }
 
-    fn dial(&mut self, generation: u64, ctx: &mut Context<Self>) {
+    fn dial(&mut self, generation: u64, options: DialOptions, ctx: &mut Context<Self>) {
         let actor = ctx.address().downgrade();
         let event_recipient = actor.clone();
         let (id, endpoint, context) = (self.id, self.endpoint.clone(), self.context.clone());
@@ -171,7 +191,8 @@ impl ConnectionActor {
                     send(&event_recipient, ConnectionLost { generation, reason });
                 }
             };
-            let result = first_contact(id, &endpoint, &context, &addresses, on_event).await;
+            let result =
+                first_contact(id, &endpoint, &options, &context, &addresses, on_event).await;
             let contact = result.as_ref().ok();
             if let Some(generation) = contact.and_then(|contact| contact.ignored_token) {
                 context.token.retire_and_renew(generation);
@@ -210,7 +231,7 @@ impl Actor for ConnectionActor {
         // A crash ends the actor's timers, but not its connection.
         self.reconnect_timer = None;
         if let Some(active) = self.active.as_mut() {
-            active.probe_in_flight = false;
+            active.probe_sent = None;
             active.next_probe = None;
             if active.driver.has_ended() {
                 let generation = active.generation();

@@ -8,15 +8,14 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use super::{
-    probe::{ProbeResult, request_status},
-    probe_timeout::SILENCE,
-};
+use super::probe::{ProbeResult, request_status};
 use crate::{
     proto::{WatchCreateRequest, WatchRequest, WatchResponse, rpc, watch_request::RequestUnion},
     transport::channel::{Channel, Metadata},
 };
 
+/// Shortest time to wait for the response to a later request.
+const MIN_PATIENCE: Duration = Duration::from_millis(400);
 /// How many times longer than the `Status` request a later request may take.
 const SLOWER: u32 = 4;
 
@@ -33,7 +32,7 @@ pub(super) struct ClusterIdentity {
 impl ClusterIdentity {
     /// Returns how long to wait for another response on the same connection.
     pub(super) fn patience(&self) -> Duration {
-        SILENCE.max(self.round_trip * SLOWER)
+        MIN_PATIENCE.max(self.round_trip * SLOWER)
     }
 }
 
@@ -50,7 +49,7 @@ pub(super) async fn identify(channel: &Channel) -> ClusterIdentity {
         response,
         round_trip: sent_at.elapsed(),
     };
-    if identity.cluster == 0 && !matches!(identity.response, ProbeResult::Broken(_)) {
+    if identity.cluster == 0 && !matches!(identity.response, ProbeResult::Failed(_)) {
         let refused = timeout(identity.patience(), cluster_of_watch(channel)).await;
         identity.cluster = refused.ok().flatten().unwrap_or_default();
     }

@@ -1,11 +1,14 @@
 //! Settings and state shared by all connections of a client.
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
 use super::token::TokenCell;
-use super::{ClusterId, EndpointId, OtherMembers};
+use super::{ClusterId, EndpointId, Liveness, OtherMembers, probe_budget::ProbeBudget};
 use crate::transport::dial::DialOptions;
 
 /// Settings and state shared by all connections of a client.
@@ -17,6 +20,31 @@ pub(crate) struct ConnectionContext {
     pub(crate) members: Arc<dyn ClusterView>,
     /// Whether every member is probed regularly, so that the leader is always known.
     pub(crate) follow_leader: bool,
+    pub(crate) liveness: Liveness,
+    pub(crate) probes: SharedProbeBudget,
+}
+
+/// The budget for the probes of all members of a client.
+pub(crate) struct SharedProbeBudget(Mutex<ProbeBudget>);
+
+impl Default for SharedProbeBudget {
+    fn default() -> Self {
+        Self(Mutex::new(ProbeBudget::of_client()))
+    }
+}
+
+impl SharedProbeBudget {
+    pub(super) fn delay(&self, now: Instant) -> Duration {
+        self.lock().delay(now)
+    }
+
+    pub(super) fn take(&self, now: Instant) {
+        self.lock().take(now);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, ProbeBudget> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Read access to the members behind all connections of a client.

@@ -6,13 +6,14 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use actix::{Handler, Message, WeakAddr};
 use tokio::{sync::watch, time::Instant};
 
 use super::{
-    ConnectionActor, EndpointId, MemberHealth,
+    ConnectionActor, EndpointId, LinkTiming, MemberHealth,
     messages::{ForeignClusterDetected, Suspect},
     raft_term::{ObservedTerm, TermMark},
 };
@@ -31,6 +32,8 @@ pub(crate) struct Connection {
     /// Number of [`StreamRegistration`]s.
     streams: AtomicUsize,
     term: ObservedTerm,
+    /// How long to wait for responses.
+    pub(crate) timing: LinkTiming,
 }
 
 impl Connection {
@@ -41,6 +44,7 @@ impl Connection {
         channel: Channel,
         actor: WeakAddr<ConnectionActor>,
         health: MemberHealth,
+        timing: LinkTiming,
     ) -> Self {
         Self {
             id,
@@ -52,7 +56,18 @@ impl Connection {
             suspicions: AtomicUsize::new(0),
             streams: AtomicUsize::new(0),
             term: ObservedTerm::new(Instant::now()),
+            timing,
         }
+    }
+
+    /// Records how long a request took, as an upper bound of the round trip time.
+    pub(crate) fn observe_duration(&self, elapsed: Duration) {
+        self.timing.round_trips().add_upper_bound(elapsed);
+    }
+
+    /// Returns whether the connection has carried a response to a request of the client's user.
+    pub(super) fn has_served(&self) -> bool {
+        self.term.last() != 0
     }
 
     pub(crate) fn health(&self) -> MemberHealth {

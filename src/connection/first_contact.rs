@@ -1,6 +1,6 @@
 //! Makes a new connection and waits until the member has responded to an RPC on it.
 
-use std::{cell::RefCell, net::SocketAddr};
+use std::{cell::RefCell, net::SocketAddr, time::Duration};
 
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -20,6 +20,7 @@ use crate::{
         address_history::AddressHistory,
         channel::{Channel, Metadata},
         dial::{DialAddress, DialOptions, addresses, dial},
+        tls_detection::expects_tls,
     },
 };
 
@@ -30,6 +31,8 @@ pub(super) struct FirstContact {
     pub(super) channel: Channel,
     pub(super) driver: DriverTask,
     pub(super) response: ProbeResult,
+    /// Time from the first request to its response.
+    pub(super) round_trip: Duration,
     /// Generation of the token to which the member did not respond, although it responded without a token.
     pub(super) ignored_token: Option<u64>,
     pub(super) membership: ClusterMembership,
@@ -50,11 +53,12 @@ struct AnonymousContact {
 pub(super) async fn first_contact(
     id: EndpointId,
     endpoint: &Endpoint,
+    options: &DialOptions,
     context: &ConnectionContext,
     history: &RefCell<AddressHistory>,
     on_event: impl Fn(DriverEvent) + Clone + 'static,
 ) -> Result<FirstContact, Error> {
-    let (cluster, options) = (&context.cluster, &context.dial);
+    let cluster = &context.cluster;
     let trust = if cluster.is_advertised(id) {
         AddressTrust::Advertised
     } else {
@@ -69,6 +73,7 @@ pub(super) async fn first_contact(
         }
         error.with_endpoint(endpoint.name())
     })?;
+    let round_trip = contact.identity.round_trip;
     let (response, ignored_token) =
         authenticated_response(&contact.channel, contact.identity, &context.token).await;
     Ok(FirstContact {
@@ -76,6 +81,7 @@ pub(super) async fn first_contact(
         channel: contact.channel,
         driver: contact.driver,
         response: usable_response(endpoint, options, response)?,
+        round_trip,
         ignored_token,
         membership,
     })
@@ -108,7 +114,11 @@ async fn contact_endpoint(
         }
     }
     let race = race_addresses(found, deadline, async |address| {
-        contact_address(endpoint, address, options, on_event.clone()).await
+        let contact = contact_address(endpoint, &address, options, on_event.clone());
+        match contact.await {
+            Err(error) if !endpoint.is_tls() => Err(explain_plain_failure(error, &address).await),
+            result => result,
+        }
     })
     .await;
     record(&race, &mut history.borrow_mut());
@@ -137,11 +147,11 @@ enum AddressTrust {
 /// Dials one address, performs the handshakes and waits for a first response.
 async fn contact_address(
     endpoint: &Endpoint,
-    address: DialAddress,
+    address: &DialAddress,
     options: &DialOptions,
     on_event: impl Fn(DriverEvent) + 'static,
 ) -> Result<AnonymousContact, Error> {
-    let dialled = dial(endpoint, &address, options).await?;
+    let dialled = dial(endpoint, address, options).await?;
     let driver = DriverTask::spawn(dialled.driver, dialled.channel.monitor(), on_event);
     let mut identity = identify(&dialled.channel).await;
     identity.response = usable_response(endpoint, options, identity.response)?;
@@ -161,11 +171,11 @@ fn usable_response(
     response: ProbeResult,
 ) -> Result<ProbeResult, Error> {
     match response {
-        ProbeResult::Broken(error) if endpoint.is_tls() => Err(options
+        ProbeResult::Failed(error) if endpoint.is_tls() => Err(options
             .tls
             .explain_disconnect(explain_break(error))
             .with_endpoint(endpoint.name())),
-        ProbeResult::Broken(error) => Err(explain_break(error)),
+        ProbeResult::Failed(error) => Err(explain_break(error)),
         response => Ok(response),
     }
 }
@@ -239,6 +249,19 @@ async fn authenticated_response(
 fn only_link_local(endpoint: &Endpoint) -> Error {
     let reason = "the member list leads to a link-local address";
     Error::new(ErrorKind::InvalidEndpoint, Outcome::NotSent, reason).with_endpoint(endpoint.name())
+}
+
+/// Replaces the error of a plain connection to a port that expects TLS.
+async fn explain_plain_failure(error: Error, address: &DialAddress) -> Error {
+    let may_expect_tls = matches!(
+        error.kind(),
+        ErrorKind::ConnectionLost | ErrorKind::Protocol
+    );
+    if !may_expect_tls || !expects_tls(address).await {
+        return error;
+    }
+    let reason = "the server expects TLS; connect to it with https://".to_owned();
+    replace_error(error, ErrorKind::TlsFailed, Outcome::NotSent, reason)
 }
 
 /// Adds the likely cause to the error of a connection that broke before the first response: often the port is not

@@ -10,8 +10,8 @@ use super::{
     active_connection::ActiveConnection,
     messages::{
         ClosedToRequests, Connect, ConnectionLost, DialFinished, Disconnect, Drain,
-        ForeignClusterDetected, Probe, ProbeDue, ProbeFinished, ReconnectDue, ReconnectSooner,
-        ServingChanged, Suspect,
+        ForeignClusterDetected, Probe, ProbeDue, ProbeFinished, ProbeLate, ReconnectDue,
+        ReconnectSooner, ReplacementDue, ServingChanged, Suspect,
     },
     state_machine::ConnectionAction,
 };
@@ -50,12 +50,25 @@ impl Handler<ReconnectDue> for ConnectionActor {
     }
 }
 
+impl Handler<ReplacementDue> for ConnectionActor {
+    type Result = ();
+
+    fn handle(&mut self, _: ReplacementDue, ctx: &mut Context<Self>) {
+        self.reconnect_timer = None;
+        let action = self.machine.replacement_due();
+        self.apply(action, ctx);
+    }
+}
+
 impl Handler<DialFinished> for ConnectionActor {
     type Result = ();
 
     fn handle(&mut self, dial: DialFinished, ctx: &mut Context<Self>) {
         let DialFinished { generation, result } = dial;
-        if generation != self.machine.generation() {
+        if self.machine.is_replacing(generation) {
+            return self.handle_replacement(generation, result, ctx);
+        }
+        if !self.machine.is_connecting(generation) {
             return;
         }
         let address = result.as_ref().ok().and_then(|contact| contact.address);
@@ -124,6 +137,7 @@ impl Handler<Suspect> for ConnectionActor {
             return;
         };
         let now = Instant::now();
+        active.suspected_since.get_or_insert(now);
         active.schedule.reset();
         // Reported even while a probe is in flight: its timeout depends on whether the other members respond.
         if active
@@ -177,8 +191,23 @@ impl Handler<ProbeFinished> for ConnectionActor {
 
     fn handle(&mut self, probe: ProbeFinished, ctx: &mut Context<Self>) {
         if let Some(active) = self.active_generation(probe.generation) {
-            active.probe_in_flight = false;
-            self.handle_probe_result(probe.result, ctx);
+            active.probe_sent = None;
+            self.handle_probe_result(probe.result, probe.elapsed, ctx);
+        }
+    }
+}
+
+impl Handler<ProbeLate> for ConnectionActor {
+    type Result = ();
+
+    fn handle(&mut self, late: ProbeLate, ctx: &mut Context<Self>) {
+        if self.active_generation(late.generation).is_none() {
+            return;
+        }
+        if late.others_responded {
+            self.update_health(Verdict::Late, None, ctx);
+        } else {
+            self.want_replacement(ctx);
         }
     }
 }

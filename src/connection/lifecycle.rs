@@ -6,7 +6,7 @@ use actix::{AsyncContext, Context};
 use tokio::time::Instant;
 
 use super::{
-    Connection, ConnectionActor, MemberHealth, Verdict,
+    Connection, ConnectionActor, LinkTiming, MemberHealth, Verdict,
     active_connection::ActiveConnection,
     actor::send,
     cluster_id::foreign_cluster_error,
@@ -44,38 +44,9 @@ impl ConnectionActor {
         } else {
             ProgressTracker::default()
         };
-        let (verdict, status) = match contact.response {
-            ProbeResult::Status(status) => {
-                let others = self.context.members.other_members(self.id);
-                (progress.evaluate(&status, others), Some(status))
-            }
-            ProbeResult::NoLeader => (Verdict::NoLeader, None),
-            ProbeResult::Alive | ProbeResult::TimedOut | ProbeResult::Broken(_) => {
-                progress.status_unavailable();
-                (Verdict::Fine, None)
-            }
-        };
-        let connection = Arc::new(Connection::new(
-            self.id,
-            self.endpoint.clone(),
-            generation,
-            contact.channel,
-            ctx.address().downgrade(),
-            MemberHealth { verdict, status },
-        ));
-        let health_service = self.follow_health_service(&connection, ctx);
-        self.active = Some(ActiveConnection {
-            connection,
-            driver: contact.driver,
-            progress,
-            serving: true,
-            probe_in_flight: false,
-            schedule: ProbeSchedule::default(),
-            next_probe: None,
-            suspicion_reported_at: None,
-            _health_service: health_service,
-            _membership: contact.membership,
-        });
+        let health = self.evaluate_contact(&contact, &mut progress);
+        let verdict = health.verdict;
+        self.activate(generation, contact, progress, health, ctx);
         self.error = (!verdict.is_fine()).then(|| self.error_for(verdict));
         let action = self
             .machine
@@ -89,7 +60,66 @@ impl ConnectionActor {
             self.report_suspicion();
             ctx.notify_later(Probe, SECOND_PROBE_AFTER);
         }
+        self.review_replacement(verdict, ctx);
         self.schedule_probe(verdict, ctx);
+    }
+
+    /// Returns the health of a member that has responded for the first time.
+    pub(super) fn evaluate_contact(
+        &self,
+        contact: &FirstContact,
+        progress: &mut ProgressTracker,
+    ) -> MemberHealth {
+        let (verdict, status) = match &contact.response {
+            ProbeResult::Status(status) => {
+                let others = self.context.members.other_members(self.id);
+                (progress.evaluate(status, others), Some(*status))
+            }
+            ProbeResult::NoLeader => (Verdict::NoLeader, None),
+            ProbeResult::Alive
+            | ProbeResult::Silent
+            | ProbeResult::Ignored
+            | ProbeResult::Failed(_) => {
+                progress.status_unavailable();
+                (Verdict::Fine, None)
+            }
+        };
+        MemberHealth { verdict, status }
+    }
+
+    /// Makes a new connection the one in use.
+    pub(super) fn activate(
+        &mut self,
+        generation: u64,
+        contact: FirstContact,
+        progress: ProgressTracker,
+        health: MemberHealth,
+        ctx: &mut Context<Self>,
+    ) {
+        let connection = Arc::new(Connection::new(
+            self.id,
+            self.endpoint.clone(),
+            generation,
+            contact.channel,
+            ctx.address().downgrade(),
+            health,
+            LinkTiming::new(self.context.liveness.clone(), contact.round_trip),
+        ));
+        let health_service = self.follow_health_service(&connection, ctx);
+        self.active = Some(ActiveConnection {
+            connection,
+            address: contact.address,
+            driver: contact.driver,
+            progress,
+            serving: true,
+            probe_sent: None,
+            schedule: ProbeSchedule::default(),
+            next_probe: None,
+            suspicion_reported_at: None,
+            suspected_since: None,
+            _health_service: health_service,
+            _membership: contact.membership,
+        });
     }
 
     fn follow_health_service(
@@ -124,9 +154,7 @@ impl ConnectionActor {
         verdict: Verdict,
         ctx: &mut Context<Self>,
     ) {
-        let action = self
-            .machine
-            .connection_lost(generation, Instant::now(), fastrand::f64());
+        let action = self.connection_lost(generation);
         if action == ConnectionAction::None {
             return;
         }
@@ -134,6 +162,7 @@ impl ConnectionActor {
             self.outage = Some(active.outage(verdict));
             if verdict == Verdict::Unresponsive {
                 self.error = Some(self.error_for(verdict));
+                self.avoid_address(active.address);
             }
             active.set_verdict(verdict);
             if let Some(pending) = active.next_probe {
@@ -143,11 +172,16 @@ impl ConnectionActor {
         self.apply(action, ctx);
     }
 
+    fn connection_lost(&mut self, generation: u64) -> ConnectionAction {
+        let active = self.active.as_ref();
+        let has_served = active.is_some_and(|active| active.connection.has_served());
+        self.machine
+            .connection_lost(generation, has_served, Instant::now(), fastrand::f64())
+    }
+
     /// Replaces a connection that accepts no more requests. Its requests in flight may finish.
     pub(super) fn replace_connection(&mut self, generation: u64, ctx: &mut Context<Self>) {
-        let action = self
-            .machine
-            .connection_lost(generation, Instant::now(), fastrand::f64());
+        let action = self.connection_lost(generation);
         if action == ConnectionAction::None {
             return;
         }
@@ -192,7 +226,8 @@ impl ConnectionActor {
         let kind = match verdict {
             Verdict::NoLeader | Verdict::CutOff | Verdict::Returning => ErrorKind::NoLeader,
             Verdict::Learner => ErrorKind::NotSupportedForLearner,
-            Verdict::Unresponsive => ErrorKind::MemberUnresponsive,
+            Verdict::Unresponsive | Verdict::Late => ErrorKind::MemberUnresponsive,
+            Verdict::Unreachable => ErrorKind::Unavailable,
             Verdict::NotServing => ErrorKind::NotServing,
             Verdict::Closed | Verdict::Fine => ErrorKind::ConnectionLost,
         };

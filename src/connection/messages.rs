@@ -1,6 +1,6 @@
 //! Messages of the [`ConnectionActor`](super::ConnectionActor).
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use actix::Message;
 
@@ -62,12 +62,28 @@ pub(super) struct DialFinished {
 #[rtype(result = "()")]
 pub(super) struct ReconnectDue;
 
+/// The delay before the connection in use is replaced is over.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct ReplacementDue;
+
 /// A probe received a response, failed or timed out.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub(super) struct ProbeFinished {
     pub(super) generation: u64,
     pub(super) result: ProbeResult,
+    /// Time from the request to its result.
+    pub(super) elapsed: Duration,
+}
+
+/// The response to a probe is late, and the round trips of the link do not explain it.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(super) struct ProbeLate {
+    pub(super) generation: u64,
+    /// Whether another member has sent data since the probe was sent.
+    pub(super) others_responded: bool,
 }
 
 /// The delay before the next probe is over.

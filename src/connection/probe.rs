@@ -3,11 +3,16 @@
 //! HTTP/2 pings are not enough: etcd responds to them while it is cut off from its peers, and closes connections that
 //! ping often. A `Status` request with `hasleader` distinguishes dead, frozen and leaderless members.
 
+use std::time::Duration;
+
 use tokio::time::{Instant, sleep_until};
 
-use super::{RaftStatus, probe_timeout::ProbeTimeout};
+use super::{
+    RaftStatus,
+    probe_timeout::{LateProbe, ProbeTimeout},
+};
 use crate::{
-    error::{Error, ErrorKind},
+    error::{Error, ErrorKind, Outcome},
     proto::{StatusRequest, StatusResponse, rpc},
     transport::{
         channel::{Channel, Metadata, RequestTracker},
@@ -23,9 +28,13 @@ pub(super) enum ProbeResult {
     /// a leader.
     Alive,
     NoLeader,
-    TimedOut,
-    /// The connection broke or the response was malformed.
-    Broken(Error),
+    /// Nothing arrives from the member: neither the response nor anything else.
+    Silent,
+    /// Data arrives from the member, but no response to the probe.
+    Ignored,
+    /// The request failed without a response of the member: a proxy responded with an error, the stream was reset, or
+    /// the connection broke.
+    Failed(Error),
 }
 
 impl ProbeResult {
@@ -33,19 +42,22 @@ impl ProbeResult {
     pub(super) fn cluster(&self) -> u64 {
         match self {
             Self::Status(status) => status.cluster,
-            Self::Alive | Self::NoLeader | Self::TimedOut | Self::Broken(_) => 0,
+            Self::Alive | Self::NoLeader | Self::Silent | Self::Ignored | Self::Failed(_) => 0,
         }
     }
 }
 
-/// Probes a member on an established connection. `others_responded_since` returns whether another member has sent
-/// data since the given time; see [`ProbeTimeout`].
+/// Probes a member on an established connection. `silence` is the time of silence that the round trips of the link do
+/// not explain; `others_responded_since` returns whether another member has sent data since the given time; `on_late`
+/// is called with that result while a late response makes the member suspect. See [`ProbeTimeout`].
 pub(super) async fn probe(
     channel: &Channel,
     metadata: &Metadata,
+    silence: Duration,
     others_responded_since: impl Fn(Instant) -> bool,
+    on_late: impl Fn(bool),
 ) -> ProbeResult {
-    let mut timeout = ProbeTimeout::new(Instant::now());
+    let mut timeout = ProbeTimeout::new(Instant::now(), silence);
     let mut request = std::pin::pin!(request_status(channel, metadata));
     loop {
         tokio::select! {
@@ -55,8 +67,11 @@ pub(super) async fn probe(
         }
         let (sent_at, last_received) = (timeout.sent_at(), channel.wire_log().last_received());
         let others_responded = || others_responded_since(sent_at);
-        if timeout.is_unresponsive(Instant::now(), last_received, others_responded) {
-            return ProbeResult::TimedOut;
+        match timeout.evaluate(Instant::now(), last_received, others_responded) {
+            LateProbe::Wait => {}
+            LateProbe::Suspect { others_responded } => on_late(others_responded),
+            LateProbe::Silent => return ProbeResult::Silent,
+            LateProbe::Ignored => return ProbeResult::Ignored,
         }
     }
 }
@@ -65,7 +80,7 @@ pub(super) async fn probe(
 pub(super) async fn request_status(channel: &Channel, metadata: &Metadata) -> ProbeResult {
     let body = match grpc::encode(&StatusRequest::default()) {
         Ok(body) => body,
-        Err(error) => return ProbeResult::Broken(error),
+        Err(error) => return ProbeResult::Failed(error),
     };
     let tracker = RequestTracker::default();
     let response: Result<StatusResponse, grpc::RpcFailure> = channel
@@ -73,11 +88,28 @@ pub(super) async fn request_status(channel: &Channel, metadata: &Metadata) -> Pr
         .await;
     match response {
         Ok(response) => ProbeResult::Status(raft_status(&response)),
-        Err(failure) => match (failure.error.kind(), failure.error.code()) {
-            (ErrorKind::NoLeader, _) => ProbeResult::NoLeader,
-            (_, Some(_)) => ProbeResult::Alive,
-            (_, None) => ProbeResult::Broken(failure.error),
+        Err(failure) => match failure.error.kind() {
+            ErrorKind::NoLeader => ProbeResult::NoLeader,
+            _ if shows_liveness(&failure.error) => ProbeResult::Alive,
+            _ => ProbeResult::Failed(failure.error),
         },
+    }
+}
+
+/// Returns whether an error shows that a member processed the request. A proxy without a connection to a member
+/// responds with general errors, for example `UNAVAILABLE "no healthy upstream"`.
+fn shows_liveness(error: &Error) -> bool {
+    if error.code().is_none() {
+        return false;
+    }
+    match error.kind() {
+        ErrorKind::ServerUnavailable
+        | ErrorKind::ServerDeadlineExceeded
+        | ErrorKind::ServerCanceled
+        | ErrorKind::Stopped
+        | ErrorKind::Protocol => false,
+        ErrorKind::Other => error.outcome() == Outcome::Rejected,
+        _ => true,
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Verdict;
+use super::{Verdict, probe_budget::ProbeBudget};
 use crate::runtime::backoff::Backoff;
 
 /// Shortest time between two probes.
@@ -25,8 +25,9 @@ const ROUTINE_DELAY: Duration = Duration::from_secs(3);
 const ROUTINE: Backoff = Backoff::new(ROUTINE_DELAY, ROUTINE_DELAY).jitter(JITTER);
 
 /// When to probe one member.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ProbeSchedule {
+    budget: ProbeBudget,
     /// Number of delays since the schedule was last reset.
     delays: u32,
     last_verdict: Option<Verdict>,
@@ -35,17 +36,31 @@ pub(crate) struct ProbeSchedule {
     last_probe: Option<Instant>,
 }
 
+impl Default for ProbeSchedule {
+    fn default() -> Self {
+        Self {
+            budget: ProbeBudget::of_member(),
+            delays: 0,
+            last_verdict: None,
+            repeats: 0,
+            last_probe: None,
+        }
+    }
+}
+
 impl ProbeSchedule {
     /// Records that a probe was sent.
     pub(crate) fn probe_sent(&mut self, now: Instant) {
+        self.budget.take(now);
         self.last_probe = Some(now);
     }
 
-    /// Returns how long a requested probe has to wait, so that many slow calls together cause few probes.
-    pub(crate) fn spacing(&self, now: Instant) -> Duration {
-        self.last_probe.map_or(Duration::ZERO, |last| {
+    /// Returns how long a probe has to wait, so that many slow calls together cause few probes.
+    pub(crate) fn spacing(&mut self, now: Instant) -> Duration {
+        let spacing = self.last_probe.map_or(Duration::ZERO, |last| {
             (last + MIN_SPACING).saturating_duration_since(now)
-        })
+        });
+        spacing.max(self.budget.delay(now))
     }
 
     /// Starts again with short delays.
@@ -148,5 +163,20 @@ mod tests {
         schedule.probe_sent(now);
         assert_eq!(schedule.spacing(now + ms(30)), ms(70));
         assert_eq!(schedule.spacing(now + ms(100)), Duration::ZERO);
+    }
+
+    #[test]
+    fn resets_do_not_exceed_the_budget() {
+        let mut now = Instant::now();
+        let end = now + Duration::from_secs(30);
+        let mut schedule = ProbeSchedule::default();
+        let mut probes = 0;
+        while now < end {
+            schedule.reset();
+            now += schedule.spacing(now).max(ms(1));
+            schedule.probe_sent(now);
+            probes += 1;
+        }
+        assert!(probes <= 60, "{probes} probes in 30 s");
     }
 }

@@ -8,9 +8,10 @@ use tokio::time::Instant;
 use super::{
     ConnectionActor, MemberHealth, RaftStatus, Verdict,
     actor::send,
-    messages::{ProbeDue, ProbeFinished},
+    messages::{ProbeDue, ProbeFinished, ProbeLate},
     probe::{ProbeResult, probe},
 };
+use crate::error::Outcome;
 
 impl ConnectionActor {
     /// Sends a probe unless one is in flight.
@@ -19,20 +20,39 @@ impl ConnectionActor {
         let Some(active) = self
             .active
             .as_mut()
-            .filter(|active| !active.probe_in_flight)
+            .filter(|active| active.probe_sent.is_none())
         else {
             return;
         };
-        active.probe_in_flight = true;
-        active.schedule.probe_sent(Instant::now());
+        let now = Instant::now();
+        let budget_delay = self.context.probes.delay(now);
+        if !budget_delay.is_zero() {
+            return self.set_probe_timer(budget_delay, true, ctx);
+        }
+        self.context.probes.take(now);
+        active.probe_sent = Some(now);
+        active.schedule.probe_sent(now);
+        let silence = active.connection.timing.unresponsive_after();
         let channel = active.connection.channel.clone();
         let generation = active.generation();
         let (id, members) = (self.id, self.context.members.clone());
         let actor = ctx.address().downgrade();
         actix_rt::spawn(async move {
             let others_responded = |since| members.others_responded_since(id, since);
-            let result = probe(&channel, &metadata, others_responded).await;
-            send(&actor, ProbeFinished { generation, result });
+            let on_late = |others_responded| {
+                let late = ProbeLate {
+                    generation,
+                    others_responded,
+                };
+                send(&actor, late);
+            };
+            let result = probe(&channel, &metadata, silence, others_responded, on_late).await;
+            let finished = ProbeFinished {
+                generation,
+                result,
+                elapsed: now.elapsed(),
+            };
+            send(&actor, finished);
         });
     }
 
@@ -41,7 +61,7 @@ impl ConnectionActor {
         let Some(active) = self
             .active
             .as_mut()
-            .filter(|active| !active.probe_in_flight)
+            .filter(|active| active.probe_sent.is_none())
         else {
             return;
         };
@@ -62,6 +82,7 @@ impl ConnectionActor {
         let delay = active
             .schedule
             .next_delay(verdict, suspected, fastrand::f64());
+        let delay = delay.max(active.schedule.spacing(Instant::now()));
         self.set_probe_timer(delay, false, ctx);
     }
 
@@ -80,7 +101,12 @@ impl ConnectionActor {
     }
 
     /// Handles the result of a probe of the connection in use.
-    pub(super) fn handle_probe_result(&mut self, result: ProbeResult, ctx: &mut Context<Self>) {
+    pub(super) fn handle_probe_result(
+        &mut self,
+        result: ProbeResult,
+        elapsed: Duration,
+        ctx: &mut Context<Self>,
+    ) {
         let Some(active) = self.active.as_mut() else {
             return;
         };
@@ -90,6 +116,7 @@ impl ConnectionActor {
                 return self.leave_cluster(generation, status.cluster, ctx);
             }
             ProbeResult::Status(status) => {
+                active.connection.timing.round_trips().add_sample(elapsed);
                 let others = self.context.members.other_members(self.id);
                 (active.progress.evaluate(&status, others), Some(status))
             }
@@ -98,15 +125,16 @@ impl ConnectionActor {
                 (Verdict::Fine, None)
             }
             ProbeResult::NoLeader => (Verdict::NoLeader, None),
-            ProbeResult::TimedOut => {
+            ProbeResult::Silent => {
                 return self.close_and_reconnect(generation, Verdict::Unresponsive, ctx);
             }
-            ProbeResult::Broken(_) if !active.connection.channel.accepts_requests() => {
+            ProbeResult::Ignored => (Verdict::Late, None),
+            ProbeResult::Failed(_) if !active.connection.channel.accepts_requests() => {
                 return self.replace_connection(generation, ctx);
             }
-            ProbeResult::Broken(error) => {
-                self.error = Some(error);
-                return self.close_and_reconnect(generation, Verdict::Closed, ctx);
+            ProbeResult::Failed(error) => {
+                self.error = Some(error.with_outcome(Outcome::NotSent));
+                (Verdict::Unreachable, None)
             }
         };
         self.update_health(verdict, status, ctx);
@@ -129,7 +157,9 @@ impl ConnectionActor {
         let known = active.connection.health();
         if verdict != known.verdict && !verdict.is_fine() {
             tracing::info!(endpoint = %self.endpoint, reason = verdict.reason(), "member avoided");
-            self.error = Some(self.error_for(verdict));
+            if verdict != Verdict::Unreachable || self.error.is_none() {
+                self.error = Some(self.error_for(verdict));
+            }
         }
         let status = status.or(known.status);
         active
@@ -140,6 +170,7 @@ impl ConnectionActor {
             .machine
             .health_checked(active.generation(), verdict.is_fine());
         self.apply(action, ctx);
+        self.review_replacement(verdict, ctx);
         self.schedule_probe(verdict, ctx);
     }
 }

@@ -136,7 +136,7 @@ pub(crate) async fn dial(
     handshake(endpoint, socket, options).await
 }
 
-async fn connect(address: &DialAddress) -> io::Result<BoxedSocket> {
+pub(super) async fn connect(address: &DialAddress) -> io::Result<BoxedSocket> {
     match address {
         DialAddress::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
         DialAddress::Tcp(address) => {

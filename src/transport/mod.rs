@@ -18,6 +18,7 @@ pub(crate) mod tls;
 #[cfg(not(feature = "tls"))]
 #[path = "tls_disabled.rs"]
 pub(crate) mod tls;
+pub(crate) mod tls_detection;
 pub(crate) mod wire_log;
 
 pub use channel::ResponseBody;

@@ -17,6 +17,7 @@ use crate::{
     auth::{AuthMethod, Credentials, CredentialsProvider},
     balancer::{BalancePolicy, RoundRobin},
     call::{MAX_TIMEOUT, deadline_in},
+    connection::Liveness,
     error::Error,
     maintenance::versions::{member_versions, require_version},
     retry::{BudgetLimits, RetryPolicy, StandardRetry},
@@ -47,9 +48,11 @@ pub struct ClientBuilder {
     pub(super) request_timeout: Duration,
     pub(super) shutdown_grace: Duration,
     pub(super) dial: DialOptions,
+    pub(super) liveness: Liveness,
     pub(super) balance_policy: Arc<dyn BalancePolicy>,
     pub(super) retry_policy: Arc<dyn RetryPolicy>,
     pub(super) retry_budget: BudgetLimits,
+    pub(super) hedging: bool,
     pub(super) on_current_arbiter: bool,
     pub(super) auto_sync: Option<Duration>,
     pub(super) watches_per_stream: usize,
@@ -78,9 +81,11 @@ impl ClientBuilder {
                 tls: Tls::default(),
                 resolver: Resolver::default(),
             },
+            liveness: Liveness::default(),
             balance_policy: Arc::new(RoundRobin::new()),
             retry_policy: Arc::new(StandardRetry),
             retry_budget: BudgetLimits::default(),
+            hedging: true,
             on_current_arbiter: false,
             auto_sync: None,
             watches_per_stream: 256,
@@ -126,6 +131,13 @@ impl ClientBuilder {
         self
     }
 
+    /// Times after which a member that does not respond is suspected and left. Slow links get longer times by themselves.
+    /// Default: [`Liveness::default`].
+    pub fn liveness(mut self, liveness: Liveness) -> Self {
+        self.liveness = liveness;
+        self
+    }
+
     /// Policy that chooses the member for each request, among those that are ready. Default: [`RoundRobin`], all
     /// members in turn.
     pub fn balance(mut self, policy: impl BalancePolicy) -> Self {
@@ -144,6 +156,15 @@ impl ClientBuilder {
     /// Default: 250 per second in the long run, bursts of 500 ([`BudgetLimits::default`]).
     pub fn retry_budget(mut self, limits: BudgetLimits) -> Self {
         self.retry_budget = limits;
+        self
+    }
+
+    /// Whether a request that has not been answered for a while is also sent to another member, if it may be repeated:
+    /// reads, logins, lease grants and revocations, but not other writes. The first response wins. Hedges protect calls
+    /// from a slow member; they are limited by half of the retry budget, and by the retry policy (see
+    /// [`RetryPolicy`]). Default: `true`.
+    pub fn hedging(mut self, hedging: bool) -> Self {
+        self.hedging = hedging;
         self
     }
 
@@ -273,7 +294,8 @@ impl ClientBuilder {
     /// Fails with
     /// - [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no member is ready within the request timeout;
     ///   the error lists every endpoint with its last failure,
-    /// - [`ErrorKind::TlsFailed`](crate::ErrorKind::TlsFailed) as soon as every endpoint has failed because of TLS,
+    /// - [`ErrorKind::TlsFailed`](crate::ErrorKind::TlsFailed) as soon as every endpoint has failed because of TLS:
+    ///   a rejected certificate, a port without TLS, or plain `http://` to a port that expects TLS,
     /// - [`ErrorKind::MixedClusters`](crate::ErrorKind::MixedClusters) as soon as the endpoints report different clusters,
     ///   none of them the majority; the error lists every endpoint with the id of its cluster,
     /// - [`ErrorKind::AuthFailed`](crate::ErrorKind::AuthFailed) or another error of the login,

@@ -34,7 +34,9 @@ impl ClientBuilder {
             ("connect_timeout", Some(self.dial.connect_timeout)),
             ("ping_timeout", Some(self.dial.ping_timeout)),
         ];
-        for (name, duration) in durations {
+        let liveness = self.liveness.options();
+        let liveness = liveness.map(|(name, time)| (name, Some(time)));
+        for (name, duration) in durations.into_iter().chain(liveness) {
             if duration.is_some_and(|duration| duration.is_zero()) {
                 return Err(Error::invalid(format!(
                     "`{name}` must be greater than zero"

@@ -58,6 +58,10 @@ pub(crate) enum Verdict {
     Learner,
     /// Its health service reports that it is not serving.
     NotServing,
+    /// It sends data, but no response to probes.
+    Late,
+    /// A proxy responds with errors, or requests on the connection are reset.
+    Unreachable,
     /// It does not respond.
     Unresponsive,
     /// Its connection was closed.
@@ -70,6 +74,20 @@ impl Verdict {
         self == Self::Fine
     }
 
+    /// Returns whether another connection to the same endpoint may be better: behind a load balancer it may lead to
+    /// another member.
+    pub(super) fn calls_for_replacement(self) -> bool {
+        match self {
+            Self::NoLeader
+            | Self::CutOff
+            | Self::Learner
+            | Self::NotServing
+            | Self::Late
+            | Self::Unreachable => true,
+            Self::Fine | Self::Returning | Self::Unresponsive | Self::Closed => false,
+        }
+    }
+
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::Fine => "the member responds",
@@ -80,6 +98,8 @@ impl Verdict {
             Self::Returning => "the member was unreachable and has not caught up yet",
             Self::Learner => "the member is a learner and serves serializable reads only",
             Self::NotServing => "the member reports that it is not serving",
+            Self::Late => "the member sends data but does not respond to probes",
+            Self::Unreachable => "requests to the member fail",
             Self::Unresponsive => "the member does not respond",
             Self::Closed => "the connection was closed",
         }

@@ -63,23 +63,23 @@ pub struct Chaos {
     pause_between_faults: (Duration, Duration),
 }
 
+/// Returns the length of a test under load: `CHAOS_SECS`, 10 s by default.
+pub fn chaos_duration() -> Duration {
+    Duration::from_secs(number_from_env("CHAOS_SECS").unwrap_or(10))
+}
+
+fn number_from_env(variable: &str) -> Option<u64> {
+    let text = env::var(variable).ok().filter(|text| !text.is_empty())?;
+    let number = text.parse();
+    Some(number.unwrap_or_else(|error| panic!("{variable}={text}: {error}")))
+}
+
 impl Chaos {
     /// Reads the duration from `CHAOS_SECS` (default: 10) and the seed from `CHAOS_SEED` (default: random), and
     /// prints both.
     pub fn from_env(name: &str) -> Self {
-        let non_empty = |variable: &str| env::var(variable).ok().filter(|text| !text.is_empty());
-        let number = |variable: &str| {
-            non_empty(variable).map(|text| {
-                text.parse::<u64>()
-                    .unwrap_or_else(|error| panic!("{variable}={text}: {error}"))
-            })
-        };
-        let duration = Duration::from_secs(number("CHAOS_SECS").unwrap_or(10));
-        Self::new(
-            name,
-            number("CHAOS_SEED").unwrap_or_else(|| fastrand::u64(..)),
-            duration,
-        )
+        let seed = number_from_env("CHAOS_SEED").unwrap_or_else(|| fastrand::u64(..));
+        Self::new(name, seed, chaos_duration())
     }
 
     /// Faults for `duration`, chosen from `seed`.

@@ -140,7 +140,8 @@ async fn member_unfit(connection: &Connection, leader_required: bool) -> Error {
     loop {
         let verdict = health.borrow_and_update().verdict;
         let kind = match verdict {
-            Verdict::Fine => None,
+            // Suspicion alone does not move a stream: the connection is replaced if it is justified.
+            Verdict::Fine | Verdict::Late | Verdict::Unreachable => None,
             Verdict::NoLeader | Verdict::CutOff | Verdict::Returning => {
                 leader_required.then_some(ErrorKind::NoLeader)
             }

@@ -1,4 +1,4 @@
-//! States of a connection and the delay before a reconnect. Time and randomness are arguments.
+//! States of a connection and the delays before a reconnect and a replacement. Time and randomness are arguments.
 
 use std::time::Duration;
 
@@ -18,6 +18,14 @@ const URGENT_FOR: Duration = Duration::from_secs(1);
 /// A connection that lasted at least this long is replaced without delay.
 const STABLE_AFTER: Duration = Duration::from_millis(200);
 
+/// Delay before a replacement is dialled: 100 ms × 2 per replacement that was not better, up to 5 s, ± 20 %.
+const REPLACEMENT: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5))
+    .factor(2.0)
+    .jitter(0.2);
+/// Time after which replacements that were not better are forgotten. Until then, an endpoint that leads to one member
+/// only is dialled rarely, however often that member loses its leader.
+const FORGET_REPLACEMENTS_AFTER: Duration = Duration::from_secs(60);
+
 /// What the actor has to do after an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConnectionAction {
@@ -25,8 +33,14 @@ pub(super) enum ConnectionAction {
     None,
     /// Connect; the attempt has this generation.
     Dial(u64),
+    /// Connect in addition to the connection in use; the attempt has this generation.
+    DialReplacement(u64),
     /// Call [`ConnectionStateMachine::reconnect_due`] after this delay.
     ReconnectAfter(Duration),
+    /// Call [`ConnectionStateMachine::replacement_due`] after this delay.
+    ReplaceAfter(Duration),
+    /// End the attempt to replace the connection in use.
+    CancelReplacement,
     /// Publish the new state of the connection in use.
     Announce,
     /// Close the connection or the attempt, if there is one.
@@ -37,42 +51,61 @@ pub(super) enum ConnectionAction {
 ///
 /// ```text
 /// Idle ──▶ Connecting ──▶ Connected ──lost──▶ Backoff ──▶ Connecting
+///               │              └──lost, replacement in progress──▶ Connecting
 ///               └────────────failed─────────────▲
 /// any state ──disconnect──▶ Idle        any state ──shut down──▶ ShutDown
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Idle,
+    /// The newest attempt is in progress.
     Connecting,
     Connected {
+        generation: u64,
         /// Whether the last probe found the member fine.
         healthy: bool,
         /// Time of the first response; `None` if the next reconnect needs a delay however long this connection lasted.
         established: Option<Instant>,
+        replacement: Replacement,
     },
     /// Waits for the reconnect delay to end.
     Backoff,
     ShutDown,
 }
 
+/// A second connection to the endpoint, which takes the place of the connection in use if it leads to a better member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Replacement {
+    NotWanted,
+    /// Waits for the delay to end.
+    Waiting,
+    /// The newest attempt is in progress.
+    Dialing,
+}
+
 /// The state of one endpoint's connection over all its generations.
 #[derive(Debug)]
 pub(super) struct ConnectionStateMachine {
     state: State,
-    /// Number of the newest attempt. Events of older attempts are ignored.
-    generation: u64,
+    /// Number of the newest attempt. Events of other attempts are ignored, unless their connection is in use.
+    newest: u64,
     /// Number of failures since the last stable connection.
     failures: u32,
     urgent_until: Option<Instant>,
+    /// Number of replacements that were not better, and the time of the last one.
+    rejected_replacements: u32,
+    last_rejected: Option<Instant>,
 }
 
 impl ConnectionStateMachine {
     pub(super) fn new() -> Self {
         Self {
             state: State::Idle,
-            generation: 0,
+            newest: 0,
             failures: 0,
             urgent_until: None,
+            rejected_replacements: 0,
+            last_rejected: None,
         }
     }
 
@@ -87,8 +120,22 @@ impl ConnectionStateMachine {
         }
     }
 
+    /// Returns the generation of the connection in use, or of the newest attempt if there is none.
     pub(super) fn generation(&self) -> u64 {
-        self.generation
+        match self.state {
+            State::Connected { generation, .. } => generation,
+            State::Idle | State::Connecting | State::Backoff | State::ShutDown => self.newest,
+        }
+    }
+
+    /// Returns whether this generation is an attempt in progress to connect an endpoint without a connection.
+    pub(super) fn is_connecting(&self, generation: u64) -> bool {
+        self.state == State::Connecting && generation == self.newest
+    }
+
+    /// Returns whether this generation is an attempt in progress to replace the connection in use.
+    pub(super) fn is_replacing(&self, generation: u64) -> bool {
+        self.replacement() == Some(Replacement::Dialing) && generation == self.newest
     }
 
     /// Connects if idle.
@@ -131,14 +178,10 @@ impl ConnectionStateMachine {
         healthy: bool,
         now: Instant,
     ) -> ConnectionAction {
-        if generation != self.generation || self.state != State::Connecting {
+        if !self.is_connecting(generation) {
             return ConnectionAction::None;
         }
-        self.state = State::Connected {
-            healthy,
-            established: Some(now),
-        };
-        ConnectionAction::Announce
+        self.use_connection(generation, healthy, now)
     }
 
     /// An attempt failed.
@@ -148,26 +191,39 @@ impl ConnectionStateMachine {
         now: Instant,
         random: f64,
     ) -> ConnectionAction {
-        if generation != self.generation || self.state != State::Connecting {
+        if !self.is_connecting(generation) {
             return ConnectionAction::None;
         }
         self.back_off(now, random)
     }
 
-    /// The connection in use ended or has to be replaced.
+    /// The connection in use ended or has to be replaced. `has_served` is whether it carried a response to a request
+    /// of the client's user.
     pub(super) fn connection_lost(
         &mut self,
         generation: u64,
+        has_served: bool,
         now: Instant,
         random: f64,
     ) -> ConnectionAction {
-        let State::Connected { established, .. } = self.state else {
+        let State::Connected {
+            generation: in_use,
+            established,
+            replacement,
+            ..
+        } = self.state
+        else {
             return ConnectionAction::None;
         };
-        if generation != self.generation {
+        if generation != in_use {
             return ConnectionAction::None;
         }
-        if established.is_some_and(|since| now.duration_since(since) >= STABLE_AFTER) {
+        if replacement == Replacement::Dialing {
+            self.state = State::Connecting;
+            return ConnectionAction::Announce;
+        }
+        let lasted = established.map(|since| now.duration_since(since));
+        if lasted.is_some_and(|lasted| has_served || lasted >= STABLE_AFTER) {
             self.failures = 0;
             self.state = State::Backoff;
             return ConnectionAction::ReconnectAfter(Duration::ZERO);
@@ -185,9 +241,11 @@ impl ConnectionStateMachine {
     /// A probe or the health service reported the health of the member.
     pub(super) fn health_checked(&mut self, generation: u64, healthy: bool) -> ConnectionAction {
         match &mut self.state {
-            State::Connected { healthy: known, .. }
-                if generation == self.generation && *known != healthy =>
-            {
+            State::Connected {
+                generation: in_use,
+                healthy: known,
+                ..
+            } if generation == *in_use && *known != healthy => {
                 *known = healthy;
                 ConnectionAction::Announce
             }
@@ -199,12 +257,73 @@ impl ConnectionStateMachine {
         }
     }
 
+    /// The connection in use leads to a member that cannot be used, or that is suspected.
+    pub(super) fn want_replacement(&mut self, now: Instant, random: f64) -> ConnectionAction {
+        if self.replacement() != Some(Replacement::NotWanted) {
+            return ConnectionAction::None;
+        }
+        let forgotten = |last| now.duration_since(last) >= FORGET_REPLACEMENTS_AFTER;
+        if self.last_rejected.is_some_and(forgotten) {
+            self.rejected_replacements = 0;
+        }
+        self.wait_for_replacement(random)
+    }
+
+    /// The delay of [`ConnectionAction::ReplaceAfter`] is over.
+    pub(super) fn replacement_due(&mut self) -> ConnectionAction {
+        if self.replacement() != Some(Replacement::Waiting) {
+            return ConnectionAction::None;
+        }
+        self.newest += 1;
+        self.set_replacement(Replacement::Dialing);
+        ConnectionAction::DialReplacement(self.newest)
+    }
+
+    /// A replacement failed, or leads to a member that is not better.
+    pub(super) fn replacement_rejected(
+        &mut self,
+        generation: u64,
+        now: Instant,
+        random: f64,
+    ) -> ConnectionAction {
+        if !self.is_replacing(generation) {
+            return ConnectionAction::None;
+        }
+        self.rejected_replacements = self.rejected_replacements.saturating_add(1);
+        self.last_rejected = Some(now);
+        self.wait_for_replacement(random)
+    }
+
+    /// A replacement leads to a member that can be used.
+    pub(super) fn replacement_succeeded(
+        &mut self,
+        generation: u64,
+        now: Instant,
+    ) -> ConnectionAction {
+        if !self.is_replacing(generation) {
+            return ConnectionAction::None;
+        }
+        self.rejected_replacements = 0;
+        self.use_connection(generation, true, now)
+    }
+
+    /// The member of the connection in use can be used and is not suspected.
+    pub(super) fn keep_connection(&mut self) -> ConnectionAction {
+        match self.replacement() {
+            Some(Replacement::Waiting | Replacement::Dialing) => {
+                self.set_replacement(Replacement::NotWanted);
+                ConnectionAction::CancelReplacement
+            }
+            Some(Replacement::NotWanted) | None => ConnectionAction::None,
+        }
+    }
+
     /// Closes the connection until the next [`ConnectionStateMachine::connect`].
     pub(super) fn disconnect(&mut self) -> ConnectionAction {
         if self.state == State::ShutDown {
             return ConnectionAction::None;
         }
-        self.generation += 1;
+        self.newest += 1;
         self.failures = 0;
         self.state = State::Idle;
         ConnectionAction::Close
@@ -212,7 +331,7 @@ impl ConnectionStateMachine {
 
     /// Closes the connection permanently.
     pub(super) fn shut_down(&mut self) -> ConnectionAction {
-        self.generation += 1;
+        self.newest += 1;
         self.state = State::ShutDown;
         ConnectionAction::Close
     }
@@ -221,15 +340,28 @@ impl ConnectionStateMachine {
     pub(super) fn actor_restarted(&mut self) -> ConnectionAction {
         match self.state {
             State::Connecting | State::Backoff => self.dial(),
-            State::Connected { .. } => ConnectionAction::Announce,
+            State::Connected { .. } => {
+                self.set_replacement(Replacement::NotWanted);
+                ConnectionAction::Announce
+            }
             State::Idle | State::ShutDown => ConnectionAction::None,
         }
     }
 
     fn dial(&mut self) -> ConnectionAction {
-        self.generation += 1;
+        self.newest += 1;
         self.state = State::Connecting;
-        ConnectionAction::Dial(self.generation)
+        ConnectionAction::Dial(self.newest)
+    }
+
+    fn use_connection(&mut self, generation: u64, healthy: bool, now: Instant) -> ConnectionAction {
+        self.state = State::Connected {
+            generation,
+            healthy,
+            established: Some(now),
+            replacement: Replacement::NotWanted,
+        };
+        ConnectionAction::Announce
     }
 
     fn back_off(&mut self, now: Instant, random: f64) -> ConnectionAction {
@@ -238,6 +370,24 @@ impl ConnectionStateMachine {
         let delay = reconnect_delay(self.failures, urgent, random);
         self.failures = self.failures.saturating_add(1);
         ConnectionAction::ReconnectAfter(delay)
+    }
+
+    fn wait_for_replacement(&mut self, random: f64) -> ConnectionAction {
+        self.set_replacement(Replacement::Waiting);
+        ConnectionAction::ReplaceAfter(REPLACEMENT.delay(self.rejected_replacements, random))
+    }
+
+    fn replacement(&self) -> Option<Replacement> {
+        match self.state {
+            State::Connected { replacement, .. } => Some(replacement),
+            State::Idle | State::Connecting | State::Backoff | State::ShutDown => None,
+        }
+    }
+
+    fn set_replacement(&mut self, new: Replacement) {
+        if let State::Connected { replacement, .. } = &mut self.state {
+            *replacement = new;
+        }
     }
 }
 
@@ -251,133 +401,4 @@ fn reconnect_delay(failures: u32, urgent: bool, random: f64) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn ready(now: Instant) -> ConnectionStateMachine {
-        let mut machine = ConnectionStateMachine::new();
-        assert_eq!(machine.connect(), ConnectionAction::Dial(1));
-        assert_eq!(
-            machine.dial_succeeded(1, true, now),
-            ConnectionAction::Announce
-        );
-        machine
-    }
-
-    fn delay_of(action: ConnectionAction) -> Duration {
-        match action {
-            ConnectionAction::ReconnectAfter(delay) => delay,
-            other => panic!("expected a reconnect delay, got {other:?}"),
-        }
-    }
-
-    #[test]
-    fn stale_generation_changes_nothing() {
-        let now = Instant::now();
-        let mut machine = ready(now);
-        assert_eq!(machine.connection_lost(0, now, 0.5), ConnectionAction::None);
-        assert_eq!(machine.health_checked(0, false), ConnectionAction::None);
-        assert_eq!(machine.dial_failed(0, now, 0.5), ConnectionAction::None);
-        assert_eq!(machine.connectivity(), ConnectivityState::Ready);
-    }
-
-    #[test]
-    fn stable_connection_is_replaced_without_delay() {
-        let now = Instant::now();
-        let mut machine = ready(now);
-        let lost = machine.connection_lost(1, now + Duration::from_secs(5), 0.5);
-        assert_eq!(lost, ConnectionAction::ReconnectAfter(Duration::ZERO));
-        assert_eq!(machine.reconnect_due(), ConnectionAction::Dial(2));
-    }
-
-    #[test]
-    fn short_lived_connections_are_replaced_with_growing_delays() {
-        let mut now = Instant::now();
-        let mut machine = ready(now);
-        let mut delays = Vec::new();
-        for _ in 0..5 {
-            now += Duration::from_millis(1);
-            let lost = machine.connection_lost(machine.generation(), now, 0.5);
-            delays.push(delay_of(lost));
-            machine.reconnect_due();
-            machine.dial_succeeded(machine.generation(), true, now);
-        }
-        assert!(
-            delays.windows(2).all(|pair| pair[0] < pair[1]),
-            "{delays:?}"
-        );
-        assert!(delays[0] >= Duration::from_millis(40));
-    }
-
-    #[test]
-    fn required_delay_applies_to_stable_connection() {
-        let now = Instant::now();
-        let mut machine = ready(now);
-        machine.require_delay();
-        let delay = delay_of(machine.connection_lost(1, now + Duration::from_secs(5), 0.5));
-        assert!(delay >= Duration::from_millis(40), "{delay:?}");
-    }
-
-    #[test]
-    fn waiting_calls_shorten_the_delay() {
-        let now = Instant::now();
-        let mut machine = ConnectionStateMachine::new();
-        machine.connect();
-        for _ in 0..20 {
-            machine.dial_failed(machine.generation(), now, 0.5);
-            machine.reconnect_due();
-        }
-        let delay = delay_of(machine.dial_failed(machine.generation(), now, 1.0));
-        assert!(delay > Duration::from_secs(2));
-        assert_eq!(
-            machine.reconnect_sooner(now),
-            ConnectionAction::Dial(machine.generation())
-        );
-        let urgent = delay_of(machine.dial_failed(machine.generation(), now, 1.0));
-        assert!(urgent <= Duration::from_millis(180));
-        assert_eq!(
-            machine.reconnect_sooner(now),
-            ConnectionAction::None,
-            "a short delay is not ended early"
-        );
-    }
-
-    #[test]
-    fn recovered_member_becomes_ready() {
-        let now = Instant::now();
-        let mut machine = ready(now);
-        assert_eq!(machine.health_checked(1, false), ConnectionAction::Announce);
-        assert_eq!(machine.connectivity(), ConnectivityState::NoLeader);
-        assert_eq!(machine.health_checked(1, false), ConnectionAction::None);
-        assert_eq!(machine.health_checked(1, true), ConnectionAction::Announce);
-        assert_eq!(machine.connectivity(), ConnectivityState::Ready);
-    }
-
-    #[test]
-    fn nothing_starts_after_shutdown() {
-        let now = Instant::now();
-        let mut machine = ready(now);
-        assert_eq!(machine.shut_down(), ConnectionAction::Close);
-        for action in [
-            machine.connect(),
-            machine.reconnect_sooner(now),
-            machine.reconnect_due(),
-            machine.actor_restarted(),
-            machine.disconnect(),
-        ] {
-            assert_eq!(action, ConnectionAction::None);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn delays_are_bounded_and_never_zero(failures in 0u32..1000, urgent: bool, random in 0.0f64..=1.0) {
-            let delay = reconnect_delay(failures, urgent, random);
-            prop_assert!(delay >= Duration::from_millis(40));
-            let longest = if urgent { 150 } else { 3000 };
-            prop_assert!(delay <= Duration::from_millis(longest * 12 / 10));
-        }
-    }
-}
+mod tests;

@@ -1,0 +1,162 @@
+//! When a late response makes a member suspect: configured minimum times, raised on slow links.
+
+use std::time::Duration;
+
+use super::round_trips::RoundTrips;
+
+/// Longest time derived from round trips. A longer configured minimum applies as it is.
+const MAX_DERIVED: Duration = Duration::from_secs(5);
+
+/// Times after which the client suspects a member that does not respond.
+///
+/// Each is a minimum. On a slow link, the client uses longer times, derived from the round trips that it measures on
+/// each connection (mean *m* and mean deviation *d* of the probes, as TCP does it):
+///
+/// | time | minimum | derived | purpose |
+/// |---|---|---|---|
+/// | [`suspect_after`](Self::suspect_after) | 250 ms | 1.5 *m* + 4 *d* | probe the member of a late response |
+/// | [`hedge_after`](Self::hedge_after) | 400 ms | 2 *m* + 4 *d* | send a second copy of a request that may be repeated |
+/// | [`unresponsive_after`](Self::unresponsive_after) | 400 ms | 2 *m* + 4 *d* | treat a probe without a response as a sign of failure |
+///
+/// Derived times are at most 5 s.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use actix_etcd::{Client, client::Liveness};
+///
+/// let satellite_link = Liveness::default().unresponsive_after(Duration::from_secs(2));
+/// let builder = Client::builder(["https://etcd.example:2379"]).liveness(satellite_link);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Liveness {
+    suspicion: Duration,
+    hedge: Duration,
+    silence: Duration,
+}
+
+impl Default for Liveness {
+    fn default() -> Self {
+        Self {
+            suspicion: Duration::from_millis(250),
+            hedge: Duration::from_millis(400),
+            silence: Duration::from_millis(400),
+        }
+    }
+}
+
+impl Liveness {
+    /// Shortest time without a response after which the member of a request is probed. Default: 250 ms.
+    #[must_use]
+    pub fn suspect_after(mut self, time: Duration) -> Self {
+        self.suspicion = time;
+        self
+    }
+
+    /// Shortest time without a response after which a second copy of a request is sent to another member, if the
+    /// request may be repeated. Default: 400 ms.
+    #[must_use]
+    pub fn hedge_after(mut self, time: Duration) -> Self {
+        self.hedge = time;
+        self
+    }
+
+    /// Shortest time without a response to a probe after which the member counts as unresponsive, if nothing else
+    /// arrives from it and other members respond. Default: 400 ms.
+    #[must_use]
+    pub fn unresponsive_after(mut self, time: Duration) -> Self {
+        self.silence = time;
+        self
+    }
+
+    /// Returns each time with the name of its option.
+    pub(crate) fn options(&self) -> [(&'static str, Duration); 3] {
+        [
+            ("suspect_after", self.suspicion),
+            ("hedge_after", self.hedge),
+            ("unresponsive_after", self.silence),
+        ]
+    }
+}
+
+/// The times of [`Liveness`] for one connection.
+#[derive(Debug)]
+pub(crate) struct LinkTiming {
+    minimum: Liveness,
+    round_trips: RoundTrips,
+}
+
+impl LinkTiming {
+    pub(super) fn new(minimum: Liveness, first_round_trip: Duration) -> Self {
+        Self {
+            minimum,
+            round_trips: RoundTrips::new(first_round_trip),
+        }
+    }
+
+    pub(super) fn round_trips(&self) -> &RoundTrips {
+        &self.round_trips
+    }
+
+    /// Returns when to suspect the member of a late response.
+    pub(crate) fn suspect_after(&self) -> Duration {
+        let mean = self.round_trips.mean();
+        self.minimum.suspicion.max(self.derived(mean + mean / 2))
+    }
+
+    /// Returns when to send a second copy of a request to another member.
+    pub(crate) fn hedge_after(&self) -> Duration {
+        let mean = self.round_trips.mean();
+        self.minimum.hedge.max(self.derived(mean * 2))
+    }
+
+    /// Returns the time of silence that the round trips do not explain.
+    pub(super) fn unresponsive_after(&self) -> Duration {
+        let mean = self.round_trips.mean();
+        self.minimum.silence.max(self.derived(mean * 2))
+    }
+
+    fn derived(&self, round_trips: Duration) -> Duration {
+        (round_trips + self.round_trips.deviation() * 4).min(MAX_DERIVED)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    fn link(first_round_trip: Duration) -> LinkTiming {
+        LinkTiming::new(Liveness::default(), first_round_trip)
+    }
+
+    #[test]
+    fn fast_link_uses_the_configured_times() {
+        let link = link(ms(2));
+        assert_eq!(link.suspect_after(), ms(250));
+        assert_eq!(link.hedge_after(), ms(400));
+        assert_eq!(link.unresponsive_after(), ms(400));
+    }
+
+    #[test]
+    fn slow_link_raises_every_time() {
+        let link = link(ms(700));
+        for _ in 0..30 {
+            link.round_trips().add_sample(ms(700));
+        }
+        assert!(link.suspect_after() > ms(1050) && link.suspect_after() < ms(1100));
+        assert!(link.unresponsive_after() > ms(1400) && link.unresponsive_after() < ms(1450));
+        assert_eq!(link.hedge_after(), link.unresponsive_after());
+    }
+
+    #[test]
+    fn derived_times_are_bounded() {
+        assert_eq!(link(ms(60_000)).unresponsive_after(), MAX_DERIVED);
+        let configured = Liveness::default().unresponsive_after(ms(9000));
+        let link = LinkTiming::new(configured, ms(1));
+        assert_eq!(link.unresponsive_after(), ms(9000));
+    }
+}
