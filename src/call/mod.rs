@@ -363,7 +363,8 @@ impl Caller {
     }
 
     fn none_ready(&self) -> Error {
-        self.ready_set.load().none_ready()
+        let tie = self.context.cluster.tie();
+        tie.unwrap_or_else(|| self.ready_set.load().none_ready())
     }
 
     /// Waits for the next attempt: for the delay, or until a member becomes ready, and for the retry budget.

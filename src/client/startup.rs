@@ -64,7 +64,7 @@ impl Client {
             token: token.clone(),
             connections: OpenConnections::new(),
             members: ready_set.clone(),
-            cluster: ClusterId::new(options.follow_cluster_change),
+            cluster: Arc::new(ClusterId::new(options.follow_cluster_change, token.clone())),
             follow_leader: options.balance_policy.follows_leader(),
             liveness: options.liveness,
             probes: SharedProbeBudget::default(),

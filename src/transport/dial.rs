@@ -1,6 +1,12 @@
 //! Opens an HTTP/2 connection to an endpoint.
 
-use std::{cell::RefCell, fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    cell::RefCell,
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use h2::client;
@@ -59,6 +65,23 @@ impl DialAddress {
             Self::Tcp(address) => Some(*address),
             Self::Unix(_) => None,
         }
+    }
+}
+
+impl DialAddress {
+    /// Returns whether this is an address that is valid on one network link only, such as that of a cloud's metadata
+    /// service.
+    pub(crate) fn is_link_local(&self) -> bool {
+        self.socket_address()
+            .is_some_and(|address| is_link_local(address.ip()))
+    }
+}
+
+/// Returns whether an address is in 169.254.0.0/16 or `fe80::/10`.
+pub(crate) fn is_link_local(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
     }
 }
 

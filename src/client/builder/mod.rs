@@ -238,9 +238,16 @@ impl ClientBuilder {
     }
 
     /// Continues if the endpoints lead to another cluster, for example one restored from a backup under the same
-    /// addresses. The client logs in there, [`Client::cluster_id`] changes, and watches end with
-    /// [`WatchEnd::ClusterChanged`](crate::watch::WatchEnd::ClusterChanged), because revisions of one cluster mean
-    /// nothing in another. Default: members of another cluster are rejected with
+    /// addresses. The client logs in there, [`Client::cluster_id`] changes, watches end with
+    /// [`WatchEnd::ClusterChanged`](crate::watch::WatchEnd::ClusterChanged), and kept leases with
+    /// [`LeaseLost::ClusterChanged`](crate::lease::LeaseLost::ClusterChanged), because revisions and leases of one
+    /// cluster mean nothing in another.
+    ///
+    /// The client uses one cluster at a time. It follows another one when every endpoint leads there, or when no member
+    /// of its cluster has responded for 1 s. From then on it refuses members of the cluster it left, also responses to
+    /// requests in flight, until no member of the new cluster responds.
+    ///
+    /// Default: members of another cluster are rejected with
     /// [`ErrorKind::ClusterChanged`](crate::ErrorKind::ClusterChanged).
     pub fn follow_cluster_change(mut self) -> Self {
         self.follow_cluster_change = true;
@@ -285,11 +292,19 @@ impl ClientBuilder {
 
     /// Starts the client, waits until a member is ready, and logs in if there are credentials.
     ///
+    /// The client belongs to the cluster that most of its endpoints report. It goes on as soon as more than half of them
+    /// agree; otherwise those that respond within 300 ms decide. Endpoints of another cluster are not used: they show
+    /// [`ErrorKind::ClusterChanged`](crate::ErrorKind::ClusterChanged) in [`Client::connectivity`]. On every new
+    /// connection the member has to show its cluster before it receives a password or token. An exception are endpoints
+    /// given by the user whose members report no cluster id at all, as some proxies do.
+    ///
     /// Fails with
     /// - [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no member is ready within the request timeout;
     ///   the error lists every endpoint with its last failure,
     /// - [`ErrorKind::TlsFailed`](crate::ErrorKind::TlsFailed) as soon as every endpoint has failed because of TLS:
     ///   a rejected certificate, a port without TLS, or plain `http://` to a port that expects TLS,
+    /// - [`ErrorKind::MixedClusters`](crate::ErrorKind::MixedClusters) as soon as the endpoints report different clusters,
+    ///   none of them the majority; the error lists every endpoint with the id of its cluster,
     /// - [`ErrorKind::AuthFailed`](crate::ErrorKind::AuthFailed) or another error of the login,
     /// - [`ErrorKind::InvalidEndpoint`](crate::ErrorKind::InvalidEndpoint),
     ///   [`ErrorKind::NoEndpoints`](crate::ErrorKind::NoEndpoints) or
@@ -319,7 +334,9 @@ impl ClientBuilder {
         }
     }
 
-    /// Starts the client without waiting for a member. Requests wait for one, up to their timeout.
+    /// Starts the client without waiting for a member. Requests wait for one, up to their timeout. While the endpoints
+    /// report different clusters without a majority, requests fail with
+    /// [`ErrorKind::MixedClusters`](crate::ErrorKind::MixedClusters) after their timeout.
     ///
     /// Fails only if the options are not valid, or if there is no tokio runtime with its timer enabled.
     pub async fn connect_lazy(self) -> Result<Client, Error> {

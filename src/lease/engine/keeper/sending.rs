@@ -15,6 +15,7 @@ use crate::{
     lease::engine::{
         keepalive_route::{self, RouteCandidate},
         kept_leases::{LastKeepAlive, QueuedKeepAlive},
+        lease_actor::ClusterLeft,
     },
 };
 
@@ -39,7 +40,12 @@ impl KeeperActor {
         self.close_unused_streams(&connections, now);
         let candidates = self.candidates(&connections);
         let mut shortest_timeout = None;
+        let cluster = self.caller.context.cluster.get();
         for keepalive in keepalives {
+            let ended = self.end_lease_of_other_cluster(&keepalive, cluster);
+            if ended && !self.once_waiters.contains_key(&keepalive.lease) {
+                continue;
+            }
             let Some(last) = self.last_keepalive(&keepalive) else {
                 continue;
             };
@@ -75,6 +81,21 @@ impl KeeperActor {
         if !self.waiting_for_member.is_empty() {
             self.await_ready(ctx);
         }
+    }
+
+    /// Ends the lease of a keepalive if another cluster granted it: a lease of the same id in this cluster is not the same
+    /// lease. Returns whether it did.
+    fn end_lease_of_other_cluster(&self, keepalive: &QueuedKeepAlive, cluster: u64) -> bool {
+        let ended = keepalive.slot.and_then(|slot| {
+            self.leases.with(slot, |kept| {
+                let ended = kept.cell.is_of_other_cluster(cluster);
+                if ended {
+                    kept.actor.do_send(ClusterLeft);
+                }
+                ended
+            })
+        });
+        ended == Some(true)
     }
 
     fn flush_streams(&mut self) {
