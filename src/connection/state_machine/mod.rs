@@ -22,6 +22,8 @@ const STABLE_AFTER: Duration = Duration::from_millis(200);
 const REPLACEMENT: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5))
     .factor(2.0)
     .jitter(0.2);
+/// Longest delay before a replacement while calls wait for a ready member.
+const MAX_REPLACEMENT_DELAY_URGENT: Duration = Duration::from_secs(1);
 /// Time after which replacements that were not better are forgotten. Until then, an endpoint that leads to one member
 /// only is dialled rarely, however often that member loses its leader.
 const FORGET_REPLACEMENTS_AFTER: Duration = Duration::from_secs(60);
@@ -148,12 +150,17 @@ impl ConnectionStateMachine {
         }
     }
 
-    /// Shortens the reconnect delays for a while. Ends the current delay, unless it was shortened already.
+    /// Shortens the delays of reconnects and replacements for a while. Ends the current delay, unless it was shortened
+    /// already.
     pub(super) fn reconnect_sooner(&mut self, now: Instant) -> ConnectionAction {
         let was_urgent = self.urgent_until.is_some_and(|until| now <= until);
         self.urgent_until = Some(now + URGENT_FOR);
         match self.state {
             State::Backoff if !was_urgent => self.dial(),
+            State::Connected {
+                replacement: Replacement::Waiting,
+                ..
+            } if !was_urgent => self.replacement_due(),
             State::Idle => self.dial(),
             State::Backoff | State::Connecting | State::Connected { .. } | State::ShutDown => {
                 ConnectionAction::None
@@ -266,7 +273,7 @@ impl ConnectionStateMachine {
         if self.last_rejected.is_some_and(forgotten) {
             self.rejected_replacements = 0;
         }
-        self.wait_for_replacement(random)
+        self.wait_for_replacement(now, random)
     }
 
     /// The delay of [`ConnectionAction::ReplaceAfter`] is over.
@@ -291,7 +298,7 @@ impl ConnectionStateMachine {
         }
         self.rejected_replacements = self.rejected_replacements.saturating_add(1);
         self.last_rejected = Some(now);
-        self.wait_for_replacement(random)
+        self.wait_for_replacement(now, random)
     }
 
     /// A replacement leads to a member that can be used.
@@ -366,15 +373,23 @@ impl ConnectionStateMachine {
 
     fn back_off(&mut self, now: Instant, random: f64) -> ConnectionAction {
         self.state = State::Backoff;
-        let urgent = self.urgent_until.is_some_and(|until| now < until);
-        let delay = reconnect_delay(self.failures, urgent, random);
+        let delay = reconnect_delay(self.failures, self.is_urgent(now), random);
         self.failures = self.failures.saturating_add(1);
         ConnectionAction::ReconnectAfter(delay)
     }
 
-    fn wait_for_replacement(&mut self, random: f64) -> ConnectionAction {
+    fn wait_for_replacement(&mut self, now: Instant, random: f64) -> ConnectionAction {
         self.set_replacement(Replacement::Waiting);
-        ConnectionAction::ReplaceAfter(REPLACEMENT.delay(self.rejected_replacements, random))
+        let backoff = if self.is_urgent(now) {
+            REPLACEMENT.max(MAX_REPLACEMENT_DELAY_URGENT)
+        } else {
+            REPLACEMENT
+        };
+        ConnectionAction::ReplaceAfter(backoff.delay(self.rejected_replacements, random))
+    }
+
+    fn is_urgent(&self, now: Instant) -> bool {
+        self.urgent_until.is_some_and(|until| now < until)
     }
 
     fn replacement(&self) -> Option<Replacement> {

@@ -251,3 +251,27 @@ fn restarted_actor_wants_a_replacement_again() {
         ConnectionAction::ReplaceAfter(Duration::from_millis(100))
     );
 }
+
+#[test]
+fn waiting_calls_shorten_the_delay_of_replacements() {
+    let now = Instant::now();
+    let mut machine = replacing(now);
+    for generation in 2..9 {
+        machine.replacement_rejected(generation, now, 0.5);
+        machine.replacement_due();
+    }
+    machine.replacement_rejected(9, now, 0.5);
+    assert_eq!(
+        machine.reconnect_sooner(now),
+        ConnectionAction::DialReplacement(10)
+    );
+    assert_eq!(
+        machine.replacement_rejected(10, now, 0.5),
+        ConnectionAction::ReplaceAfter(Duration::from_secs(1))
+    );
+    assert_eq!(
+        machine.reconnect_sooner(now),
+        ConnectionAction::None,
+        "a short delay is not ended early"
+    );
+}
