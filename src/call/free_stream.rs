@@ -37,7 +37,7 @@ impl Waiting {
 
 impl Caller {
     /// Waits until this connection, or that of another ready member, has a free stream. Fails at the deadline.
-    pub(super) async fn wait_for_stream(
+    pub(crate) async fn wait_for_stream(
         &self,
         connection: Arc<Connection>,
         deadline: Instant,

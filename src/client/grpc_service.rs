@@ -9,16 +9,12 @@ use std::{
 };
 
 use http::{Request, Response};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use tonic::{body::Body, codegen::Service};
 
 use super::Client;
 pub use crate::transport::ResponseBody;
-use crate::{
-    connection::Connection,
-    error::{Error, ErrorKind, Outcome},
-    transport::channel::StreamUse,
-};
+use crate::{error::Error, transport::channel::StreamUse};
 
 /// The cluster as a service for tonic's generated clients, created by [`Client::grpc`]. It balances calls over the
 /// ready members and adds the client's token, but has no retries and no deadlines. A call with a rejected token
@@ -66,6 +62,13 @@ impl Service<Request<Body>> for GrpcService {
             let deadline = Instant::now() + client.request_timeout();
             let token = tokens.current(deadline).await?;
             let connection = client.ready_connection().await?;
+            let free_slot = connection.channel.try_slot(StreamUse::Call);
+            let (connection, slot) = if let Some(slot) = free_slot {
+                (connection, slot)
+            } else {
+                let caller = client.caller();
+                caller.wait_for_stream(connection, deadline).await?
+            };
             if let Some(value) = &token.value {
                 request.headers_mut().insert("token", value.clone());
             }
@@ -73,16 +76,7 @@ impl Service<Request<Body>> for GrpcService {
                 tokens.report_rejected(&token, kind);
             };
             let channel = &connection.channel;
-            let slot = timeout_at(deadline, channel.slot(StreamUse::Call)).await;
-            let slot = slot.map_err(|_| no_slot(&connection))?;
             channel.raw_exchange(slot, request, on_failure).await
         })
     }
-}
-
-fn no_slot(connection: &Connection) -> Error {
-    let limit = connection.channel.stream_limit().unwrap_or(0);
-    let reason = format!("the connection allows {limit} concurrent streams, and none became free");
-    Error::new(ErrorKind::DeadlineExceeded, Outcome::NotSent, reason)
-        .with_endpoint(connection.endpoint.name())
 }

@@ -284,15 +284,25 @@ async fn unusual_valid_responses_are_accepted() {
     }
 }
 
+/// Checks the kind and the text of the error of each response. The outcome is unknown.
+async fn check_failures(responses: impl IntoIterator<Item = (Vec<u8>, ErrorKind, &str)>) {
+    for (response, kind, reason) in responses {
+        let error = failure_of(&response).await.expect(reason);
+        let found = (error.kind(), error.outcome());
+        assert_eq!(found, (kind, Outcome::Unknown), "{error}");
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+}
+
 #[tokio::test]
-async fn responses_that_are_not_grpc_fail_clearly() {
-    let unavailable = ErrorKind::ServerUnavailable;
+async fn http_errors_fail_clearly() {
+    let (unavailable, protocol) = (ErrorKind::ServerUnavailable, ErrorKind::Protocol);
     let html = |status| {
         let head = headers(0, &[("", status), ("content-type", "text/html")]);
         [head, frame(DATA, END_STREAM, STREAM, b"<html>error</html>")].concat()
     };
     let only_status = |status| headers(END_STREAM, &[("", status)]);
-    for (response, kind, reason) in [
+    check_failures([
         (
             only_status("429"),
             unavailable,
@@ -306,87 +316,59 @@ async fn responses_that_are_not_grpc_fail_clearly() {
         ),
         (only_status("504"), unavailable, "HTTP 504 Gateway Timeout"),
         (html("503"), unavailable, "HTTP 503 Service Unavailable"),
-        (
-            only_status("400"),
-            ErrorKind::Protocol,
-            "HTTP 400 Bad Request",
-        ),
-        (
-            only_status("401"),
-            ErrorKind::Protocol,
-            "HTTP 401 Unauthorized",
-        ),
-        (
-            only_status("403"),
-            ErrorKind::Protocol,
-            "HTTP 403 Forbidden",
-        ),
-        (html("404"), ErrorKind::Protocol, "HTTP 404 Not Found"),
+        (only_status("400"), protocol, "HTTP 400 Bad Request"),
+        (only_status("401"), protocol, "HTTP 401 Unauthorized"),
+        (only_status("403"), protocol, "HTTP 403 Forbidden"),
+        (html("404"), protocol, "HTTP 404 Not Found"),
         (
             only_status("500"),
-            ErrorKind::Protocol,
+            protocol,
             "HTTP 500 Internal Server Error",
         ),
+        (html("200"), protocol, "the response is text/html, not gRPC"),
+        (only_status("200"), protocol, "the response is not gRPC"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn incomplete_responses_fail_clearly() {
+    let other_trailers = headers(END_STREAM, &[("x", "y")]);
+    let last_message = frame(DATA, END_STREAM, STREAM, &EMPTY_MESSAGE);
+    let missing_body = headers(END_STREAM, &[("", "200"), ("content-length", "7")]);
+    let from_proxy = headers(
+        END_STREAM,
+        &[
+            ("", "200"),
+            ("grpc-status", "14"),
+            ("grpc-message", "no healthy upstream"),
+        ],
+    );
+    let protocol = ErrorKind::Protocol;
+    check_failures([
         (
-            html("200"),
-            ErrorKind::Protocol,
-            "the response is text/html, not gRPC",
-        ),
-        (
-            only_status("200"),
-            ErrorKind::Protocol,
-            "the response is not gRPC",
-        ),
-        (
-            [
-                grpc_headers(),
-                message(),
-                headers(END_STREAM, &[("x", "y")]),
-            ]
-            .concat(),
-            ErrorKind::Protocol,
+            [grpc_headers(), message(), other_trailers].concat(),
+            protocol,
             "no gRPC status",
         ),
         (
-            [
-                grpc_headers(),
-                frame(DATA, END_STREAM, STREAM, &EMPTY_MESSAGE),
-            ]
-            .concat(),
-            ErrorKind::Protocol,
+            [grpc_headers(), last_message].concat(),
+            protocol,
             "no gRPC status",
         ),
         (
             [grpc_headers(), ok_trailers()].concat(),
-            ErrorKind::Protocol,
+            protocol,
             "no message",
         ),
+        (missing_body, protocol, "not valid HTTP/2"),
         (
-            headers(END_STREAM, &[("", "200"), ("content-length", "7")]),
-            ErrorKind::Protocol,
-            "not valid HTTP/2",
-        ),
-        (
-            headers(
-                END_STREAM,
-                &[
-                    ("", "200"),
-                    ("grpc-status", "14"),
-                    ("grpc-message", "no healthy upstream"),
-                ],
-            ),
-            unavailable,
+            from_proxy,
+            ErrorKind::ServerUnavailable,
             "no healthy upstream",
         ),
-    ] {
-        let error = failure_of(&response).await.expect(reason);
-        assert_eq!(
-            (error.kind(), error.outcome()),
-            (kind, Outcome::Unknown),
-            "{error}"
-        );
-        assert!(error.to_string().contains(reason), "{error}");
-    }
+    ])
+    .await;
 }
 
 #[tokio::test]

@@ -87,10 +87,10 @@ async fn unread_small_messages_keep_the_connection() {
     let etcd = Client::connect([server.endpoint()]).await.unwrap();
     let mut unread = Vec::new();
     for _ in 0..6 {
-        let (_requests, pending) = tokio::sync::mpsc::channel(1);
+        let (requests_sender, pending) = tokio::sync::mpsc::channel(1);
         let requests = tokio_stream::wrappers::ReceiverStream::new(pending);
         let opened = WatchClient::new(etcd.grpc()).watch(requests).await;
-        unread.push((opened.unwrap(), _requests));
+        unread.push((opened.unwrap(), requests_sender));
     }
     until("the messages have been sent", || {
         sent.load(std::sync::atomic::Ordering::Relaxed) == 6 * 60_000

@@ -338,15 +338,16 @@ async fn refused_grant_with_copy_in_flight_ends_unknown() {
     );
 }
 
-/// Number of streams that the client does not use for requests.
-const RESERVED_STREAMS: u32 = 8;
+/// Limit of concurrent streams with which the client sends one request at a time: it keeps the other stream for watches
+/// and leases.
+const ONE_REQUEST: u32 = 2;
 
 #[tokio::test]
 async fn write_without_stream_goes_to_member_with_free_stream() {
     let servers = [ScriptedServer::start().await, ScriptedServer::start().await];
     let end_puts = [Arc::new(Notify::new()), Arc::new(Notify::new())];
     for (server, end_put) in servers.iter().zip(&end_puts) {
-        server.set_max_concurrent_streams(RESERVED_STREAMS + 1);
+        server.set_max_concurrent_streams(ONE_REQUEST);
         let end_put = end_put.clone();
         server.on(PUT, move |_| {
             let end_put = end_put.clone();
