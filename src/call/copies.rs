@@ -218,7 +218,8 @@ impl Caller {
         }
         let unused = |connection: &Arc<Connection>| {
             let mut copies = copies.iter();
-            copies.all(|copy| copy.connection.id != connection.id) && !call.avoids(connection)
+            copies.all(|copy| lead_to_different_members(&copy.connection, connection))
+                && !call.avoids(connection)
         };
         let mut others = self.other_members(unused).into_iter();
         let (connection, permit) =
@@ -258,6 +259,17 @@ impl Caller {
             result: Box::pin(result),
         })
     }
+}
+
+/// Returns whether two connections lead to different members. Those of one endpoint do if the endpoint is a load balancer
+/// and the members have shown different ids.
+fn lead_to_different_members(one: &Connection, other: &Connection) -> bool {
+    let member = |connection: &Connection| connection.health().status.map(|status| status.member);
+    if one.id != other.id {
+        return true;
+    }
+    let members = member(one).zip(member(other));
+    members.is_some_and(|(one, other)| one != other)
 }
 
 /// Waits for the first copy that ends. Returns its position and its result.
