@@ -15,14 +15,14 @@ use super::{
     AfterFailure, CallState, Caller, WireResponse,
     attempt::{Attempt, SentRequest, response},
     hedge::{HedgeSchedule, may_be_hedged},
-    stream_permit::StreamPermit,
 };
 use crate::{
+    balancer::ReadyEndpoints,
     connection::{Connection, Verdict},
     error::Error,
     retry::failure_log::RetryPlan,
     transport::{
-        channel::{Metadata, RequestTracker},
+        channel::{Metadata, RequestTracker, StreamUse},
         grpc::RpcFailure,
     },
 };
@@ -221,9 +221,14 @@ impl Caller {
             copies.all(|copy| lead_to_different_members(&copy.connection, connection))
                 && !call.avoids(connection)
         };
-        let mut others = self.other_members(unused).into_iter();
-        let (connection, permit) =
-            others.find_map(|other| Some((other.clone(), StreamPermit::try_acquire(&other)?)))?;
+        let mut others = self.other_members(unused);
+        others.retain(|other| other.channel.has_free_slot(StreamUse::Call));
+        if others.is_empty() {
+            return None;
+        }
+        let picked = self.policy.pick(&ReadyEndpoints::new(&others));
+        let connection = others.swap_remove(picked % others.len());
+        let slot = connection.channel.try_slot(StreamUse::Call)?;
         let now = Instant::now();
         if !self.budget.take_for_hedge(now.into_std()) {
             return None;
@@ -244,7 +249,7 @@ impl Caller {
         let (rpc, deadline, body) = (call.rpc, call.deadline, body.clone());
         let (member, progress) = (connection.clone(), tracker.clone());
         let result = async move {
-            let _permit = permit;
+            let _slot = slot;
             let attempt = Attempt {
                 connection: &member,
                 rpc,
