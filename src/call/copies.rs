@@ -17,6 +17,7 @@ use super::{
     hedge::{HedgeSchedule, may_be_hedged},
 };
 use crate::{
+    balancer::ReadyEndpoints,
     connection::{Connection, Verdict},
     error::Error,
     retry::failure_log::RetryPlan,
@@ -217,13 +218,17 @@ impl Caller {
         }
         let unused = |connection: &Arc<Connection>| {
             let mut copies = copies.iter();
-            copies.all(|copy| copy.connection.id != connection.id) && !call.avoids(connection)
+            copies.all(|copy| lead_to_different_members(&copy.connection, connection))
+                && !call.avoids(connection)
         };
-        let mut others = self.other_members(unused).into_iter();
-        let (connection, slot) = others.find_map(|other| {
-            let slot = other.channel.try_slot(StreamUse::Call)?;
-            Some((other, slot))
-        })?;
+        let mut others = self.other_members(unused);
+        others.retain(|other| other.channel.has_free_slot(StreamUse::Call));
+        if others.is_empty() {
+            return None;
+        }
+        let picked = self.policy.pick(&ReadyEndpoints::new(&others));
+        let connection = others.swap_remove(picked % others.len());
+        let slot = connection.channel.try_slot(StreamUse::Call)?;
         let now = Instant::now();
         if !self.budget.take_for_hedge(now.into_std()) {
             return None;
@@ -259,6 +264,17 @@ impl Caller {
             result: Box::pin(result),
         })
     }
+}
+
+/// Returns whether two connections lead to different members. Those of one endpoint do if the endpoint is a load balancer
+/// and the members have shown different ids.
+fn lead_to_different_members(one: &Connection, other: &Connection) -> bool {
+    let member = |connection: &Connection| connection.health().status.map(|status| status.member);
+    if one.id != other.id {
+        return true;
+    }
+    let members = member(one).zip(member(other));
+    members.is_some_and(|(one, other)| one != other)
 }
 
 /// Waits for the first copy that ends. Returns its position and its result.

@@ -318,24 +318,14 @@ impl Caller {
         Some(waited_for.get(index).copied().unwrap_or(picked).clone())
     }
 
-    /// Returns the ready members that pass the filter, beginning with the one that the policy picks.
+    /// Returns the ready members that pass the filter. A request that names its member has no others.
     fn other_members(&self, filter: impl Fn(&Arc<Connection>) -> bool) -> Vec<Arc<Connection>> {
         if self.named_endpoint.is_some() {
             return Vec::new();
         }
         let set = self.ready_set.load();
-        let mut others: Vec<_> = set
-            .ready
-            .iter()
-            .filter(|other| filter(other))
-            .cloned()
-            .collect();
-        if !others.is_empty() {
-            let picked = self.policy.pick(&ReadyEndpoints::new(&others));
-            let count = others.len();
-            others.rotate_left(picked % count);
-        }
-        others
+        let others = set.ready.iter().filter(|other| filter(other));
+        others.cloned().collect()
     }
 
     /// Waits until there may be a member for [`pick`](Self::pick).

@@ -1,9 +1,12 @@
-//! Tracing events: each connectivity change, each retry, and endpoints of another cluster.
+//! Tracing events: each connectivity change, each retry, each hedge, and endpoints of another cluster.
 
 use std::{
     collections::BTreeMap,
     fmt::Debug,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use actix_etcd::{Client, ErrorKind, balancer::ConnectivityState};
@@ -22,7 +25,8 @@ use tracing_subscriber::{
 
 use crate::support::{
     process_isolation::in_own_process,
-    scripted_put::{PUT, put_reply},
+    quiet_window::ready_members,
+    scripted_put::{PUT, RANGE, put_reply, range_reply},
     wait::until,
 };
 
@@ -162,6 +166,44 @@ fn retries_are_traced() {
         .map(|fields| (fields["rpc"].as_str(), fields["attempts"].as_str()))
         .collect();
     assert_eq!(scheduled, [(PUT, "1"), (PUT, "2")]);
+}
+
+#[test]
+fn hedges_are_traced() {
+    if !in_own_process!() {
+        return;
+    }
+    let mut endpoints = Vec::new();
+    let events = record_events(async || {
+        let servers = [ScriptedServer::start().await, ScriptedServer::start().await];
+        let hangs = Arc::new(AtomicBool::new(true));
+        for server in &servers {
+            let hangs = hangs.clone();
+            server.on(RANGE, move |_| {
+                if hangs.swap(false, Ordering::SeqCst) {
+                    return Reply::hang();
+                }
+                range_reply()
+            });
+        }
+        endpoints.extend(servers.iter().map(ScriptedServer::endpoint));
+        let builder = Client::builder(&endpoints).on_current_arbiter();
+        let etcd = builder.connect().await.unwrap();
+        until("both members are ready", || ready_members(&etcd) == 2).await;
+        etcd.get("k").await.unwrap();
+    });
+    let hedges = events.with_message("hedge sent");
+    let [hedge] = &hedges[..] else {
+        panic!("{hedges:?}");
+    };
+    assert_eq!(
+        (hedge["rpc"].as_str(), hedge["attempts"].as_str()),
+        (RANGE, "2")
+    );
+    let mut named = [&hedge["endpoint"], &hedge["late_endpoint"]];
+    named.sort();
+    endpoints.sort();
+    assert_eq!(named, [&endpoints[0], &endpoints[1]]);
 }
 
 #[test]

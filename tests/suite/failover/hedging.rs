@@ -338,8 +338,7 @@ async fn refused_grant_with_copy_in_flight_ends_unknown() {
     );
 }
 
-/// Limit of concurrent streams with which the client sends one request at a time: it keeps the other stream for watches
-/// and leases.
+/// Limit of streams with which the client sends one request at a time. It reserves the other stream for probes.
 const ONE_REQUEST: u32 = 2;
 
 #[tokio::test]
@@ -368,8 +367,8 @@ async fn write_without_stream_goes_to_member_with_free_stream() {
         servers.iter().all(|server| server.count(PUT) == 1)
     })
     .await;
-    let waiting = [put(), put(), put(), put()];
-    for sent in 3..=6 {
+    let waiting: Vec<_> = (0..8).map(|_| put()).collect();
+    for sent in 3..=10 {
         end_puts[1].notify_one();
         until("a waiting request is sent", || count(&servers, PUT) == sent).await;
     }
@@ -377,7 +376,7 @@ async fn write_without_stream_goes_to_member_with_free_stream() {
     for put in waiting {
         put.await.unwrap().unwrap();
     }
-    assert_eq!([servers[0].count(PUT), servers[1].count(PUT)], [1, 5]);
+    assert_eq!([servers[0].count(PUT), servers[1].count(PUT)], [1, 9]);
     end_puts[0].notify_one();
     for put in occupying {
         put.await.unwrap().unwrap();

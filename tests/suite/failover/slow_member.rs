@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use actix_etcd::Client;
-use testbed::{Cluster, Fault, Member};
+use testbed::{Cluster, Fault, Member, TcpBalancer};
 
 use crate::support::{auth_cluster::start_with_auth, quiet_window::ready_members, wait::until};
 
@@ -89,4 +89,22 @@ async fn leases_are_granted_and_revoked_despite_slow_member() {
         sent
     })
     .await;
+}
+
+#[tokio::test]
+async fn grant_leaves_slow_member_behind_balancer() {
+    let builder = Cluster::builder().members(3).election(100, 5000);
+    let cluster = builder.start().await;
+    let slow = slow_down_follower(&cluster).await;
+    let balancer = TcpBalancer::over(&cluster);
+    balancer.forward_to(&[slow.index()]);
+    let etcd = Client::connect([balancer.endpoint()]).await.unwrap();
+    balancer.forward_to(&[cluster.leader().await]);
+    let sent = Instant::now();
+    let _lease = etcd.lease(Duration::from_secs(600)).await.unwrap();
+    let elapsed = sent.elapsed();
+    println!("grant: {elapsed:?}");
+    // The slow member alone would need two messages to and from the leader.
+    assert!(elapsed < DELAY * 2, "{elapsed:?}");
+    assert!(received(&slow, "LeaseGrant").await >= 1.0);
 }
