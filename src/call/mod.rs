@@ -6,6 +6,7 @@
 
 mod attempt;
 mod first_ready;
+pub(crate) mod in_flight_limit;
 mod named_member;
 pub(crate) mod tokens;
 
@@ -34,6 +35,7 @@ use crate::{
     transport::{Endpoint, channel::Metadata, grpc::RpcFailure},
 };
 use attempt::Attempt;
+use in_flight_limit::InFlightLimit;
 use tokens::Tokens;
 
 /// Time that a call waits for an overdue ticket of the retry actor.
@@ -61,6 +63,7 @@ pub struct Caller {
     pub(crate) policy: Arc<dyn BalancePolicy>,
     pub(crate) retry_policy: Arc<dyn RetryPolicy>,
     pub(crate) budget: Arc<RetryBudget>,
+    pub(crate) in_flight: InFlightLimit,
     pub(crate) tokens: Tokens,
     /// The member to use, if requests name one.
     pub(crate) named_endpoint: Option<Endpoint>,
@@ -93,7 +96,16 @@ impl Caller {
                     return Err(complete(rpc, failures.as_ref(), self.no_token_error(error)));
                 }
             };
+            let in_flight = match self.in_flight.try_admit(rpc) {
+                Some(in_flight) => in_flight,
+                None => {
+                    let admitted = Box::pin(self.in_flight.admit(deadline)).await;
+                    remaining = deadline.saturating_duration_since(Instant::now());
+                    admitted.map_err(|error| complete(rpc, failures.as_ref(), error))?
+                }
+            };
             let Some(connection) = self.pick(rpc.leaderless, failures.as_ref()) else {
+                drop(in_flight);
                 let ready = self.await_candidate(rpc.leaderless, deadline).await;
                 ready.map_err(|error| complete(rpc, failures.as_ref(), error))?;
                 remaining = deadline.saturating_duration_since(Instant::now());
@@ -119,6 +131,7 @@ impl Caller {
                 }
                 Err(failure) => failure,
             };
+            drop(in_flight);
             if !self.balancer.connected() {
                 let ended = Error::shut_down().with_outcome(failure.error.outcome());
                 return Err(complete(rpc, failures.as_ref(), ended));

@@ -52,6 +52,7 @@ pub struct ClientBuilder {
     pub(super) balance_policy: Arc<dyn BalancePolicy>,
     pub(super) retry_policy: Arc<dyn RetryPolicy>,
     pub(super) retry_budget: BudgetLimits,
+    pub(super) max_in_flight: usize,
     pub(super) on_current_arbiter: bool,
     pub(super) auto_sync: Option<Duration>,
     pub(super) watches_per_stream: usize,
@@ -84,6 +85,7 @@ impl ClientBuilder {
             balance_policy: Arc::new(RoundRobin::new()),
             retry_policy: Arc::new(StandardRetry),
             retry_budget: BudgetLimits::default(),
+            max_in_flight: 2_000,
             on_current_arbiter: false,
             auto_sync: None,
             watches_per_stream: 256,
@@ -154,6 +156,14 @@ impl ClientBuilder {
     /// Default: 250 per second in the long run, bursts of 500 ([`BudgetLimits::default`]).
     pub fn retry_budget(mut self, limits: BudgetLimits) -> Self {
         self.retry_budget = limits;
+        self
+    }
+
+    /// Largest number of requests that the client has in flight at once, on all connections together. Further requests
+    /// wait in order of arrival, up to their timeout. Streams, logins, and locks and campaigns on the server do not
+    /// count. etcd rejects requests while more than 5,000 writes of all clients wait to be applied. Default: 2,000.
+    pub fn max_in_flight(mut self, requests: usize) -> Self {
+        self.max_in_flight = requests;
         self
     }
 

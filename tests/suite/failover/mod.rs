@@ -2,5 +2,6 @@
 
 mod deadlines;
 mod member_faults;
+mod overload;
 mod retries;
 mod retry_storm;
