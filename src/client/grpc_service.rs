@@ -18,7 +18,8 @@ pub use crate::transport::ResponseBody;
 
 /// The cluster as a service for tonic's generated clients, created by [`Client::grpc`]. It balances calls over the
 /// ready members and adds the client's token, but has no retries and no deadlines. A call with a rejected token
-/// fails; the next call uses a new token.
+/// fails; the next call uses a new token. The member of an open call is probed, and the call fails if the member stops
+/// responding.
 ///
 /// ```no_run
 /// # async fn example(etcd: &actix_etcd::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -68,7 +69,11 @@ impl Service<Request<Body>> for GrpcService {
             let on_failure = move |kind| {
                 tokens.report_rejected(&token, kind);
             };
-            connection.channel.raw_exchange(request, on_failure).await
+            let registration = connection.register_stream();
+            let channel = &connection.channel;
+            channel
+                .raw_exchange(request, registration, on_failure)
+                .await
         })
     }
 }

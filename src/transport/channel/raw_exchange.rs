@@ -13,7 +13,7 @@ use http::{HeaderMap, Request, Response};
 use http_body::{Body as _, Frame};
 use tonic::body::Body;
 
-use super::{Channel, request_head};
+use super::{Channel, OpenStreamGuard, request_head};
 use crate::{
     error::{Error, ErrorKind},
     transport::grpc,
@@ -24,12 +24,15 @@ type FailureObserver = Box<dyn Fn(ErrorKind) + Send + Sync>;
 
 impl Channel {
     /// Sends a request of a generated client and returns its response. Replaces only address and user agent.
-    /// Calls `on_failure` if the status of the call is an error, while the headers or the body are read.
+    /// Calls `on_failure` if the status of the call is an error, while the headers or the body are read. Keeps `guard`
+    /// until the body of the response is dropped.
     pub(crate) async fn raw_exchange(
         &self,
         request: Request<Body>,
+        guard: impl Send + Sync + 'static,
         on_failure: impl Fn(ErrorKind) + Send + Sync + 'static,
     ) -> Result<Response<ResponseBody>, Error> {
+        let open = OpenStreamGuard::new(&self.state);
         let (head, mut body) = request.into_parts();
         let mut head = Request::from_parts(head, ());
         request_head::readdress(&mut head, &self.state.endpoint)?;
@@ -60,6 +63,8 @@ impl Channel {
             data_ended: false,
             channel: self.clone(),
             on_failure,
+            _open: open,
+            _guard: Box::new(guard),
         }))
     }
 }
@@ -109,6 +114,8 @@ pub struct ResponseBody {
     data_ended: bool,
     channel: Channel,
     on_failure: FailureObserver,
+    _open: OpenStreamGuard,
+    _guard: Box<dyn Send + Sync>,
 }
 
 impl fmt::Debug for ResponseBody {
