@@ -1,5 +1,7 @@
 //! The generated messages, sent to real etcd with tonic's generated clients.
 
+use std::time::Instant;
+
 use actix_etcd::{
     Client,
     proto::{
@@ -216,9 +218,11 @@ async fn raw_stream_ends_when_its_member_is_silent() {
     let mut responses = watch.watch(requests).await.unwrap().into_inner();
     assert!(responses.message().await.unwrap().unwrap().created);
     cluster.member(0).client_link().set(Fault::Freeze);
+    let frozen_at = Instant::now();
     let next = tokio::time::timeout(TEST_TIMEOUT, responses.message()).await;
     let error = next.expect("the stream ends").unwrap_err();
-    println!("{error}");
+    let elapsed = frozen_at.elapsed();
+    println!("ended after {elapsed:?}: {error}");
 }
 
 #[tokio::test]
