@@ -43,20 +43,18 @@ impl InFlightLimit {
 
     /// Waits until the request may be sent.
     pub(super) async fn admit(&self, deadline: Instant) -> Result<InFlight<'_>, Error> {
-        match timeout_at(deadline, self.free.acquire()).await {
-            // The semaphore is never closed; an error would mean that there is no limit.
-            Ok(permit) => Ok(InFlight {
-                _permit: permit.ok(),
-            }),
-            Err(_) => {
-                let reason = format!(
-                    "{} other requests of this client were in flight until the deadline (`max_in_flight`)",
-                    self.max
-                );
-                let kind = ErrorKind::DeadlineExceeded;
-                Err(Error::new(kind, Outcome::NotSent, reason))
-            }
-        }
+        let Ok(permit) = timeout_at(deadline, self.free.acquire()).await else {
+            let reason = format!(
+                "{} other requests of this client were in flight until the deadline (`max_in_flight`)",
+                self.max
+            );
+            let kind = ErrorKind::DeadlineExceeded;
+            return Err(Error::new(kind, Outcome::NotSent, reason));
+        };
+        // The semaphore is never closed; an error would mean that there is no limit.
+        Ok(InFlight {
+            _permit: permit.ok(),
+        })
     }
 }
 

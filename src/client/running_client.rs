@@ -7,6 +7,7 @@ use std::{
 
 use actix::Addr;
 
+use super::endpoint_sync::RunningSync;
 use crate::{
     auth::engine::{AuthActor, AuthShutdown},
     balancer::{BalancerActor, messages::BalancerShutdown},
@@ -25,6 +26,7 @@ pub(crate) struct RunningClient {
     pub(super) caller: Arc<Caller>,
     pub(super) actors: ClientActors,
     pub(super) request_timeout: Duration,
+    pub(super) sync: Arc<RunningSync>,
     /// `None` once the client is shutting down.
     runtime: Mutex<Option<Runtime>>,
     /// Set once the client is shutting down.
@@ -72,6 +74,7 @@ impl RunningClient {
             caller,
             actors,
             request_timeout,
+            sync: Arc::default(),
             runtime: Mutex::new(Some(runtime)),
             end: OnceLock::new(),
         }

@@ -64,7 +64,7 @@ impl Client {
             token: token.clone(),
             connections: OpenConnections::new(),
             members: ready_set.clone(),
-            cluster: ClusterId::new(options.follow_cluster_change),
+            cluster: Arc::new(ClusterId::new(options.follow_cluster_change, token.clone())),
             follow_leader: options.balance_policy.follows_leader(),
             liveness: options.liveness,
             probes: SharedProbeBudget::default(),
@@ -72,6 +72,7 @@ impl Client {
         let in_flight = InFlightLimit::new(options.max_in_flight);
         let budget = RetryBudget::new(options.retry_budget, Instant::now());
         let (policy, retry_policy) = (options.balance_policy, options.retry_policy);
+        let hedging = options.hedging;
         let (caller, auth) = runtime
             .call(move || {
                 let retries = RetryActor::start();
@@ -87,6 +88,7 @@ impl Client {
                     policy,
                     retry_policy,
                     budget: Arc::new(budget),
+                    hedging,
                     // A login carries no token, and other requests wait for it.
                     tokens: Tokens::fixed(Arc::default()),
                     in_flight: InFlightLimit::new(usize::MAX),
@@ -101,8 +103,8 @@ impl Client {
                     Some(actor) => Tokens::renewed_by(token, actor.clone().recipient()),
                 };
                 let caller = Caller {
-                    tokens,
                     in_flight,
+                    tokens,
                     ..caller
                 };
                 (caller, auth)

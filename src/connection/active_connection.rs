@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     Connection, MemberHealth, Verdict,
+    cluster_id::ClusterMembership,
     driver_task::DriverTask,
     member_health::{ProgressTracker, STALLED_AFTER},
     probe_schedule::ProbeSchedule,
@@ -32,6 +33,7 @@ pub(super) struct ActiveConnection {
     /// Time since which there has always been a slow call.
     pub(super) suspected_since: Option<Instant>,
     pub(super) _health_service: AbortOnDrop,
+    pub(super) _membership: ClusterMembership,
 }
 
 impl ActiveConnection {
@@ -54,7 +56,7 @@ impl ActiveConnection {
 
     /// Returns whether a probe is in flight and the member has sent nothing for longer than its round trips explain.
     pub(super) fn is_silent(&self, now: Instant) -> bool {
-        let silence = self.connection.link_times().unresponsive_after;
+        let silence = self.connection.timing.unresponsive_after();
         let last_received = self.connection.channel.wire_log().last_received();
         self.probe_sent
             .is_some_and(|sent| sent.max(last_received) + silence <= now)

@@ -25,7 +25,7 @@ use crate::{
         abort_on_drop::AbortOnDrop,
         supervisor::{ActorFailed, supervise},
     },
-    transport::{Endpoint, address_history::AddressHistory, channel::Metadata},
+    transport::{Endpoint, address_history::AddressHistory, channel::Metadata, dial::DialOptions},
 };
 
 /// Dials, drives and probes the connection to one endpoint.
@@ -111,9 +111,11 @@ impl ConnectionActor {
             ConnectionAction::None => {}
             ConnectionAction::Dial(generation) => {
                 self.announce();
-                self.dial(generation, ctx);
+                self.dial(generation, self.context.dial.clone(), ctx);
             }
-            ConnectionAction::DialReplacement(generation) => self.dial(generation, ctx),
+            ConnectionAction::DialReplacement(generation) => {
+                self.dial(generation, self.replacement_options(), ctx);
+            }
             ConnectionAction::ReconnectAfter(delay) => {
                 self.active = None;
                 self.announce();
@@ -175,12 +177,11 @@ impl ConnectionActor {
         }
     }
 
-    fn dial(&mut self, generation: u64, ctx: &mut Context<Self>) {
+    fn dial(&mut self, generation: u64, options: DialOptions, ctx: &mut Context<Self>) {
         let actor = ctx.address().downgrade();
         let event_recipient = actor.clone();
-        let token_generation = self.context.token.generation();
-        let (endpoint, context) = (self.endpoint.clone(), self.context.clone());
-        let (metadata, addresses) = (self.metadata(), self.addresses.clone());
+        let (id, endpoint, context) = (self.id, self.endpoint.clone(), self.context.clone());
+        let addresses = self.addresses.clone();
         self.dial_task = Some(AbortOnDrop::spawn(async move {
             let on_event = move |event| match event {
                 DriverEvent::ClosedToRequests => {
@@ -190,9 +191,11 @@ impl ConnectionActor {
                     send(&event_recipient, ConnectionLost { generation, reason });
                 }
             };
-            let result = first_contact(&endpoint, &context, &addresses, &metadata, on_event).await;
-            if result.as_ref().is_ok_and(|contact| contact.token_ignored) {
-                context.token.retire_and_renew(token_generation);
+            let result =
+                first_contact(id, &endpoint, &options, &context, &addresses, on_event).await;
+            let contact = result.as_ref().ok();
+            if let Some(generation) = contact.and_then(|contact| contact.ignored_token) {
+                context.token.retire_and_renew(generation);
             }
             send(&actor, DialFinished { generation, result });
         }));

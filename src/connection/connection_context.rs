@@ -18,7 +18,7 @@ pub(crate) struct ConnectionContext {
     pub(crate) dial: DialOptions,
     pub(crate) token: Arc<TokenCell>,
     pub(crate) connections: OpenConnections,
-    pub(crate) cluster: ClusterId,
+    pub(crate) cluster: Arc<ClusterId>,
     /// The other members, with which a probed member is compared.
     pub(crate) members: Arc<dyn ClusterView>,
     /// Whether every member is probed regularly, so that the leader is always known.

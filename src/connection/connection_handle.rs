@@ -13,10 +13,9 @@ use actix::{Handler, Message, WeakAddr};
 use tokio::{sync::watch, time::Instant};
 
 use super::{
-    ConnectionActor, EndpointId, LinkTimes, Liveness, MemberHealth,
+    ConnectionActor, EndpointId, LinkTiming, MemberHealth,
     messages::{ForeignClusterDetected, Suspect},
     raft_term::{ObservedTerm, TermMark},
-    round_trips::RoundTrips,
 };
 use crate::transport::{Endpoint, channel::Channel};
 
@@ -33,8 +32,8 @@ pub(crate) struct Connection {
     /// Number of [`StreamRegistration`]s.
     streams: AtomicUsize,
     term: ObservedTerm,
-    liveness: Liveness,
-    round_trips: RoundTrips,
+    /// How long to wait for responses.
+    pub(crate) timing: LinkTiming,
 }
 
 impl Connection {
@@ -45,8 +44,7 @@ impl Connection {
         channel: Channel,
         actor: WeakAddr<ConnectionActor>,
         health: MemberHealth,
-        liveness: Liveness,
-        round_trip: Duration,
+        timing: LinkTiming,
     ) -> Self {
         Self {
             id,
@@ -58,32 +56,13 @@ impl Connection {
             suspicions: AtomicUsize::new(0),
             streams: AtomicUsize::new(0),
             term: ObservedTerm::new(Instant::now()),
-            liveness,
-            round_trips: RoundTrips::new(round_trip),
+            timing,
         }
-    }
-
-    /// Returns when to suspect the member of a late response.
-    pub(crate) fn suspect_after(&self) -> Duration {
-        self.link_times().suspect_after
-    }
-
-    /// Returns when to send a second copy of a request to another member.
-    pub(crate) fn hedge_after(&self) -> Duration {
-        self.link_times().hedge_after
-    }
-
-    pub(super) fn link_times(&self) -> LinkTimes {
-        self.liveness.for_link(&self.round_trips)
-    }
-
-    pub(super) fn round_trips(&self) -> &RoundTrips {
-        &self.round_trips
     }
 
     /// Records how long a request took, as an upper bound of the round trip time.
     pub(crate) fn observe_duration(&self, elapsed: Duration) {
-        self.round_trips.add_upper_bound(elapsed);
+        self.timing.round_trips().add_upper_bound(elapsed);
     }
 
     /// Returns whether the connection has carried a response to a request of the client's user.

@@ -6,7 +6,7 @@ use actix::{AsyncContext, Context};
 use tokio::time::Instant;
 
 use super::{
-    Connection, ConnectionActor, MemberHealth, Verdict,
+    Connection, ConnectionActor, LinkTiming, MemberHealth, Verdict,
     active_connection::ActiveConnection,
     actor::send,
     cluster_id::foreign_cluster_error,
@@ -103,8 +103,7 @@ impl ConnectionActor {
             contact.channel,
             ctx.address().downgrade(),
             health,
-            self.context.liveness.clone(),
-            contact.round_trip,
+            LinkTiming::new(self.context.liveness.clone(), contact.round_trip),
         ));
         let health_service = self.follow_health_service(&connection, ctx);
         self.active = Some(ActiveConnection {
@@ -119,6 +118,7 @@ impl ConnectionActor {
             suspicion_reported_at: None,
             suspected_since: None,
             _health_service: health_service,
+            _membership: contact.membership,
         });
     }
 

@@ -32,7 +32,7 @@ impl ConnectionActor {
         self.context.probes.take(now);
         active.probe_sent = Some(now);
         active.schedule.probe_sent(now);
-        let silence = active.connection.link_times().unresponsive_after;
+        let silence = active.connection.timing.unresponsive_after();
         let channel = active.connection.channel.clone();
         let generation = active.generation();
         let (id, members) = (self.id, self.context.members.clone());
@@ -116,7 +116,7 @@ impl ConnectionActor {
                 return self.leave_cluster(generation, status.cluster, ctx);
             }
             ProbeResult::Status(status) => {
-                active.connection.round_trips().add_sample(elapsed);
+                active.connection.timing.round_trips().add_sample(elapsed);
                 let others = self.context.members.other_members(self.id);
                 (active.progress.evaluate(&status, others), Some(status))
             }

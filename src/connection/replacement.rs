@@ -12,9 +12,10 @@ use tokio::time::Instant;
 
 use super::{
     ConnectionActor, MemberHealth, Verdict, active_connection::ActiveConnection,
-    first_contact::FirstContact, member_health::ProgressTracker, state_machine::ConnectionAction,
+    first_contact::FirstContact, member_health::ProgressTracker, retired::retire,
+    state_machine::ConnectionAction,
 };
-use crate::error::Error;
+use crate::{error::Error, transport::dial::DialOptions};
 
 /// Shortest time between two replacements that have no other reason than slow calls.
 const LEAVE_SLOW_MEMBER_SPACING: Duration = Duration::from_secs(10);
@@ -28,6 +29,17 @@ impl ConnectionActor {
             let action = self.machine.keep_connection();
             self.apply(action, ctx);
         }
+    }
+
+    /// Returns the settings of an attempt to replace the connection in use. The round trips of the link are known, so a
+    /// silent member behind the new connection is given up earlier than at the first dial.
+    pub(super) fn replacement_options(&self) -> DialOptions {
+        let mut options = self.context.dial.clone();
+        if let Some(active) = &self.active {
+            let patience = active.connection.timing.unresponsive_after() * 2;
+            options.connect_timeout = options.connect_timeout.min(patience);
+        }
+        options
     }
 
     pub(super) fn want_replacement(&mut self, ctx: &mut Context<Self>) {
@@ -60,7 +72,7 @@ impl ConnectionActor {
             active.suspected_since = None;
             return false;
         }
-        let patience = active.connection.link_times().suspect_after * 2;
+        let patience = active.connection.timing.suspect_after() * 2;
         let recently = |at| now < at + LEAVE_SLOW_MEMBER_SPACING;
         active
             .suspected_since
@@ -130,7 +142,7 @@ impl ConnectionActor {
         if old.is_silent(now) {
             old.set_verdict(Verdict::Unresponsive);
         } else {
-            drop(old.close_gracefully());
+            actix_rt::spawn(retire(old, self.metadata()));
         }
     }
 }

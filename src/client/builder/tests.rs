@@ -15,6 +15,7 @@ fn defaults_match_the_docs() {
     assert_eq!(builder.watches_per_stream, 256);
     assert_eq!(builder.max_in_flight, 2_000);
     assert!(!builder.on_current_arbiter && !builder.follow_cluster_change);
+    assert!(builder.hedging);
 }
 
 #[test]

@@ -3,7 +3,9 @@
 mod addresses;
 mod balancing;
 mod dns;
+mod http2;
 mod liveness;
+mod load_balancer;
 mod replacement;
 mod suspicion;
 #[cfg(feature = "tls")]

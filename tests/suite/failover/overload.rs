@@ -66,7 +66,8 @@ async fn ten_thousand_callers_do_not_overload_etcd() {
     println!("50,000 puts in {:?}", started.elapsed());
     let first = errors.first();
     assert!(first.is_none(), "{} failed, first: {first:?}", errors.len());
-    assert_eq!(rejected_puts(&cluster).await, 0.0);
+    let rejected = rejected_puts(&cluster).await;
+    assert!(rejected < 1.0, "{rejected} puts were rejected");
 }
 
 #[tokio::test]
@@ -89,7 +90,7 @@ async fn requests_beyond_limit_wait_in_order() {
         .iter()
         .map(|call| PutRequest::decode(call.body.clone()).unwrap().key[0])
         .collect();
-    assert_eq!(keys, Vec::from_iter(0..10));
+    assert!(keys.iter().copied().eq(0..10), "{keys:?}");
     for pair in calls.windows(2) {
         assert!(pair[1].at - pair[0].at >= DELAY, "two requests in flight");
     }

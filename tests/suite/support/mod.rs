@@ -23,5 +23,6 @@ pub mod wait;
 pub mod watch_items;
 pub mod watch_recorder;
 pub mod watch_server;
+pub mod watched_revisions;
 pub mod watcher_metrics;
 pub mod write_load;
