@@ -5,7 +5,7 @@ use std::{io, net::SocketAddr};
 use actix::Addr;
 
 use crate::{
-    balancer::messages::CrashConnection,
+    balancer::messages::{CrashConnection, ExpireNamedEndpoints},
     client::{Client, ClientBuilder},
     error::Result,
     lease::engine::keeper::{CrashLease, CrashWhenDue, KeeperActor},
@@ -32,6 +32,11 @@ pub fn with_resolver(
     lookup: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
 ) -> ClientBuilder {
     builder.resolver(Resolver::from_fn(lookup))
+}
+
+/// Ends the time for which requests keep endpoints connected by naming them, and waits until this is done.
+pub async fn expire_named_endpoints(client: &Client) {
+    let _ = client.caller().balancer.send(ExpireNamedEndpoints).await;
 }
 
 /// Makes the balancer panic.

@@ -54,8 +54,9 @@ impl Handler<ConnectionStateChanged> for BalancerActor {
             state: view.state,
             error: view.error.clone(),
         };
-        self.publish();
+        // The kept endpoint is chosen first, so that no other one is published beside it.
         self.update_connections();
+        self.publish();
         if state_changed {
             if change.state == ConnectivityState::Ready {
                 self.retries.do_send(MemberReady);

@@ -71,3 +71,9 @@ pub(super) struct NamedEndpointsExpired;
 #[derive(Debug, Message)]
 #[rtype(result = "bool")]
 pub(crate) struct CrashConnection(pub(crate) Endpoint);
+
+/// Ends the time for which requests keep endpoints connected by naming them.
+#[cfg(feature = "test-faults")]
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct ExpireNamedEndpoints;

@@ -5,6 +5,8 @@ use std::time::Duration;
 use actix::{AsyncContext, Context, Handler};
 use tokio::time::Instant;
 
+#[cfg(feature = "test-faults")]
+use super::messages::ExpireNamedEndpoints;
 use super::{
     BalancerActor, ConnectivityState,
     actor::ManagedEndpoint,
@@ -22,17 +24,15 @@ impl ManagedEndpoint {
 }
 
 impl BalancerActor {
-    /// Returns whether the endpoint is connected only for requests that name it: all other requests use the kept
-    /// endpoint while it is ready.
+    /// Returns whether only requests that name the endpoint may use it: all others use the kept endpoint while it is
+    /// ready. Such an endpoint is named, or it became ready before it received the command to disconnect.
     pub(super) fn is_reserved_for_named_requests(&self, endpoint: &ManagedEndpoint) -> bool {
         let kept = self
             .endpoints
             .iter()
             .find(|other| Some(other.view.id) == self.kept);
         kept.is_some_and(|kept| {
-            kept.view.state == ConnectivityState::Ready
-                && kept.view.id != endpoint.view.id
-                && endpoint.is_named(Instant::now())
+            kept.view.state == ConnectivityState::Ready && kept.view.id != endpoint.view.id
         })
     }
 
@@ -71,5 +71,17 @@ impl Handler<NamedEndpointsExpired> for BalancerActor {
         self.expiry_scheduled = false;
         self.update_connections();
         self.schedule_named_expiry(ctx);
+    }
+}
+
+#[cfg(feature = "test-faults")]
+impl Handler<ExpireNamedEndpoints> for BalancerActor {
+    type Result = ();
+
+    fn handle(&mut self, _: ExpireNamedEndpoints, _: &mut Context<Self>) {
+        for endpoint in &mut self.endpoints {
+            endpoint.named_until = None;
+        }
+        self.update_connections();
     }
 }

@@ -9,6 +9,7 @@ mod copies;
 mod first_ready;
 mod free_stream;
 mod hedge;
+pub(crate) mod in_flight_limit;
 mod named_member;
 pub(crate) mod tokens;
 
@@ -41,6 +42,7 @@ use crate::{
     },
 };
 use copies::CopiesFailed;
+use in_flight_limit::InFlightLimit;
 use tokens::Tokens;
 
 /// Time after which a call that was to receive its retry ticket waits without the retry actor.
@@ -68,6 +70,7 @@ pub struct Caller {
     pub(crate) policy: Arc<dyn BalancePolicy>,
     pub(crate) retry_policy: Arc<dyn RetryPolicy>,
     pub(crate) budget: Arc<RetryBudget>,
+    pub(crate) in_flight: InFlightLimit,
     /// Whether late requests that may be repeated are also sent to another member.
     pub(crate) hedging: bool,
     pub(crate) tokens: Tokens,
@@ -104,9 +107,17 @@ impl Caller {
                 Ok(token) => token,
                 Err(error) => return Err(call.complete(self.no_token_error(error))),
             };
+            let in_flight = if let Some(in_flight) = self.in_flight.try_admit(rpc) {
+                in_flight
+            } else {
+                let admitted = Box::pin(self.in_flight.admit(deadline)).await;
+                remaining = deadline.saturating_duration_since(Instant::now());
+                admitted.map_err(|error| call.complete(error))?
+            };
             let Some(mut connection) =
                 self.pick(rpc.leaderless, call.failures.as_ref(), StreamUse::Call)
             else {
+                drop(in_flight);
                 let ready = self.await_candidate(rpc.leaderless, deadline).await;
                 ready.map_err(|error| call.complete(error))?;
                 remaining = deadline.saturating_duration_since(Instant::now());
@@ -132,7 +143,7 @@ impl Caller {
                 Err(CopiesFailed::Fail(error)) => return Err(error),
                 Err(CopiesFailed::Retry(plan)) => plan,
             };
-            drop(slot);
+            drop((slot, in_flight));
             self.prepare_retry(&call, &token, plan).await?;
             remaining = deadline.saturating_duration_since(Instant::now());
         }

@@ -1,6 +1,6 @@
 //! Requests that name their member.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, timeout_at};
 
@@ -15,6 +15,9 @@ use crate::{
     transport::Endpoint,
 };
 
+/// Interval at which a waiting request names its member again. The balancer forgets the name after a while.
+const NAMED_RENEWAL: Duration = Duration::from_secs(1);
+
 impl Caller {
     /// Returns a caller for requests to this member only. Fails if it is not an endpoint of the client.
     pub(crate) fn at(&self, endpoint: Endpoint) -> Result<Self, Error> {
@@ -23,13 +26,18 @@ impl Caller {
                 "{endpoint} is not an endpoint of this client; choose one of `Client::endpoints`"
             )));
         }
-        if self.policy.connection_mode() == ConnectionMode::Single {
-            self.balancer.do_send(ConnectEndpoint(endpoint.clone()));
-        }
+        self.keep_named(&endpoint);
         Ok(Self {
             named_endpoint: Some(endpoint),
             ..self.clone()
         })
+    }
+
+    /// Keeps the endpoint of a request connected, even if the policy would leave it idle.
+    fn keep_named(&self, endpoint: &Endpoint) {
+        if self.policy.connection_mode() == ConnectionMode::Single {
+            self.balancer.do_send(ConnectEndpoint(endpoint.clone()));
+        }
     }
 
     /// Returns the members, ready ones first, without those whose last connection attempt failed.
@@ -104,6 +112,7 @@ impl Caller {
             Err(_) => None,
         };
         loop {
+            self.keep_named(endpoint);
             let Some(view) = self.view(endpoint) else {
                 return Err(if self.ready_set.load().closed {
                     Error::shut_down()
@@ -123,7 +132,8 @@ impl Caller {
                     None => std::future::pending().await,
                 }
             };
-            if timeout_at(deadline, change).await.is_err() {
+            let renew_at = deadline.min(Instant::now() + NAMED_RENEWAL);
+            if timeout_at(renew_at, change).await.is_err() && Instant::now() >= deadline {
                 let reason = match &view.error {
                     Some(error) => error.brief(),
                     None => format!("the endpoint is {}", view.state),

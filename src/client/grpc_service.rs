@@ -18,7 +18,8 @@ use crate::{error::Error, transport::channel::StreamUse};
 
 /// The cluster as a service for tonic's generated clients, created by [`Client::grpc`]. It balances calls over the
 /// ready members and adds the client's token, but has no retries and no deadlines. A call with a rejected token
-/// fails; the next call uses a new token.
+/// fails; the next call uses a new token. The member of an open call is probed, and the call fails if the member stops
+/// responding.
 ///
 /// ```no_run
 /// # async fn example(etcd: &actix_etcd::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -76,7 +77,10 @@ impl Service<Request<Body>> for GrpcService {
                 tokens.report_rejected(&token, kind);
             };
             let channel = &connection.channel;
-            channel.raw_exchange(slot, request, on_failure).await
+            let registration = connection.register_stream();
+            channel
+                .raw_exchange(slot, request, registration, on_failure)
+                .await
         })
     }
 }

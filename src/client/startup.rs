@@ -20,7 +20,7 @@ use crate::{
         engine::{AuthActor, AuthOptions},
     },
     balancer::{BalancerActor, ReadySetCell, messages::EndpointSource},
-    call::{Caller, tokens::Tokens},
+    call::{Caller, in_flight_limit::InFlightLimit, tokens::Tokens},
     connection::{
         ClusterId, ConnectionContext, OpenConnections, SharedProbeBudget,
         token::{TokenCell, header_value},
@@ -69,6 +69,7 @@ impl Client {
             liveness: options.liveness,
             probes: SharedProbeBudget::default(),
         });
+        let in_flight = InFlightLimit::new(options.max_in_flight);
         let budget = RetryBudget::new(options.retry_budget, Instant::now());
         let (policy, retry_policy) = (options.balance_policy, options.retry_policy);
         let hedging = options.hedging;
@@ -88,19 +89,25 @@ impl Client {
                     retry_policy,
                     budget: Arc::new(budget),
                     hedging,
-                    // A login carries no token.
+                    // A login carries no token, and other requests wait for it.
                     tokens: Tokens::fixed(Arc::default()),
+                    in_flight: InFlightLimit::new(usize::MAX),
                     named_endpoint: None,
                     balancer,
                     retries,
                 };
-                let Some(auth_options) = auth_options else {
-                    let tokens = Tokens::fixed(token);
-                    return (Caller { tokens, ..caller }, None);
+                let auth = auth_options
+                    .map(|options| AuthActor::start(token.clone(), options, caller.clone()));
+                let tokens = match &auth {
+                    None => Tokens::fixed(token),
+                    Some(actor) => Tokens::renewed_by(token, actor.clone().recipient()),
                 };
-                let actor = AuthActor::start(token.clone(), auth_options, caller.clone());
-                let tokens = Tokens::renewed_by(token, actor.clone().recipient());
-                (Caller { tokens, ..caller }, Some(actor))
+                let caller = Caller {
+                    in_flight,
+                    tokens,
+                    ..caller
+                };
+                (caller, auth)
             })
             .await?;
         // Awaited, so that the endpoints are known before the first request.

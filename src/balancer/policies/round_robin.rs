@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::{BalancePolicy, ReadyEndpoints};
 
 /// Sends requests to all ready members in turn: their numbers of requests differ by at most one. The default policy.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct RoundRobin {
     next: AtomicUsize,
 }
@@ -19,8 +19,27 @@ impl RoundRobin {
     }
 }
 
+impl Default for RoundRobin {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl BalancePolicy for RoundRobin {
     fn pick(&self, candidates: &ReadyEndpoints<'_>) -> usize {
         self.next.fetch_add(1, Ordering::Relaxed) % candidates.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_starts_with_random_member() {
+        let starts: Vec<usize> = (0..64)
+            .map(|_| RoundRobin::default().next.into_inner())
+            .collect();
+        assert!(starts.iter().any(|start| *start != starts[0]), "{starts:?}");
     }
 }

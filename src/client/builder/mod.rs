@@ -54,6 +54,7 @@ pub struct ClientBuilder {
     pub(super) balance_policy: Arc<dyn BalancePolicy>,
     pub(super) retry_policy: Arc<dyn RetryPolicy>,
     pub(super) retry_budget: BudgetLimits,
+    pub(super) max_in_flight: usize,
     pub(super) hedging: bool,
     pub(super) on_current_arbiter: bool,
     pub(super) auto_sync: Option<Duration>,
@@ -88,6 +89,7 @@ impl ClientBuilder {
             balance_policy: Arc::new(RoundRobin::new()),
             retry_policy: Arc::new(StandardRetry),
             retry_budget: BudgetLimits::default(),
+            max_in_flight: 2_000,
             hedging: true,
             on_current_arbiter: false,
             auto_sync: None,
@@ -163,6 +165,14 @@ impl ClientBuilder {
     /// Default: 250 per second in the long run, bursts of 500 ([`BudgetLimits::default`]).
     pub fn retry_budget(mut self, limits: BudgetLimits) -> Self {
         self.retry_budget = limits;
+        self
+    }
+
+    /// Largest number of requests that the client has in flight at once, on all connections together. Further requests
+    /// wait in order of arrival, up to their timeout. Streams, logins, and locks and campaigns on the server do not
+    /// count. etcd rejects requests while more than 5,000 writes of all clients wait to be applied. Default: 2,000.
+    pub fn max_in_flight(mut self, requests: usize) -> Self {
+        self.max_in_flight = requests;
         self
     }
 

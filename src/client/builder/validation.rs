@@ -27,6 +27,9 @@ impl ClientBuilder {
         if self.watches_per_stream == 0 {
             return Err(Error::invalid("`watches_per_stream` must be at least 1"));
         }
+        if self.max_in_flight == 0 {
+            return Err(Error::invalid("`max_in_flight` must be at least 1"));
+        }
         let durations = [
             ("auto_sync", self.auto_sync),
             ("token_lifetime", self.token_lifetime),

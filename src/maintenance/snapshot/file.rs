@@ -6,12 +6,13 @@ use std::{
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use tokio::{sync::mpsc, task::JoinHandle};
 
-use super::{Snapshot, SnapshotProgress};
+use super::{PROGRESS_TIMEOUT, Snapshot, SnapshotProgress};
 use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     maintenance::Maintenance,
@@ -35,6 +36,7 @@ impl<C: ClientHandle> Maintenance<C> {
             client: self.0.clone(),
             path: path.into(),
             progress: None,
+            progress_timeout: PROGRESS_TIMEOUT,
         }
     }
 }
@@ -47,12 +49,20 @@ pub struct SnapshotToFile<C> {
     client: C,
     path: PathBuf,
     progress: Option<ProgressCallback>,
+    progress_timeout: Duration,
 }
 
 impl<C: ClientHandle> SnapshotToFile<C> {
     /// Calls a function after every received chunk. The progress starts again at 0 after a failure. Default: none.
     pub fn progress(mut self, callback: impl FnMut(SnapshotProgress) + Send + 'static) -> Self {
         self.progress = Some(Box::new(callback));
+        self
+    }
+
+    /// Longest time that an attempt waits for data. After that, the snapshot starts again on another member. The last
+    /// attempt fails with [`ErrorKind::MemberUnresponsive`](crate::ErrorKind::MemberUnresponsive). Default: 10 s.
+    pub fn progress_timeout(mut self, timeout: Duration) -> Self {
+        self.progress_timeout = timeout;
         self
     }
 
@@ -72,7 +82,8 @@ impl<C: ClientHandle> SnapshotToFile<C> {
 
     /// Adds the member to the failed ones if the snapshot fails.
     async fn attempt(&mut self, failed: &mut Vec<Endpoint>) -> Result<SavedSnapshot> {
-        let mut snapshot = Snapshot::start(&self.client, failed).await?;
+        let snapshot = Snapshot::start(&self.client, failed).await?;
+        let mut snapshot = snapshot.progress_timeout(self.progress_timeout);
         let mut file = PartFile::create(&self.path);
         while let Some(bytes) = snapshot.next().await {
             match bytes {

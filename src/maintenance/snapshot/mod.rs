@@ -26,13 +26,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_stream::Stream;
 
 use self::checksum::ChecksumVerifier;
 use super::Maintenance;
 use crate::{
-    call::tokens::Tokens,
+    call::{MAX_TIMEOUT, tokens::Tokens},
     connection::{Connection, token::Token},
     error::{Error, ErrorKind, Outcome, Result},
     proto::{SnapshotRequest, SnapshotResponse, rpc},
@@ -44,6 +44,8 @@ use crate::{
 
 /// Delay between attempts to start a snapshot.
 const START_BACKOFF: Backoff = Backoff::new(Duration::from_millis(25), Duration::from_secs(60));
+/// Longest time without data.
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl<C: ClientHandle> Maintenance<C> {
     /// Streams a copy of a member's database, followed by its checksum. Written to a file, this is the input of
@@ -73,6 +75,7 @@ pub struct Snapshot {
     version: Option<String>,
     progress: SnapshotProgress,
     checksum: ChecksumVerifier,
+    progress_timeout: Duration,
     state: SnapshotState,
 }
 
@@ -146,8 +149,16 @@ impl Snapshot {
                 total: announced.saturating_add(ChecksumVerifier::LENGTH as u64),
             },
             checksum: ChecksumVerifier::default(),
+            progress_timeout: PROGRESS_TIMEOUT,
             state: SnapshotState::First(first.blob, Box::new(opened)),
         }
+    }
+
+    /// Longest time that the stream waits for data. After that, it ends with
+    /// [`ErrorKind::MemberUnresponsive`](crate::ErrorKind::MemberUnresponsive). Default: 10 s.
+    pub fn progress_timeout(mut self, timeout: Duration) -> Self {
+        self.progress_timeout = timeout.min(MAX_TIMEOUT);
+        self
     }
 
     fn endpoint(&self) -> &Endpoint {
@@ -206,8 +217,16 @@ fn corrupt(reason: &'static str) -> Error {
     Error::new(ErrorKind::Protocol, Outcome::Unknown, text).with_rpc(rpc::SNAPSHOT)
 }
 
-fn read(mut opened: OpenStream<SnapshotResponse>) -> PendingRead {
-    Box::pin(async move { (opened.next().await, opened) })
+fn stalled(limit: Duration) -> Error {
+    let text = format!("the member sent no data of the snapshot for {limit:?}");
+    Error::new(ErrorKind::MemberUnresponsive, Outcome::Unknown, text).with_rpc(rpc::SNAPSHOT)
+}
+
+fn read(mut opened: OpenStream<SnapshotResponse>, limit: Duration) -> PendingRead {
+    Box::pin(async move {
+        let next = timeout(limit, opened.next()).await;
+        (next.unwrap_or_else(|_| Err(stalled(limit))), opened)
+    })
 }
 
 impl Stream for Snapshot {
@@ -218,7 +237,7 @@ impl Stream for Snapshot {
         match std::mem::replace(&mut this.state, SnapshotState::Ended) {
             SnapshotState::Ended => Poll::Ready(None),
             SnapshotState::First(blob, opened) => {
-                this.state = SnapshotState::Reading(read(*opened));
+                this.state = SnapshotState::Reading(read(*opened, this.progress_timeout));
                 Poll::Ready(Some(Ok(this.record(blob))))
             }
             SnapshotState::Reading(mut reading) => match reading.as_mut().poll(cx) {
@@ -227,7 +246,7 @@ impl Stream for Snapshot {
                     Poll::Pending
                 }
                 Poll::Ready((Ok(Some(response)), opened)) => {
-                    this.state = SnapshotState::Reading(read(opened));
+                    this.state = SnapshotState::Reading(read(opened, this.progress_timeout));
                     Poll::Ready(Some(Ok(this.record(response.blob))))
                 }
                 Poll::Ready((Ok(None), _)) => Poll::Ready(this.finish()),

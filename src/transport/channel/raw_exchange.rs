@@ -25,10 +25,12 @@ type FailureObserver = Box<dyn Fn(ErrorKind) + Send + Sync>;
 impl Channel {
     /// Sends a request of a generated client and returns its response. Replaces address and user agent, and adds
     /// the API version. Calls `on_failure` if the status of the call is an error, while the headers or the body are read.
+    /// Keeps `guard` until the body of the response is dropped.
     pub(crate) async fn raw_exchange(
         &self,
         slot: StreamSlot,
         request: Request<Body>,
+        guard: impl Send + Sync + 'static,
         on_failure: impl Fn(ErrorKind) + Send + Sync + 'static,
     ) -> Result<Response<ResponseBody>, Error> {
         let (head, mut body) = request.into_parts();
@@ -62,6 +64,7 @@ impl Channel {
             channel: self.clone(),
             on_failure,
             slot: Some(slot),
+            _guard: Box::new(guard),
         }))
     }
 }
@@ -113,6 +116,7 @@ pub struct ResponseBody {
     on_failure: FailureObserver,
     /// Slot of the stream; `None` once it has ended.
     slot: Option<StreamSlot>,
+    _guard: Box<dyn Send + Sync>,
 }
 
 impl fmt::Debug for ResponseBody {

@@ -1,5 +1,7 @@
 //! The generated messages, sent to real etcd with tonic's generated clients.
 
+use std::time::Instant;
+
 use actix_etcd::{
     Client,
     proto::{
@@ -8,8 +10,10 @@ use actix_etcd::{
         maintenance_client::MaintenanceClient, v3electionpb, v3lockpb, watch_client::WatchClient,
     },
 };
-use testbed::Cluster;
+use testbed::{Cluster, Fault};
 use tokio_stream::StreamExt;
+
+use crate::support::wait::TEST_TIMEOUT;
 
 #[tokio::test]
 async fn kv_messages_round_trip() {
@@ -195,6 +199,30 @@ async fn lease_and_watch_streams_round_trip() {
     etcd.put("w", "x").await.unwrap();
     let events = responses.next().await.unwrap().unwrap().events;
     assert_eq!(events[0].kv.as_ref().unwrap().value, "x");
+}
+
+#[tokio::test]
+async fn raw_stream_ends_when_its_member_is_silent() {
+    let cluster = Cluster::start(1).await;
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let create = proto::watch_request::RequestUnion::CreateRequest(proto::WatchCreateRequest {
+        key: "k".into(),
+        ..Default::default()
+    });
+    let create = proto::WatchRequest {
+        request_union: Some(create),
+    };
+    // The request stream stays open.
+    let requests = tokio_stream::once(create).chain(tokio_stream::pending());
+    let mut watch = WatchClient::new(etcd.grpc());
+    let mut responses = watch.watch(requests).await.unwrap().into_inner();
+    assert!(responses.message().await.unwrap().unwrap().created);
+    cluster.member(0).client_link().set(Fault::Freeze);
+    let frozen_at = Instant::now();
+    let next = tokio::time::timeout(TEST_TIMEOUT, responses.message()).await;
+    let error = next.expect("the stream ends").unwrap_err();
+    let elapsed = frozen_at.elapsed();
+    println!("ended after {elapsed:?}: {error}");
 }
 
 #[tokio::test]

@@ -5,12 +5,14 @@ use std::time::Duration;
 use actix_etcd::{
     Client, ClientBuilder,
     balancer::{BalancePolicy, ConnectivityState, LeaderFirst, Pinned, PowerOfTwo, ReadyEndpoints},
+    test_faults::expire_named_endpoints,
 };
-use testbed::{Cluster, Fault, Member};
+use testbed::{Cluster, Fault, Member, ScriptedServer};
 
 use crate::support::{
     quiet_window::{in_quiet_window, ready_members},
-    wait::until,
+    scripted_put::{RANGE, range_reply},
+    wait::{TEST_TIMEOUT, until},
 };
 
 /// Connects and waits until this many members are ready.
@@ -215,6 +217,58 @@ async fn cold_pinned_client_reaches_named_members() {
     let calls = read_counts(&cluster, &client, 1, 50).await;
     assert!(calls.contains(&50), "{calls:?}");
     assert_eq!(calls[idle.index()], 0, "{calls:?}");
+}
+
+#[tokio::test]
+async fn cold_pinned_client_starts_with_one_member() {
+    const ROUNDS: usize = 20;
+    let servers = [
+        ScriptedServer::start().await,
+        ScriptedServer::start().await,
+        ScriptedServer::start().await,
+    ];
+    for server in &servers {
+        server.on(RANGE, |_| range_reply());
+    }
+    let reads = || servers.each_ref().map(|server| server.count(RANGE));
+    for _ in 0..ROUNDS {
+        let before = reads();
+        let endpoints = servers.each_ref().map(ScriptedServer::endpoint);
+        let builder = Client::builder(endpoints).balance(Pinned::cold());
+        let client = builder.connect().await.unwrap();
+        for _ in 0..20 {
+            client.get("k").await.unwrap();
+        }
+        let after = reads();
+        let used = (0..servers.len()).filter(|server| after[*server] > before[*server]);
+        assert_eq!(used.count(), 1, "{before:?} {after:?}");
+        client.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn named_member_stays_connected_for_waiting_request() {
+    let cluster = Cluster::start(3).await;
+    let client = connect_cold_pinned(&cluster).await;
+    let state = |member: &Member| {
+        let known = client.connectivity();
+        let found = known
+            .iter()
+            .find(|known| known.endpoint == member.endpoint());
+        found.unwrap().state
+    };
+    let is_idle = |member: &Member| state(member) == ConnectivityState::Idle;
+    let idle_members = || cluster.members().into_iter().filter(is_idle);
+    until("two members are idle", || idle_members().count() == 2).await;
+    let named = idle_members().next().unwrap();
+    named.client_link().set(Fault::Refuse);
+    let status = client.maintenance().status().at(named.endpoint());
+    let status = tokio::spawn(status.timeout(TEST_TIMEOUT).into_future());
+    until("the member is dialled", || !is_idle(&named)).await;
+    expire_named_endpoints(&client).await;
+    named.client_link().heal();
+    let status = status.await.unwrap().unwrap();
+    assert_eq!(status.header.member_id, named.id());
 }
 
 #[tokio::test]

@@ -19,6 +19,7 @@ use testbed::{Cluster, Reply, ScriptedServer};
 use crate::support::{
     etcdctl::{etcdctl, etcdutl},
     skipped_check::report_skipped,
+    wait::TEST_TIMEOUT,
 };
 
 const SNAPSHOT: &str = "/etcdserverpb.Maintenance/Snapshot";
@@ -243,6 +244,44 @@ async fn broken_snapshot_restarts_on_other_member() {
         let requests = members.each_ref().map(|member| member.count(SNAPSHOT));
         assert_eq!(requests, [1, 1]);
     }
+}
+
+/// Reply with a snapshot that stops after its first chunk.
+fn stalled_reply() -> Reply {
+    Reply::streaming(|mut sender, _| async move {
+        let _ = sender.send(&chunk(vec![7; 512], 512)).await;
+        sender.closed().await;
+    })
+}
+
+#[tokio::test]
+async fn stalled_snapshot_starts_again() {
+    let server = ScriptedServer::start().await;
+    server.on(SNAPSHOT, |call| match call.nth {
+        0 => stalled_reply(),
+        _ => snapshot_reply(),
+    });
+    let etcd = Client::connect([server.endpoint()]).await.unwrap();
+    let folder = TempFolder::new();
+    let saving = etcd.maintenance().snapshot_to(folder.0.join("backup.db"));
+    let saving = saving.progress_timeout(Duration::from_millis(300));
+    let saved = tokio::time::timeout(TEST_TIMEOUT, saving.into_future()).await;
+    assert_eq!(saved.unwrap().unwrap().size, 544);
+    assert_eq!(server.count(SNAPSHOT), 2);
+}
+
+#[tokio::test]
+async fn stalled_snapshot_ends_with_error() {
+    let server = ScriptedServer::start().await;
+    server.on(SNAPSHOT, |_| stalled_reply());
+    let etcd = Client::connect([server.endpoint()]).await.unwrap();
+    let snapshot = etcd.maintenance().snapshot().await.unwrap();
+    let mut snapshot = snapshot.progress_timeout(Duration::from_millis(300));
+    assert_eq!(snapshot.next().await.unwrap().unwrap().len(), 512);
+    let next = tokio::time::timeout(TEST_TIMEOUT, snapshot.next()).await;
+    let error = next.unwrap().unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::MemberUnresponsive, "{error}");
+    assert!(error.to_string().contains("300ms"), "{error}");
 }
 
 #[tokio::test]
