@@ -87,6 +87,7 @@
 //! - Administration: [`cluster`] (members), [`maintenance`] (status, alarms, snapshots), [`auth`] (users and roles),
 //!   [`health`], [`server_side`] (locks and elections run by the server).
 //! - Policies: [`balancer`] (the member that serves a request), [`retry`] (the requests that are retried).
+//! - Deployment: [`behind_proxies`] (load balancers, proxies, host names with several addresses).
 //! - Raw access: tonic's generated clients in [`proto`], over [`Client::grpc`].
 //!
 //! # Guarantees
@@ -154,6 +155,9 @@ pub use transport::Endpoint;
 #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
 pub use transport::TlsOptions;
 pub use watch::{Watch, WatchEvent};
+
+#[doc = include_str!("behind_proxies.md")]
+pub mod behind_proxies {}
 
 /// Compiles the examples of the README.
 #[cfg(doctest)]

@@ -109,7 +109,8 @@ async fn run_all(paths: &[String]) -> ExitCode {
         report::print_run(&run);
         runs.push(run);
     }
-    report::print_matrix(&runs);
+    let paths: Vec<&Run> = runs.iter().filter(|run| run.path != FIVE_MEMBERS).collect();
+    report::print_matrix(&paths);
     let correct = runs.iter().all(|run| run.outcomes.are_correct());
     ExitCode::from(u8::from(!correct))
 }

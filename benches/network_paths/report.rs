@@ -37,23 +37,19 @@ pub fn print_run(run: &Run) {
     );
 }
 
-/// Prints one line per path and one column per fault.
-pub fn print_matrix(runs: &[Run]) {
-    let mut faults: Vec<&str> = Vec::new();
-    for (fault, _) in runs.iter().flat_map(|run| &run.cells) {
-        if !faults.contains(&fault.as_str()) {
-            faults.push(fault);
-        }
-    }
+/// Prints one line per path and one column per fault, as in `src/behind_proxies.md`.
+pub fn print_matrix(runs: &[&Run]) {
+    let Some(first) = runs.first() else { return };
+    let faults: Vec<&str> = first
+        .cells
+        .iter()
+        .map(|(fault, _)| fault.as_str())
+        .collect();
     println!("\n### Excess in seconds: put / get / watch / lease\n");
     println!("| path | {} |", faults.join(" | "));
     println!("|---|{}", "---|".repeat(faults.len()));
     for run in runs {
-        let cell = |fault: &&str| {
-            let found = run.cells.iter().find(|(name, _)| name == fault);
-            found.map_or_else(String::new, |(_, cell)| short(cell))
-        };
-        let cells: Vec<String> = faults.iter().map(cell).collect();
+        let cells: Vec<String> = run.cells.iter().map(|(_, cell)| short(cell)).collect();
         println!("| {} | {} |", run.path, cells.join(" | "));
     }
 }

@@ -14,6 +14,8 @@ use crate::support::{
 
 const SECOND: Duration = Duration::from_secs(1);
 const PREFIX: &str = "w/";
+/// A frozen proxy is left within a second; the rest is slack for a busy machine.
+const MAX_GAP: Duration = Duration::from_millis(3500);
 
 #[tokio::test]
 async fn restarted_grpc_proxy_costs_no_event_and_no_lease() {
@@ -50,7 +52,7 @@ async fn frozen_grpc_proxy_is_left_for_another() {
         let readers = Readers::start(&etcd, 2, "read");
         writers.wait_for_writes(20).await;
         proxy.freeze();
-        hold(3 * SECOND).await;
+        hold(6 * SECOND).await;
         proxy.thaw();
         writers.wait_for_writes(20).await;
         let failed_reads = readers.finish().await;
@@ -61,7 +63,7 @@ async fn frozen_grpc_proxy_is_left_for_another() {
             longest_gap(&writes),
             error_counts(&writes)
         );
-        assert!(longest_gap(&writes) < 2 * SECOND);
+        assert!(longest_gap(&writes) < MAX_GAP);
     }
 }
 

@@ -36,7 +36,7 @@ macro_rules! with_hosts_file {
 
 #[test]
 fn unreachable_addresses_of_host_name_are_skipped() {
-    with_hosts_file!(check_unreachable_addresses)
+    with_hosts_file!(check_unreachable_addresses);
 }
 
 async fn check_unreachable_addresses(hosts: HostsFile) {
@@ -56,7 +56,7 @@ async fn check_unreachable_addresses(hosts: HostsFile) {
 
 #[test]
 fn host_name_leads_to_another_member_after_fault() {
-    with_hosts_file!(check_member_faults)
+    with_hosts_file!(check_member_faults);
 }
 
 async fn check_member_faults(hosts: HostsFile) {

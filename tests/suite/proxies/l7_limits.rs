@@ -173,7 +173,7 @@ async fn removed_tokens_end_with_authentication_error() {
 }
 
 #[tokio::test]
-async fn failing_probes_do_not_close_connection() {
+async fn unrouted_probes_fail_no_call() {
     let (cluster, proxy, etcd) = start().await;
     proxy.on_request(|request| {
         if request.path == STATUS {
