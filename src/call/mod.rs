@@ -7,9 +7,9 @@
 mod attempt;
 mod copies;
 mod first_ready;
+mod free_stream;
 mod hedge;
 mod named_member;
-mod stream_permit;
 pub(crate) mod tokens;
 
 use std::{sync::Arc, time::Duration};
@@ -34,10 +34,13 @@ use crate::{
         failure_log::{FailureLog, RetryPlan},
         pushback::Pushback,
     },
-    transport::{Endpoint, channel::Metadata, grpc::RpcFailure},
+    transport::{
+        Endpoint,
+        channel::{Metadata, StreamUse},
+        grpc::RpcFailure,
+    },
 };
 use copies::CopiesFailed;
-use stream_permit::StreamPermit;
 use tokens::Tokens;
 
 /// Time after which a call that was to receive its retry ticket waits without the retry actor.
@@ -101,22 +104,21 @@ impl Caller {
                 Ok(token) => token,
                 Err(error) => return Err(call.complete(self.no_token_error(error))),
             };
-            let Some(mut connection) = self.pick(rpc.leaderless, call.failures.as_ref()) else {
+            let Some(mut connection) =
+                self.pick(rpc.leaderless, call.failures.as_ref(), StreamUse::Call)
+            else {
                 let ready = self.await_candidate(rpc.leaderless, deadline).await;
                 ready.map_err(|error| call.complete(error))?;
                 remaining = deadline.saturating_duration_since(Instant::now());
                 continue;
             };
-            let _permit = match StreamPermit::try_acquire(&connection) {
-                Some(permit) => permit,
-                None => {
-                    let waiting = Box::pin(self.wait_for_stream(connection, deadline));
-                    let (free, permit) = waiting.await.map_err(|error| call.complete(error))?;
-                    connection = free;
-                    remaining = deadline.saturating_duration_since(Instant::now());
-                    permit
-                }
-            };
+            let mut slot = connection.channel.try_slot(StreamUse::Call);
+            if slot.is_none() {
+                let waiting = Box::pin(self.wait_for_stream(connection, deadline));
+                let (free, acquired) = waiting.await.map_err(|error| call.complete(error))?;
+                (connection, slot) = (free, Some(acquired));
+                remaining = deadline.saturating_duration_since(Instant::now());
+            }
             let metadata = Metadata {
                 require_leader: !rpc.leaderless,
                 token: token.value.clone(),
@@ -130,6 +132,7 @@ impl Caller {
                 Err(CopiesFailed::Fail(error)) => return Err(error),
                 Err(CopiesFailed::Retry(plan)) => plan,
             };
+            drop(slot);
             self.prepare_retry(&call, &token, plan).await?;
             remaining = deadline.saturating_duration_since(Instant::now());
         }
@@ -248,7 +251,7 @@ impl Caller {
         deadline: Instant,
     ) -> Result<Arc<Connection>, Error> {
         loop {
-            if let Some(connection) = self.pick(false, None) {
+            if let Some(connection) = self.pick(false, None, StreamUse::LongLived) {
                 return Ok(connection);
             }
             self.await_candidate(false, deadline).await?;
@@ -270,7 +273,13 @@ impl Caller {
         self.ready_set.load().views.len()
     }
 
-    fn pick(&self, leaderless: bool, failures: Option<&FailureLog>) -> Option<Arc<Connection>> {
+    /// Returns a connection that the policy picks, if possible one that has not failed and has a free stream.
+    fn pick(
+        &self,
+        leaderless: bool,
+        failures: Option<&FailureLog>,
+        stream_use: StreamUse,
+    ) -> Option<Arc<Connection>> {
         if let Some(endpoint) = &self.named_endpoint {
             return self.connection_of(endpoint);
         }
@@ -285,18 +294,28 @@ impl Caller {
         }
         let avoided =
             |connection: &Connection| failures.is_some_and(|log| log.avoids(connection.id.0));
+        let preferred = |connection: &Connection| {
+            let channel = &connection.channel;
+            channel.accepts_requests() && channel.has_free_slot(stream_use) && !avoided(connection)
+        };
         let endpoints = ReadyEndpoints::new(usable);
         let mut picked = &usable[0];
         for _ in 0..usable.len() {
             let index = self.policy.pick(&endpoints);
             picked = usable.get(index).unwrap_or(&usable[0]);
-            if !avoided(picked) {
+            if preferred(picked) {
                 return Some(picked.clone());
             }
         }
         // A policy that always picks the same member must not prevent a retry on the others.
-        let other = usable.iter().find(|other| !avoided(other));
-        Some(other.unwrap_or(picked).clone())
+        if let Some(other) = usable.iter().find(|other| preferred(other)) {
+            return Some(other.clone());
+        }
+        // All have failed or have no free stream. The rounds above end at the same member each time, so the waiting
+        // calls are spread at random.
+        let waited_for: Vec<_> = usable.iter().filter(|other| !avoided(other)).collect();
+        let index = fastrand::usize(..waited_for.len().max(1));
+        Some(waited_for.get(index).copied().unwrap_or(picked).clone())
     }
 
     /// Returns the ready members that pass the filter, beginning with the one that the policy picks.

@@ -194,7 +194,7 @@ async fn check_endpoints(
         }
         let (endpoint, context) = (endpoint.clone(), context.clone());
         let task = AbortOnDrop::spawn(async move {
-            let found = cluster_at(&endpoint, &context.dial).await;
+            let found = cluster_at(&endpoint, &context).await;
             let check = EndpointCheck::of(&endpoint, found, context.cluster.get());
             let _ = sender.send(check);
         });

@@ -110,7 +110,8 @@ impl Client {
     /// their TTL ends.
     ///
     /// Later requests fail with [`ErrorKind::Shutdown`](crate::ErrorKind::Shutdown). If several clones call `shutdown`,
-    /// every call returns when the shutdown is complete.
+    /// every call returns when the shutdown is complete. A shutdown that has begun goes on in the background if this
+    /// future is dropped.
     pub async fn shutdown(self) {
         self.running.shut_down().await;
     }

@@ -1,6 +1,6 @@
 //! The actor of one endpoint: its state and how it carries out the decisions of the state machine.
 
-use std::{cell::RefCell, rc::Rc, sync::Arc};
+use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
 
 use actix::{
     Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle, Supervised, WeakAddr,
@@ -25,7 +25,7 @@ use crate::{
         abort_on_drop::AbortOnDrop,
         supervisor::{ActorFailed, supervise},
     },
-    transport::{Endpoint, address_history::AddressHistory, channel::Metadata, dial::DialOptions},
+    transport::{Endpoint, address_history::AddressHistory, channel::Metadata},
 };
 
 /// Dials, drives and probes the connection to one endpoint.
@@ -111,10 +111,10 @@ impl ConnectionActor {
             ConnectionAction::None => {}
             ConnectionAction::Dial(generation) => {
                 self.announce();
-                self.dial(generation, self.context.dial.clone(), ctx);
+                self.dial(generation, self.context.dial.connect_timeout, ctx);
             }
             ConnectionAction::DialReplacement(generation) => {
-                self.dial(generation, self.replacement_options(), ctx);
+                self.dial(generation, self.replacement_timeout(), ctx);
             }
             ConnectionAction::ReconnectAfter(delay) => {
                 self.active = None;
@@ -177,7 +177,7 @@ impl ConnectionActor {
         }
     }
 
-    fn dial(&mut self, generation: u64, options: DialOptions, ctx: &mut Context<Self>) {
+    fn dial(&mut self, generation: u64, connect_timeout: Duration, ctx: &mut Context<Self>) {
         let actor = ctx.address().downgrade();
         let event_recipient = actor.clone();
         let (id, endpoint, context) = (self.id, self.endpoint.clone(), self.context.clone());
@@ -191,8 +191,15 @@ impl ConnectionActor {
                     send(&event_recipient, ConnectionLost { generation, reason });
                 }
             };
-            let result =
-                first_contact(id, &endpoint, &options, &context, &addresses, on_event).await;
+            let contact = first_contact(
+                id,
+                &endpoint,
+                &context,
+                connect_timeout,
+                &addresses,
+                on_event,
+            );
+            let result = contact.await;
             let contact = result.as_ref().ok();
             if let Some(generation) = contact.and_then(|contact| contact.ignored_token) {
                 context.token.retire_and_renew(generation);

@@ -19,7 +19,7 @@ use crate::{
         Endpoint,
         address_history::AddressHistory,
         channel::{Channel, Metadata},
-        dial::{DialAddress, DialOptions, addresses, dial},
+        dial::{DialAddress, addresses, dial},
         tls_detection::expects_tls,
     },
 };
@@ -46,15 +46,15 @@ struct AnonymousContact {
     identity: ClusterIdentity,
 }
 
-/// Dials the addresses of an endpoint, performs the handshakes and waits for a first response, all within the connect
-/// timeout. Records in `history` which addresses failed.
+/// Dials the addresses of an endpoint, performs the handshakes and waits for a first response, all within
+/// `connect_timeout`. Records in `history` which addresses failed.
 ///
 /// Waits until the member is known to belong to the client's cluster. Only then the token is sent.
 pub(super) async fn first_contact(
     id: EndpointId,
     endpoint: &Endpoint,
-    options: &DialOptions,
     context: &ConnectionContext,
+    connect_timeout: Duration,
     history: &RefCell<AddressHistory>,
     on_event: impl Fn(DriverEvent) + Clone + 'static,
 ) -> Result<FirstContact, Error> {
@@ -64,7 +64,8 @@ pub(super) async fn first_contact(
     } else {
         AddressTrust::User
     };
-    let contact = contact_endpoint(endpoint, trust, options, history, on_event).await;
+    let contact =
+        contact_endpoint(endpoint, trust, context, connect_timeout, history, on_event).await;
     let contact = contact.inspect_err(|_| cluster.endpoint_failed(id))?;
     let admitted = cluster.admit(id, endpoint.as_str(), contact.identity.cluster);
     let membership = admitted.await.map_err(|error| {
@@ -80,7 +81,7 @@ pub(super) async fn first_contact(
         address: contact.address,
         channel: contact.channel,
         driver: contact.driver,
-        response: usable_response(endpoint, options, response)?,
+        response: usable_response(endpoint, context, response)?,
         round_trip,
         ignored_token,
         membership,
@@ -89,10 +90,13 @@ pub(super) async fn first_contact(
 
 /// Returns the cluster id of the member at an advertised endpoint, or zero if it reports none. The connection is closed
 /// afterwards, and no token is sent.
-pub(crate) async fn cluster_at(endpoint: &Endpoint, options: &DialOptions) -> Result<u64, Error> {
+pub(crate) async fn cluster_at(
+    endpoint: &Endpoint,
+    context: &ConnectionContext,
+) -> Result<u64, Error> {
     let history = RefCell::default();
-    let trust = AddressTrust::Advertised;
-    let contact = contact_endpoint(endpoint, trust, options, &history, |_| {}).await?;
+    let (trust, timeout) = (AddressTrust::Advertised, context.dial.connect_timeout);
+    let contact = contact_endpoint(endpoint, trust, context, timeout, &history, |_| {}).await?;
     Ok(contact.identity.cluster)
 }
 
@@ -100,13 +104,14 @@ pub(crate) async fn cluster_at(endpoint: &Endpoint, options: &DialOptions) -> Re
 async fn contact_endpoint(
     endpoint: &Endpoint,
     trust: AddressTrust,
-    options: &DialOptions,
+    context: &ConnectionContext,
+    connect_timeout: Duration,
     history: &RefCell<AddressHistory>,
     on_event: impl Fn(DriverEvent) + Clone + 'static,
 ) -> Result<AnonymousContact, Error> {
-    let deadline = Instant::now() + options.connect_timeout;
-    let found = timeout_at(deadline, addresses(endpoint, options, history)).await;
-    let mut found = found.unwrap_or_else(|_| Err(no_response(endpoint, options)))?;
+    let deadline = Instant::now() + connect_timeout;
+    let found = timeout_at(deadline, addresses(endpoint, &context.dial, history)).await;
+    let mut found = found.unwrap_or_else(|_| Err(no_response(endpoint, connect_timeout)))?;
     if trust == AddressTrust::Advertised {
         found.retain(|address| !address.is_link_local());
         if found.is_empty() {
@@ -114,7 +119,7 @@ async fn contact_endpoint(
         }
     }
     let race = race_addresses(found, deadline, async |address| {
-        let contact = contact_address(endpoint, &address, options, on_event.clone());
+        let contact = contact_address(endpoint, &address, context, on_event.clone());
         match contact.await {
             Err(error) if !endpoint.is_tls() => Err(explain_plain_failure(error, &address).await),
             result => result,
@@ -131,7 +136,7 @@ async fn contact_endpoint(
         return Ok(contact);
     }
     let silent = silent.into_iter();
-    failed.extend(silent.map(|address| (address, no_response(endpoint, options))));
+    failed.extend(silent.map(|address| (address, no_response(endpoint, connect_timeout))));
     Err(all_failed(endpoint, failed))
 }
 
@@ -148,14 +153,14 @@ enum AddressTrust {
 async fn contact_address(
     endpoint: &Endpoint,
     address: &DialAddress,
-    options: &DialOptions,
+    context: &ConnectionContext,
     on_event: impl Fn(DriverEvent) + 'static,
 ) -> Result<AnonymousContact, Error> {
-    let dialled = dial(endpoint, address, options).await?;
-    let driver = DriverTask::spawn(dialled.driver, dialled.channel.monitor(), on_event);
+    let dialled = dial(endpoint, address, &context.dial).await?;
+    let (monitor, open) = (dialled.channel.monitor(), context.connections.add());
+    let driver = DriverTask::spawn(dialled.driver, monitor, open, on_event);
     let mut identity = identify(&dialled.channel).await;
-    identity.response = usable_response(endpoint, options, identity.response)?;
-    dialled.channel.store_stream_limit();
+    identity.response = usable_response(endpoint, context, identity.response)?;
     Ok(AnonymousContact {
         address: address.socket_address(),
         channel: dialled.channel,
@@ -167,11 +172,12 @@ async fn contact_address(
 /// Fails if the connection broke before the response.
 fn usable_response(
     endpoint: &Endpoint,
-    options: &DialOptions,
+    context: &ConnectionContext,
     response: ProbeResult,
 ) -> Result<ProbeResult, Error> {
     match response {
-        ProbeResult::Failed(error) if endpoint.is_tls() => Err(options
+        ProbeResult::Failed(error) if endpoint.is_tls() => Err(context
+            .dial
             .tls
             .explain_disconnect(explain_break(error))
             .with_endpoint(endpoint.name())),
@@ -195,8 +201,8 @@ fn record(race: &AddressRace<DialAddress, AnonymousContact>, history: &mut Addre
     }
 }
 
-fn no_response(endpoint: &Endpoint, options: &DialOptions) -> Error {
-    let reason = format!("no response within {:?}", options.connect_timeout);
+fn no_response(endpoint: &Endpoint, connect_timeout: Duration) -> Error {
+    let reason = format!("no response within {connect_timeout:?}");
     Error::new(ErrorKind::MemberUnresponsive, Outcome::NotSent, reason)
         .with_endpoint(endpoint.name())
 }

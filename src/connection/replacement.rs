@@ -15,7 +15,7 @@ use super::{
     first_contact::FirstContact, member_health::ProgressTracker, retired::retire,
     state_machine::ConnectionAction,
 };
-use crate::{error::Error, transport::dial::DialOptions};
+use crate::error::Error;
 
 /// Shortest time between two replacements that have no other reason than slow calls.
 const LEAVE_SLOW_MEMBER_SPACING: Duration = Duration::from_secs(10);
@@ -31,15 +31,13 @@ impl ConnectionActor {
         }
     }
 
-    /// Returns the settings of an attempt to replace the connection in use. The round trips of the link are known, so a
+    /// Returns the timeout of an attempt to replace the connection in use. The round trips of the link are known, so a
     /// silent member behind the new connection is given up earlier than at the first dial.
-    pub(super) fn replacement_options(&self) -> DialOptions {
-        let mut options = self.context.dial.clone();
-        if let Some(active) = &self.active {
-            let patience = active.connection.timing.unresponsive_after() * 2;
-            options.connect_timeout = options.connect_timeout.min(patience);
-        }
-        options
+    pub(super) fn replacement_timeout(&self) -> Duration {
+        let longest = self.context.dial.connect_timeout;
+        self.active.as_ref().map_or(longest, |active| {
+            longest.min(active.connection.timing.unresponsive_after() * 2)
+        })
     }
 
     pub(super) fn want_replacement(&mut self, ctx: &mut Context<Self>) {

@@ -1,4 +1,4 @@
-//! The retry budget: a limit on the retries of the whole client.
+//! The retry budget: a limit on the retries and hedges of the whole client.
 //!
 //! Why a budget in addition to the delays of each call? Delays limit one call; a thousand calls that fail together
 //! still overload the cluster. Why not only gRPC's throttle? It stops retries until enough calls succeed, so after a
@@ -8,7 +8,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Limits of the retry budget, over all calls of a client.
+/// Limits of the retry budget, over all calls of a client. Hedges take from the same budget, but leave half of the burst
+/// to retries; a hedge without budget is omitted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct BudgetLimits {

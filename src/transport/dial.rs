@@ -21,18 +21,22 @@ use super::{
     channel::Channel,
     driver::Driver,
     endpoint::{Endpoint, Target},
+    ping_pace::PingPace,
     resolver::Resolver,
     tls::Tls,
     wire_log::{LoggedIo, WireLog},
 };
 use crate::error::{Error, ErrorKind, Outcome};
 
-/// Large enough that a response of several megabytes does not wait for window updates.
+/// Limits the memory of each response that is not read. Large enough that a response of several megabytes does not wait
+/// for window updates.
 const STREAM_WINDOW: u32 = 2 << 20;
-const CONNECTION_WINDOW: u32 = 16 << 20;
-/// h2 closes a connection whose small DATA frames exceed this budget. A busy watch consists of small frames, and the
-/// windows above limit the memory already.
-const SMALL_FRAME_BUDGET: usize = 64 << 20;
+/// The largest window of HTTP/2, so that responses that are not read do not block the other streams of a connection:
+/// each fills its own window only.
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+/// h2 closes a connection whose unread small DATA frames exceed this budget. A watch consists of small frames, and the
+/// stream window limits their number already.
+const SMALL_FRAME_BUDGET: usize = usize::MAX;
 /// Number of cancelled streams that h2 remembers, so that late frames for them are not protocol errors.
 const REMEMBERED_RESETS: usize = 1024;
 
@@ -43,6 +47,7 @@ pub(crate) struct DialOptions {
     pub(crate) max_response_size: usize,
     pub(crate) ping_interval: Option<Duration>,
     pub(crate) ping_timeout: Duration,
+    pub(crate) ping_pace: PingPace,
     pub(crate) tls: Tls,
     pub(crate) resolver: Resolver,
 }
@@ -147,7 +152,7 @@ pub(super) async fn connect(address: &DialAddress) -> io::Result<BoxedSocket> {
     }
 }
 
-async fn handshake(
+pub(super) async fn handshake(
     endpoint: &Endpoint,
     socket: BoxedSocket,
     options: &DialOptions,
@@ -170,7 +175,7 @@ async fn handshake(
         wire_log,
         options.max_response_size,
     );
-    let driver = Driver::new(connection, &channel, options);
+    let driver = Driver::new(connection, &channel, endpoint, options);
     Ok(NewConnection { channel, driver })
 }
 

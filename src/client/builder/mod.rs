@@ -21,7 +21,9 @@ use crate::{
     error::Error,
     maintenance::versions::{member_versions, require_version},
     retry::{BudgetLimits, RetryPolicy, StandardRetry},
-    transport::{RawEndpoint, dial::DialOptions, resolver::Resolver, tls::Tls},
+    transport::{
+        RawEndpoint, dial::DialOptions, ping_pace::PingPace, resolver::Resolver, tls::Tls,
+    },
 };
 
 /// Options of a [`Client`], created by [`Client::builder`]. Every option has a default; the endpoints are enough to
@@ -78,6 +80,7 @@ impl ClientBuilder {
                 max_response_size: usize::MAX,
                 ping_interval: Some(Duration::from_secs(10)),
                 ping_timeout: Duration::from_secs(3),
+                ping_pace: PingPace::default(),
                 tls: Tls::default(),
                 resolver: Resolver::default(),
             },
@@ -113,13 +116,17 @@ impl ClientBuilder {
 
     /// Largest response the client accepts, in bytes. A larger one fails with
     /// [`ErrorKind::ResponseTooLarge`](crate::ErrorKind::ResponseTooLarge). Default: no limit.
+    ///
+    /// A response or stream that is not read occupies at most 2 MiB: the member sends more only when it is read. Up to
+    /// 1,000 unread ones do not delay the other requests of their connection.
     pub fn max_response_size(mut self, bytes: usize) -> Self {
         self.dial.max_response_size = bytes;
         self
     }
 
     /// Interval of HTTP/2 pings on connections with requests in flight; `None` sends none. Must be at least 10 s,
-    /// because etcd closes connections that are pinged more often than every 5 s. Default: 10 s.
+    /// because etcd closes connections that are pinged more often than every 5 s. If a server or proxy closes a
+    /// connection because of too many pings, the interval of that endpoint doubles. Default: 10 s.
     pub fn ping_interval(mut self, interval: impl Into<Option<Duration>>) -> Self {
         self.dial.ping_interval = limited(interval);
         self

@@ -1,5 +1,6 @@
 //! The client handle: connecting, endpoints, shutdown, logs.
 
+mod api_version;
 mod connect;
 mod endpoint_sync;
 mod endpoints;

@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// Delay before the next request to the balancer after one that failed.
+/// Delay before the next request to the balancer after one that failed, or while ready members allow no more streams.
 const AWAIT_READY_RETRY: Duration = Duration::from_millis(50);
 
 impl KeeperActor {
@@ -149,8 +149,9 @@ impl KeeperActor {
             leaderless: false,
         });
         let keeper = ctx.address().downgrade();
+        let streams_refused = !self.caller.ready_set.load().ready.is_empty();
         actix_rt::spawn(async move {
-            if wait.await.is_err() {
+            if wait.await.is_err() || streams_refused {
                 tokio::time::sleep(AWAIT_READY_RETRY).await;
             }
             if let Some(keeper) = keeper.upgrade() {
