@@ -15,7 +15,7 @@ use tokio::{
 
 use super::{
     EndpointId,
-    cluster_choice::{Admission, ClusterChoice, Voter},
+    cluster_choice::{ClusterAdmission, ClusterChoice, Voter},
     token::TokenCell,
 };
 use crate::error::{Error, ErrorKind, Outcome};
@@ -107,12 +107,12 @@ impl ClusterId {
             };
             self.log_change(before);
             match admission {
-                Admission::Admitted { epoch } => {
+                ClusterAdmission::Admitted { epoch } => {
                     self.reports.send_replace(());
                     let cluster = self.clone();
                     return Ok(ClusterMembership { cluster, epoch });
                 }
-                Admission::Undecided { until } => {
+                ClusterAdmission::Undecided { until } => {
                     let until = until.min(Instant::now() + REEVALUATE_AFTER);
                     tokio::select! {
                         // Never fails: this object holds the sender.
@@ -120,7 +120,7 @@ impl ClusterId {
                         () = sleep_until(until) => {}
                     }
                 }
-                Admission::Foreign { chosen, new } => {
+                ClusterAdmission::Foreign { chosen, new } => {
                     self.reports.send_replace(());
                     if new {
                         tracing::warn!(
@@ -132,11 +132,11 @@ impl ClusterId {
                     }
                     return Err(foreign_cluster_error(chosen, cluster));
                 }
-                Admission::Unidentified => {
+                ClusterAdmission::Unidentified => {
                     self.reports.send_replace(());
                     return Err(unidentified_error());
                 }
-                Admission::Tie(reports) => {
+                ClusterAdmission::Tie(reports) => {
                     self.reports.send_replace(());
                     return Err(tie_error(&reports));
                 }

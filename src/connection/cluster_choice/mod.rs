@@ -52,7 +52,7 @@ struct EndpointReport {
 
 /// Decision about a new connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Admission {
+pub(super) enum ClusterAdmission {
     /// The connection may be used. It belongs to this epoch; see [`ClusterChoice::closed`].
     Admitted { epoch: u64 },
     /// Not decided. Evaluate again at this time, or after another report.
@@ -146,7 +146,12 @@ impl ClusterChoice {
     }
 
     /// A member responded on a new connection of this endpoint. Zero means that it reported no cluster id.
-    pub(super) fn admission(&mut self, id: EndpointId, cluster: u64, now: Instant) -> Admission {
+    pub(super) fn admission(
+        &mut self,
+        id: EndpointId,
+        cluster: u64,
+        now: Instant,
+    ) -> ClusterAdmission {
         let unidentified = cluster == 0;
         let report = if unidentified {
             Report::Unidentified
@@ -155,7 +160,7 @@ impl ClusterChoice {
         };
         self.record(id, report, now);
         if unidentified && self.is_advertised(id) {
-            return Admission::Unidentified;
+            return ClusterAdmission::Unidentified;
         }
         if let Some(chosen) = self.chosen {
             if unidentified || cluster == chosen {
@@ -166,14 +171,14 @@ impl ClusterChoice {
             }
         }
         match self.vote(now) {
-            Vote::Open { until } => Admission::Undecided { until },
+            Vote::Open { until } => ClusterAdmission::Undecided { until },
             Vote::NoReports => match self.chosen {
                 None => self.admit(id),
                 Some(chosen) => self.refuse(id, chosen, cluster),
             },
             Vote::Tied(reports) => {
                 self.tie = Some(reports.clone());
-                Admission::Tie(reports)
+                ClusterAdmission::Tie(reports)
             }
             Vote::Won(winner) => {
                 self.choose(winner, now);
@@ -262,18 +267,18 @@ impl ClusterChoice {
         }
     }
 
-    fn admit(&mut self, id: EndpointId) -> Admission {
+    fn admit(&mut self, id: EndpointId) -> ClusterAdmission {
         self.open += 1;
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
             endpoint.foreign = None;
         }
-        Admission::Admitted { epoch: self.epoch }
+        ClusterAdmission::Admitted { epoch: self.epoch }
     }
 
-    fn refuse(&mut self, id: EndpointId, chosen: u64, cluster: u64) -> Admission {
+    fn refuse(&mut self, id: EndpointId, chosen: u64, cluster: u64) -> ClusterAdmission {
         let endpoint = self.endpoints.get_mut(&id);
         let known = endpoint.and_then(|endpoint| endpoint.foreign.replace(cluster));
-        Admission::Foreign {
+        ClusterAdmission::Foreign {
             chosen,
             new: known != Some(cluster),
         }

@@ -30,18 +30,18 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn undecided(now: Instant) -> Admission {
-    Admission::Undecided {
+fn undecided(now: Instant) -> ClusterAdmission {
+    ClusterAdmission::Undecided {
         until: now + VOTING_TIME,
     }
 }
 
-fn is_admitted(admission: &Admission) -> bool {
-    matches!(admission, Admission::Admitted { .. })
+fn is_admitted(admission: &ClusterAdmission) -> bool {
+    matches!(admission, ClusterAdmission::Admitted { .. })
 }
 
-fn is_foreign(admission: &Admission) -> bool {
-    matches!(admission, Admission::Foreign { .. })
+fn is_foreign(admission: &ClusterAdmission) -> bool {
+    matches!(admission, ClusterAdmission::Foreign { .. })
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn minority_that_responds_first_is_refused() {
     assert_eq!(choice.admission(id(0), Y, now), undecided(now));
     assert_eq!(choice.admission(id(1), X, now + ms(5)), undecided(now));
     assert!(is_admitted(&choice.admission(id(2), X, now + ms(9))));
-    let refused = |new| Admission::Foreign { chosen: X, new };
+    let refused = |new| ClusterAdmission::Foreign { chosen: X, new };
     assert_eq!(choice.admission(id(0), Y, now + ms(9)), refused(true));
     assert_eq!(choice.admission(id(0), Y, now + ms(99)), refused(false));
     assert_eq!(choice.admission(id(0), 0xc, now + ms(199)), refused(true));
@@ -100,7 +100,7 @@ fn tie_names_each_endpoint_until_resolved() {
     let mut choice = choice(2, false);
     assert_eq!(choice.admission(id(0), X, now), undecided(now));
     let reports = vec![("http://e0:2379".into(), X), ("http://e1:2379".into(), Y)];
-    let tie = Admission::Tie(reports.clone());
+    let tie = ClusterAdmission::Tie(reports.clone());
     assert_eq!(choice.admission(id(1), Y, now), tie);
     assert_eq!(choice.admission(id(0), X, now), tie);
     assert_eq!(choice.tie(), Some(&*reports));
@@ -141,7 +141,10 @@ fn unidentified_member_is_used_only_if_given_by_user() {
     listed[1].advertised = true;
     user.set_voters(listed);
     assert!(user.is_advertised(id(1)));
-    assert_eq!(user.admission(id(1), 0, now), Admission::Unidentified);
+    assert_eq!(
+        user.admission(id(1), 0, now),
+        ClusterAdmission::Unidentified
+    );
     assert!(is_admitted(&user.admission(id(1), X, now)));
 }
 
@@ -171,11 +174,11 @@ fn other_cluster_is_followed_once_all_endpoints_report_it() {
     let until = now + ABSENCE;
     assert_eq!(
         choice.admission(id(0), Y, now),
-        Admission::Undecided { until }
+        ClusterAdmission::Undecided { until }
     );
     assert_eq!(
         choice.admission(id(1), Y, now),
-        Admission::Admitted { epoch: 2 }
+        ClusterAdmission::Admitted { epoch: 2 }
     );
     assert!(is_foreign(&choice.admission(id(0), X, now)));
 }
@@ -190,7 +193,7 @@ fn other_cluster_is_followed_after_absence() {
     choice.closed(1, now);
     choice.failed(id(0), now + ms(10));
     let until = now + ABSENCE;
-    let waits = Admission::Undecided { until };
+    let waits = ClusterAdmission::Undecided { until };
     assert_eq!(choice.admission(id(1), Y, now + ms(20)), waits);
     assert!(is_admitted(&choice.admission(id(1), Y, until)));
     // The connection of the earlier epoch does not count.
@@ -242,7 +245,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Report { endpoint, cluster } => {
-                    if let Admission::Admitted { epoch } = choice.admission(id(endpoint), cluster, now) {
+                    if let ClusterAdmission::Admitted { epoch } = choice.admission(id(endpoint), cluster, now) {
                         open.push((epoch, cluster));
                     }
                 }

@@ -158,6 +158,16 @@ async fn put_keys(etcd: &Client, prefix: &str) {
     }
 }
 
+/// Waits until a client serves reads from this cluster.
+async fn wait_until_followed(etcd: &Client, cluster: u64) {
+    until_async("the other cluster is followed", async || {
+        let read = etcd.get("a").timeout(Duration::from_secs(1)).await;
+        read.is_ok_and(|read| read.header.cluster_id == cluster)
+    })
+    .await;
+    assert_eq!(etcd.cluster_id(), Some(cluster));
+}
+
 #[tokio::test]
 async fn followed_clusters_are_never_mixed() {
     let (first, second) = start_two_clusters().await;
@@ -167,11 +177,7 @@ async fn followed_clusters_are_never_mixed() {
     assert_eq!((key_count(&first).await, key_count(&second).await), (20, 0));
 
     first.member(0).kill();
-    until_async("the second cluster is followed", async || {
-        let read = etcd.get("a").timeout(Duration::from_secs(1)).await;
-        read.is_ok() && etcd.cluster_id() == Some(ids[1])
-    })
-    .await;
+    wait_until_followed(&etcd, ids[1]).await;
     first.member(0).start().await;
     until("the first cluster is refused", || {
         is_refused(&etcd, &first.endpoints()[0])
@@ -185,8 +191,8 @@ async fn followed_clusters_are_never_mixed() {
     );
 
     second.member(0).kill();
+    wait_until_followed(&etcd, ids[0]).await;
     put_keys(&etcd, "c").await;
-    assert_eq!(etcd.cluster_id(), Some(ids[0]));
     assert_eq!(key_count(&first).await, 40);
 }
 
