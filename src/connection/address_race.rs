@@ -24,7 +24,7 @@ pub(super) struct AddressRace<A, T> {
     pub(super) silent: Vec<A>,
 }
 
-struct Attempt<A, F> {
+struct AddressAttempt<A, F> {
     address: A,
     future: Pin<Box<F>>,
 }
@@ -45,11 +45,11 @@ where
         addresses.len(),
     );
     let mut waiting = addresses.into_iter();
-    let mut running: Vec<Attempt<A, F>> = Vec::new();
+    let mut running: Vec<AddressAttempt<A, F>> = Vec::new();
     let mut failed = Vec::new();
     loop {
         if let Some(address) = waiting.next() {
-            running.push(Attempt {
+            running.push(AddressAttempt {
                 address: address.clone(),
                 future: Box::pin(attempt(address)),
             });
@@ -99,7 +99,7 @@ fn next_address_delay(time_left: Duration, addresses: usize) -> Duration {
 }
 
 /// Resolves with the index and the result of the first attempt that finishes.
-async fn next_result<A, T, F>(running: &mut [Attempt<A, F>]) -> (usize, Result<T, Error>)
+async fn next_result<A, T, F>(running: &mut [AddressAttempt<A, F>]) -> (usize, Result<T, Error>)
 where
     F: Future<Output = Result<T, Error>>,
 {
@@ -114,7 +114,7 @@ where
     .await
 }
 
-fn addresses_of<A, F>(attempts: Vec<Attempt<A, F>>) -> Vec<A> {
+fn addresses_of<A, F>(attempts: Vec<AddressAttempt<A, F>>) -> Vec<A> {
     let addresses = attempts.into_iter().map(|attempt| attempt.address);
     addresses.collect()
 }

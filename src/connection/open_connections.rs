@@ -5,17 +5,17 @@ use tokio::sync::watch;
 /// The open connections of a client: those in use, those that finish their last requests, and attempts to connect.
 #[derive(Debug)]
 pub(crate) struct OpenConnections {
-    state: watch::Sender<State>,
+    state: watch::Sender<OpenCount>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct OpenCount {
     open: usize,
     must_close: bool,
 }
 
 /// One open connection.
-pub(super) struct OpenConnection(watch::Sender<State>);
+pub(super) struct OpenConnection(watch::Sender<OpenCount>);
 
 impl OpenConnections {
     pub(crate) fn new() -> Self {

@@ -132,6 +132,14 @@ impl ConnectionActor {
             ProbeResult::Failed(_) if !active.connection.channel.accepts_requests() => {
                 return self.replace_connection(generation, ctx);
             }
+            // The connection carries requests, and there is no better one: a proxy may not forward probes.
+            ProbeResult::Failed(error)
+                if error.code().is_none()
+                    && active.connection.has_served()
+                    && !self.context.members.other_members(self.id).any_ready =>
+            {
+                (Verdict::Fine, None)
+            }
             ProbeResult::Failed(error) => {
                 self.error = Some(error.with_outcome(Outcome::NotSent));
                 (Verdict::Unreachable, None)
