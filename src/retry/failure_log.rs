@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     FailedAttempt, RetryDecision, RetryPolicy,
-    decision::{decide, may_repeat, outcome_of_call, shows_earlier_success},
+    decision::{decide, may_be_split, may_repeat, outcome_of_call, shows_earlier_success},
     pushback::Pushback,
     quorum_backoff::QuorumBackoff,
 };
@@ -95,6 +95,11 @@ impl FailureLog {
         elapsed: Duration,
         random: &mut impl FnMut() -> f64,
     ) -> Option<RetryPlan> {
+        let error = if may_be_split(self.rpc.split_rejection, error.kind()) {
+            error.with_outcome(Outcome::Unknown)
+        } else {
+            error
+        };
         self.any_unknown |= error.outcome() == Outcome::Unknown;
         self.attempts = self.attempts.saturating_add(1);
         if error.kind() == ErrorKind::MemberUnresponsive {
@@ -214,7 +219,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{proto::rpc, retry::StandardRetry};
+    use crate::{
+        proto::rpc::{self, SplitRejection},
+        retry::StandardRetry,
+    };
 
     const OUTCOMES: [Outcome; 3] = [Outcome::NotSent, Outcome::Rejected, Outcome::Unknown];
 
@@ -306,6 +314,30 @@ mod tests {
                 None,
                 "{kind:?}"
             );
+        }
+    }
+
+    #[test]
+    fn transaction_that_other_members_may_apply_is_not_repeated() {
+        let denied = failure(ErrorKind::PermissionDenied, Outcome::Rejected, 1);
+        let outdated = failure(ErrorKind::AuthOldRevision, Outcome::Rejected, 1);
+        for (split, denied_plan, outdated_plan) in [
+            (
+                SplitRejection::None,
+                Some(retry_after(0)),
+                Some(renew_after(0)),
+            ),
+            (SplitRejection::Permission, None, Some(renew_after(0))),
+            (SplitRejection::UserOrPermission, None, None),
+        ] {
+            let mut txn = FailureLog::new(rpc::TXN.with_split_rejection(split), 3);
+            let plan = record(&mut txn, &AlwaysRetry, &denied, None);
+            assert_eq!(plan, denied_plan, "{split:?}");
+            let mut txn = FailureLog::new(rpc::TXN.with_split_rejection(split), 3);
+            assert_eq!(next(&mut txn, &outdated), outdated_plan, "{split:?}");
+            if outdated_plan.is_none() {
+                assert_eq!(txn.into_error().outcome(), Outcome::Unknown);
+            }
         }
     }
 
