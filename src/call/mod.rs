@@ -31,7 +31,11 @@ use crate::{
         failure_log::FailureLog,
         pushback::Pushback,
     },
-    transport::{Endpoint, channel::Metadata, grpc::RpcFailure},
+    transport::{
+        Endpoint,
+        channel::Metadata,
+        grpc::{RpcFailure, message_size},
+    },
 };
 use attempt::Attempt;
 use tokens::Tokens;
@@ -123,7 +127,7 @@ impl Caller {
                 let ended = Error::shut_down().with_outcome(failure.error.outcome());
                 return Err(complete(rpc, failures.as_ref(), ended));
             }
-            let failure = self.add_user(failure);
+            let failure = self.add_context(failure, body.len());
             if concerns_member(failure.error.kind()) {
                 connection.request_probe();
             }
@@ -162,8 +166,9 @@ impl Caller {
         }
     }
 
-    /// Adds the user to the error of a request that lacks a permission.
-    fn add_user(&self, mut failure: RpcFailure) -> RpcFailure {
+    /// Adds the user to the error of a request that lacks a permission, and checks which message was too large.
+    fn add_context(&self, mut failure: RpcFailure, body_size: usize) -> RpcFailure {
+        failure.error = failure.error.with_request_size(message_size(body_size));
         if failure.error.kind() == ErrorKind::PermissionDenied {
             failure.error = failure.error.with_user(self.context.token.user());
         }
