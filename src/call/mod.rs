@@ -119,6 +119,8 @@ impl Caller {
                 Ok(response) => {
                     self.retry_policy.succeeded(rpc.path);
                     self.budget.succeeded(Instant::now().into_std());
+                    connection.token_accepted();
+                    connection.token_answered();
                     return self.accept(rpc, response, &connection);
                 }
                 Err(failure) => failure,
@@ -128,6 +130,9 @@ impl Caller {
                 return Err(complete(rpc, failures.as_ref(), ended));
             }
             let failure = self.add_context(failure, body.len());
+            if failure.error.code().is_some() {
+                connection.token_answered();
+            }
             if concerns_member(failure.error.kind()) {
                 connection.request_probe();
             }
@@ -156,7 +161,7 @@ impl Caller {
             let Some(plan) = plan else {
                 return Err(failures.map_or_else(Error::shut_down, FailureLog::into_error));
             };
-            if plan.renew_token {
+            if plan.renew_token && !self.is_members_fault(&connection, &token, log) {
                 self.renew_token(&token, deadline, log).await?;
             }
             if !plan.renew_token || !plan.delay.is_zero() {
@@ -175,6 +180,13 @@ impl Caller {
         failure
     }
 
+    /// Returns whether to send the request to another member with the same token.
+    fn is_members_fault(&self, member: &Connection, refused: &Token, log: &FailureLog) -> bool {
+        let kind = log.last_kind().unwrap_or(ErrorKind::InvalidAuthToken);
+        let has_choice = self.named_endpoint.is_none();
+        self.tokens.is_members_fault(member.id, refused, kind) && has_choice
+    }
+
     /// Waits for a token newer than the rejected one. Fails with the last error if there can be none.
     async fn renew_token(
         &self,
@@ -186,6 +198,10 @@ impl Caller {
         match self.tokens.renewed(rejected, kind, deadline).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(log.clone().into_error()),
+            // The renewed token was refused as well: that is the reason, not the wait for the next login.
+            Err(error) if error.kind() == ErrorKind::DeadlineExceeded && log.attempts() > 1 => {
+                Err(log.clone().into_error())
+            }
             Err(error) => Err(log.complete(error.with_outcome(Outcome::Rejected))),
         }
     }
@@ -239,8 +255,12 @@ impl Caller {
         if usable.is_empty() {
             return None;
         }
-        let avoided =
-            |connection: &Connection| failures.is_some_and(|log| log.avoids(connection.id.0));
+        let sends_token = self.tokens.are_sent();
+        let avoided = |connection: &Connection| {
+            failures.is_some_and(|log| log.avoids(connection.id.0))
+                || connection.refuses_tokens()
+                || sends_token && !connection.has_answered_token()
+        };
         let endpoints = ReadyEndpoints::new(usable);
         let mut picked = &usable[0];
         for _ in 0..usable.len() {

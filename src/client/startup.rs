@@ -79,6 +79,7 @@ impl Client {
                     policy.clone(),
                     retries.clone().recipient(),
                 );
+                let token_members = ready_set.clone();
                 let caller = Caller {
                     ready_set,
                     context,
@@ -96,7 +97,7 @@ impl Client {
                     return (Caller { tokens, ..caller }, None);
                 };
                 let actor = AuthActor::start(token.clone(), auth_options, caller.clone());
-                let tokens = Tokens::renewed_by(token, actor.clone().recipient());
+                let tokens = Tokens::renewed_by(token, actor.clone().recipient(), token_members);
                 (Caller { tokens, ..caller }, Some(actor))
             })
             .await?;

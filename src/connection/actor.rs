@@ -13,6 +13,7 @@ use super::{
     active_connection::{ActiveConnection, Outage},
     driver_task::DriverEvent,
     first_contact::first_contact,
+    ignored_token::replace_ignored_token,
     messages::{
         ClosedToRequests, ConnectionLost, ConnectionStateChanged, DialFinished, MemberSuspected,
         ReconnectDue, ReplacementDue,
@@ -176,7 +177,7 @@ impl ConnectionActor {
         let actor = ctx.address().downgrade();
         let event_recipient = actor.clone();
         let token_generation = self.context.token.generation();
-        let (endpoint, context) = (self.endpoint.clone(), self.context.clone());
+        let (id, endpoint, context) = (self.id, self.endpoint.clone(), self.context.clone());
         let metadata = self.metadata();
         self.dial_task = Some(AbortOnDrop::spawn(async move {
             let on_event = move |event| match event {
@@ -188,9 +189,12 @@ impl ConnectionActor {
                 }
             };
             let result = first_contact(&endpoint, &context.dial, &metadata, on_event).await;
-            if result.as_ref().is_ok_and(|contact| contact.token_ignored) {
-                context.token.retire_and_renew(token_generation);
-            }
+            let result = match result {
+                Ok(contact) if contact.token_ignored => {
+                    replace_ignored_token(contact, id, token_generation, &context).await
+                }
+                other => other,
+            };
             send(&actor, DialFinished { generation, result });
         }));
     }

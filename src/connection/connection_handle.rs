@@ -4,7 +4,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -17,6 +17,8 @@ use super::{
     messages::{ForeignClusterDetected, Suspect},
     raft_term::{ObservedTerm, TermMark},
     round_trips::RoundTrips,
+    token::Token,
+    token_refusals::{RefusalDecision, TokenRefusals},
 };
 use crate::transport::{Endpoint, channel::Channel};
 
@@ -35,6 +37,9 @@ pub(crate) struct Connection {
     term: ObservedTerm,
     liveness: Liveness,
     round_trips: RoundTrips,
+    token_refusals: TokenRefusals,
+    /// Whether the member responded to a request with a token.
+    token_answered: AtomicBool,
 }
 
 impl Connection {
@@ -60,6 +65,8 @@ impl Connection {
             term: ObservedTerm::new(Instant::now()),
             liveness,
             round_trips: RoundTrips::new(round_trip),
+            token_refusals: TokenRefusals::new(Instant::now()),
+            token_answered: AtomicBool::new(false),
         }
     }
 
@@ -141,6 +148,43 @@ impl Connection {
     /// Returns the term of the last response. Call it when a request is sent; it is evaluated if the request is slow.
     pub(crate) fn term_mark(&self) -> TermMark {
         self.term.mark()
+    }
+
+    /// Returns whether requests with a token should use another member.
+    pub(crate) fn refuses_tokens(&self) -> bool {
+        self.token_refusals.is_avoided(Instant::now)
+    }
+
+    /// Records that the member responded to a request with a token.
+    pub(crate) fn token_answered(&self) {
+        // Read before written: many requests share this cache line.
+        if !self.token_answered.load(Ordering::Relaxed) {
+            self.token_answered.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether the member has responded to a request with a token.
+    pub(crate) fn has_answered_token(&self) -> bool {
+        self.token_answered.load(Ordering::Relaxed)
+    }
+
+    /// Records that the member accepted a token.
+    pub(crate) fn token_accepted(&self) {
+        self.token_refusals.accepted();
+    }
+
+    /// Records that the member refused a token, and returns what to do.
+    pub(crate) fn token_refused(&self, token: &Token) -> RefusalDecision {
+        let now = Instant::now();
+        let age = token.issued.map_or(Duration::MAX, |issued| {
+            now.saturating_duration_since(issued)
+        });
+        self.token_refusals.refused(token.generation, age, now)
+    }
+
+    /// Avoids the member until a login that it caused has finished.
+    pub(crate) fn avoid_during_login(&self) {
+        self.token_refusals.avoid_during_login(Instant::now());
     }
 
     /// Reports that a response contained the id of another cluster. The connection is closed.

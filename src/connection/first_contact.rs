@@ -27,6 +27,8 @@ pub(super) struct FirstContact {
     pub(super) response: ProbeResult,
     /// Time from the first request to its response.
     pub(super) round_trip: Duration,
+    /// Whether the member responded to a request with a token.
+    pub(super) responded_to_token: bool,
     /// Whether the member responded only to the request without the token.
     pub(super) token_ignored: bool,
 }
@@ -57,6 +59,7 @@ pub(super) async fn first_contact(
                     driver,
                     response,
                     round_trip,
+                    responded_to_token: metadata.token.is_some() && !token_ignored,
                     token_ignored,
                 })
             }

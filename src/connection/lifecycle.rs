@@ -96,6 +96,7 @@ impl ConnectionActor {
         health: MemberHealth,
         ctx: &mut Context<Self>,
     ) {
+        let responded_to_token = contact.responded_to_token;
         let connection = Arc::new(Connection::new(
             self.id,
             self.endpoint.clone(),
@@ -106,6 +107,9 @@ impl ConnectionActor {
             self.context.liveness.clone(),
             contact.round_trip,
         ));
+        if responded_to_token {
+            connection.token_answered();
+        }
         let health_service = self.follow_health_service(&connection, ctx);
         self.active = Some(ActiveConnection {
             connection,

@@ -19,8 +19,9 @@
 //! the kernel of a frozen process still accepts TCP connections.
 //!
 //! The decisions are pure code: [`state_machine`] (states and reconnect delays), [`member_health`] (whether a
-//! member can be used), [`probe_schedule`] (when to probe), [`probe_timeout`] (when a member counts as unresponsive) and
-//! [`raft_term`] (whether a write was lost with its leader).
+//! member can be used), [`probe_schedule`] (when to probe), [`probe_timeout`] (when a member counts as unresponsive),
+//! [`raft_term`] (whether a write may be lost with its leader) and [`token_refusals`] (whether a refused token is the
+//! member's fault).
 
 mod active_connection;
 mod actor;
@@ -32,6 +33,7 @@ mod driver_task;
 mod first_contact;
 mod handlers;
 mod health_service;
+mod ignored_token;
 mod lifecycle;
 mod liveness;
 mod member_health;
@@ -46,6 +48,7 @@ mod replacement;
 mod round_trips;
 mod state_machine;
 pub(crate) mod token;
+mod token_refusals;
 
 pub(crate) use actor::{ConnectionActor, ConnectionObserver};
 pub(crate) use cluster_id::{ClusterId, foreign_cluster_error};
@@ -56,4 +59,6 @@ pub(crate) use connectivity::EndpointId;
 use liveness::LinkTimes;
 pub use liveness::Liveness;
 pub(crate) use member_health::{MemberHealth, OtherMembers, RaftStatus, Verdict};
+pub(crate) use probe::responds_to_token;
 pub(crate) use raft_term::leader_changed;
+pub(crate) use token_refusals::RefusalDecision;

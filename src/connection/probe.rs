@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use http::HeaderValue;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
     RaftStatus,
@@ -94,6 +95,21 @@ pub(super) async fn request_status(channel: &Channel, metadata: &Metadata) -> Pr
             _ => ProbeResult::Failed(failure.error),
         },
     }
+}
+
+/// Returns whether the member responds to a request with this token within `limit`.
+pub(crate) async fn responds_to_token(
+    channel: &Channel,
+    token: &HeaderValue,
+    limit: Duration,
+) -> bool {
+    let metadata = Metadata {
+        require_leader: false,
+        token: Some(token.clone()),
+        timeout: None,
+    };
+    let response = timeout(limit, request_status(channel, &metadata)).await;
+    response.is_ok_and(|response| !matches!(response, ProbeResult::Failed(_)))
 }
 
 /// Returns whether an error shows that a member processed the request. A proxy without a connection to a member

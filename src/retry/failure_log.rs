@@ -122,7 +122,7 @@ impl FailureLog {
         self.last = Some(error);
         let plan = self.plan(policy, &attempt, member, random);
         self.avoided.push(member);
-        let at_once = plan.is_some_and(|plan| plan.delay.is_zero() && !plan.renew_token);
+        let at_once = plan.is_some_and(|plan| plan.delay.is_zero());
         if !at_once || self.avoided.len() >= self.members {
             self.avoided.clear();
         }
@@ -195,8 +195,12 @@ impl FailureLog {
         self.complete(last)
     }
 
-    /// Returns the error of a call whose deadline passed between two attempts.
+    /// Returns the error of a call whose deadline passed between two attempts. If the last attempt was refused for its
+    /// user or token, that is the reason.
     pub(crate) fn deadline_exceeded(&self) -> Error {
+        if self.last.as_ref().is_some_and(Error::is_auth) {
+            return self.clone().into_error();
+        }
         let (outcome, reason) = match &self.last {
             Some(last) => (
                 last.outcome(),
@@ -364,6 +368,7 @@ mod tests {
         let mut get = FailureLog::new(rpc::RANGE, 3);
         let stale = failure(ErrorKind::InvalidAuthToken, Outcome::Rejected, 1);
         assert_eq!(next(&mut get, &stale), Some(renew_after(0)));
+        assert!(get.avoids(1), "the next attempt uses another member");
         assert_eq!(next(&mut get, &stale), Some(renew_after(25)));
         assert_eq!(next(&mut get, &stale), Some(renew_after(50)));
     }

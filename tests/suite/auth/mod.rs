@@ -7,6 +7,8 @@ mod login;
 mod login_failures;
 mod maintenance_tokens;
 mod refused_tokens;
+mod refusing_members;
 mod secrets;
 mod token_renewal;
+mod void_tokens;
 mod watches;
