@@ -1,15 +1,17 @@
-//! Crashes on demand, for this crate's own tests of supervision. Not part of the API.
+//! Crashes on demand and a replacement of DNS, for this crate's own tests. Not part of the API.
+
+use std::{io, net::SocketAddr};
 
 use actix::Addr;
 
 use crate::{
     balancer::messages::CrashConnection,
-    client::Client,
+    client::{Client, ClientBuilder},
     error::Result,
     lease::engine::keeper::{CrashLease, CrashWhenDue, KeeperActor},
     recipes::session::Session,
     runtime::supervisor,
-    transport::Endpoint,
+    transport::{Endpoint, resolver::Resolver},
     watch::{
         Watch,
         engine::{
@@ -22,6 +24,14 @@ use crate::{
 /// Returns the number of running actors of this crate in this process.
 pub fn live_actors() -> usize {
     supervisor::live_actors()
+}
+
+/// Makes a client look up host names with this function, which receives host and port.
+pub fn with_resolver(
+    builder: ClientBuilder,
+    lookup: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
+) -> ClientBuilder {
+    builder.resolver(Resolver::from_fn(lookup))
 }
 
 /// Makes the balancer panic.

@@ -15,7 +15,7 @@ use serde_json::json;
 use testbed::{Cluster, encode};
 use tokio::{task::JoinHandle, time::timeout};
 
-use crate::load_process::now;
+use crate::clock::now;
 
 const CALL_TIMEOUT: Duration = Duration::from_millis(400);
 /// Without a pause, the writers would take CPU time from the client under test.

@@ -5,7 +5,7 @@ use std::{
     process::{Child, ChildStdin, Stdio},
     sync::{Arc, Mutex, PoisonError},
     thread::JoinHandle,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use crate::load_program::LoadProgram;
@@ -37,12 +37,6 @@ impl CallRecord {
     pub fn caller(&self) -> &str {
         self.key.split('/').nth(1).unwrap_or_default()
     }
-}
-
-/// Returns the current time in microseconds since 1970.
-pub fn now() -> u128 {
-    let elapsed = SystemTime::UNIX_EPOCH.elapsed();
-    elapsed.expect("the clock is after 1970").as_micros()
 }
 
 /// A running load program.

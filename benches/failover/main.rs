@@ -16,6 +16,7 @@
 )]
 
 mod baseline;
+mod clock;
 mod faults;
 mod load_process;
 #[path = "../load_program/mod.rs"]
@@ -130,13 +131,13 @@ async fn run(
             members
         };
         for member in targets {
-            let from = load_process::now();
+            let from = clock::now();
             fault.inject(&cluster, *member).await;
             windows.push(Window {
                 fault: *fault,
                 member: *member,
                 from,
-                until: load_process::now(),
+                until: clock::now(),
             });
         }
     }

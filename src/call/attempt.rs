@@ -1,122 +1,111 @@
 //! One request on one connection. While the response is late, the member is probed.
+//!
+//! A request in flight ends early only if something shows that its response will not come: its connection broke, or the
+//! leader that had to commit it is gone. Time alone does not.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use bytes::Bytes;
-use tokio::{
-    sync::{Semaphore, SemaphorePermit},
-    time::{Instant, Sleep, sleep_until, timeout_at},
-};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::WireResponse;
 use crate::{
     connection::{
-        Connection, MemberHealth, StreamRegistration, SuspicionGuard, Verdict, leader_changed,
+        Connection, MemberHealth, StreamRegistration, SuspicionGuard, TermMark, Verdict,
+        leader_changed,
     },
     error::{Error, ErrorKind, Outcome},
-    proto::rpc::{Rpc, RpcClass},
+    proto::rpc::Rpc,
     transport::{
         channel::{Metadata, RequestTracker},
         grpc::RpcFailure,
     },
 };
 
-/// Time that a request waits for its response after the leader changed.
+/// Shortest time that a request waits for its response after the leader changed.
 const LEADER_GRACE: Duration = Duration::from_millis(500);
-/// Time after which a slow attempt is given up and retried, on another member if possible.
-const SLOW_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Number of slow attempts after which the next attempt is not given up, so that a read that is slow on every member
-/// can finish.
-const MAX_SLOW_ATTEMPTS: u32 = 2;
 
 /// One request on one connection.
+#[derive(Clone, Copy)]
 pub(super) struct Attempt<'a> {
     pub(super) connection: &'a Arc<Connection>,
     pub(super) rpc: Rpc,
-    /// Whether the request names this member, so that no other can serve it.
-    pub(super) named: bool,
-    /// Number of earlier attempts that took too long.
-    pub(super) slow_attempts: u32,
     pub(super) deadline: Instant,
+    pub(super) tracker: &'a RequestTracker,
+}
+
+/// A request in flight.
+pub(super) struct SentRequest<'a, F> {
+    /// The request; `None` once it is cancelled.
+    pub(super) request: Pin<&'a mut Option<F>>,
+    /// Timer that the attempt uses.
+    pub(super) timer: Pin<&'a mut Sleep>,
+    pub(super) began: Instant,
+    /// Raft term before the request was sent.
+    pub(super) term: TermMark,
 }
 
 impl Attempt<'_> {
+    /// Sends the request and waits for its response.
     pub(super) async fn run<R: WireResponse>(
-        &self,
+        self,
         metadata: &Metadata,
         body: Bytes,
     ) -> Result<R, RpcFailure> {
-        let _permit = match self.connection.channel.stream_permits() {
-            Some(permits) => self.acquire_permit(permits).await?,
-            None => None,
-        };
         let began = Instant::now();
         let term = self.connection.term_mark();
-        let tracker = RequestTracker::default();
-        let request = self
-            .connection
-            .channel
-            .unary::<R>(self.rpc.path, metadata, body, &tracker);
-        let mut request = std::pin::pin!(request);
-        let mut timer = std::pin::pin!(sleep_until(
-            self.deadline.min(began + self.connection.suspect_after())
-        ));
-        tokio::select! {
-            biased;
-            response = &mut request => {
-                if response.is_ok() {
-                    self.connection.observe_duration(began.elapsed());
-                }
-                return response;
-            }
-            () = &mut timer => {}
-        }
-        let slow = SlowRequest {
-            began,
-            term: term.at(began),
-            tracker: &tracker,
-        };
-        // Boxed, because it is rare and would make the future of every call large.
-        Box::pin(self.wait_while_suspected(request, timer, slow)).await
-    }
-
-    /// Waits while the member has its maximum number of concurrent streams. Nothing is sent meanwhile.
-    async fn acquire_permit<'p>(
-        &self,
-        permits: &'p Semaphore,
-    ) -> Result<Option<SemaphorePermit<'p>>, RpcFailure> {
-        // Nothing was sent, so even a write can go to another member.
-        let wait_until = self
-            .slow_attempt_deadline(Instant::now())
-            .unwrap_or(self.deadline);
-        let permit = timeout_at(wait_until, permits.acquire()).await;
-        let kind = match permit {
-            // The semaphore is never closed; an error would mean that there is no limit.
-            Ok(permit) if Instant::now() < self.deadline => return Ok(permit.ok()),
-            Err(_) if Instant::now() < self.deadline => ErrorKind::MemberUnresponsive,
-            Ok(_) | Err(_) => ErrorKind::DeadlineExceeded,
-        };
-        let reason = "the member allows no more concurrent requests";
-        Err(self.failure(kind, reason, &RequestTracker::default()))
-    }
-
-    async fn wait_while_suspected<R: WireResponse>(
-        &self,
-        mut request: Pin<&mut impl Future<Output = Result<R, RpcFailure>>>,
-        mut timer: Pin<&mut Sleep>,
-        slow: SlowRequest<'_>,
-    ) -> Result<R, RpcFailure> {
-        let SlowRequest {
+        let channel = &self.connection.channel;
+        let request = channel.unary::<R>(self.rpc.path, metadata, body, self.tracker);
+        let request = SentRequest {
+            request: std::pin::pin!(Some(request)),
+            timer: std::pin::pin!(sleep_until(self.suspect_at(began))),
             began,
             term,
-            tracker,
-        } = slow;
+        };
+        self.wait(request).await
+    }
+
+    /// Returns when the member is suspected because of a request that was sent at `began`.
+    pub(super) fn suspect_at(&self, began: Instant) -> Instant {
+        self.deadline
+            .min(began + self.connection.timing.suspect_after())
+    }
+
+    /// Waits for the response to a request in flight. Cancels the request if the attempt fails.
+    pub(super) async fn wait<R, F>(self, mut sent: SentRequest<'_, F>) -> Result<R, RpcFailure>
+    where
+        F: Future<Output = Result<R, RpcFailure>>,
+    {
+        let suspect_at = self.suspect_at(sent.began);
+        if Instant::now() < suspect_at {
+            sent.timer.as_mut().reset(suspect_at);
+            tokio::select! {
+                biased;
+                response = response(&mut sent.request) => return response,
+                () = sent.timer.as_mut() => {}
+            }
+        }
+        let result = self.wait_while_suspected(&mut sent).await;
+        sent.request.set(None);
+        result
+    }
+
+    async fn wait_while_suspected<R, F>(
+        self,
+        sent: &mut SentRequest<'_, F>,
+    ) -> Result<R, RpcFailure>
+    where
+        F: Future<Output = Result<R, RpcFailure>>,
+    {
+        let (began, term) = (sent.began, sent.term.at(sent.began));
         if Instant::now() >= self.deadline {
-            return Err(self.failure(
-                ErrorKind::DeadlineExceeded,
-                "no response before the deadline",
-                tracker,
-            ));
+            return Err(self.deadline_exceeded());
         }
         let mut health = self.connection.watch_health();
         // The response to a blocking RPC is always late: its member is probed at long intervals only.
@@ -126,10 +115,10 @@ impl Attempt<'_> {
             ProbeGuard::Suspected(self.connection.suspect())
         };
         let mut first_status = None;
-        let mut leader_changed_at: Option<Instant> = None;
+        let mut grace_end: Option<Instant> = None;
         loop {
             let current = health.borrow_and_update().clone();
-            if let Some(failure) = self.unusable_member(&current, tracker) {
+            if let Some(failure) = self.lost_leader(&current) {
                 return Err(failure);
             }
             let status = current.status.filter(|status| status.at >= began);
@@ -138,36 +127,23 @@ impl Attempt<'_> {
                 leader_changed(term, Some(&first), &status)
             });
             if self.depends_on_leader() && (changed || self.connection.term_is_over(term)) {
-                leader_changed_at.get_or_insert_with(Instant::now);
+                grace_end.get_or_insert_with(|| Instant::now() + self.leader_grace());
             }
-            let grace_end = leader_changed_at.map(|at| at + LEADER_GRACE);
-            let read_deadline = self.slow_read_deadline(began, tracker);
-            let wake = [Some(self.deadline), read_deadline, grace_end]
-                .into_iter()
-                .flatten()
-                .min()
-                .unwrap_or(self.deadline);
-            timer.as_mut().reset(wake);
+            let wake = grace_end.map_or(self.deadline, |end| end.min(self.deadline));
+            sent.timer.as_mut().reset(wake);
             tokio::select! {
                 biased;
-                response = request.as_mut() => return response.map_err(|failure| self.explain(failure)),
+                response = response(&mut sent.request) => {
+                    return response.map_err(|failure| self.explain(failure));
+                }
                 // Never fails: the connection holds the sender.
                 _ = health.changed() => {}
-                () = timer.as_mut() => {
-                    let now = Instant::now();
-                    if now >= self.deadline {
-                        let reason = "no response before the deadline";
-                        return Err(self.failure(ErrorKind::DeadlineExceeded, reason, tracker));
+                () = sent.timer.as_mut() => {
+                    if Instant::now() >= self.deadline {
+                        return Err(self.deadline_exceeded());
                     }
-                    if grace_end.is_some_and(|end| now >= end) {
-                        let reason = "the leader changed before the response arrived";
-                        return Err(self.failure(ErrorKind::LeaderLost, reason, tracker));
-                    }
-                    // Keep waiting if the response has started to arrive.
-                    if self.slow_read_deadline(began, tracker).is_some() {
-                        let reason = "the member did not respond in time";
-                        return Err(self.failure(ErrorKind::MemberUnresponsive, reason, tracker));
-                    }
+                    let reason = "the leader changed before the response arrived";
+                    return Err(self.failure(ErrorKind::LeaderLost, reason));
                 }
             }
         }
@@ -178,32 +154,18 @@ impl Attempt<'_> {
         !self.rpc.leaderless && !self.rpc.blocking
     }
 
-    /// Returns when to give up a slow read. A write is not given up, because it may have been applied; nor is a read
-    /// whose response is arriving, because the response would be as large from another member.
-    fn slow_read_deadline(&self, began: Instant, tracker: &RequestTracker) -> Option<Instant> {
-        if self.rpc.class != RpcClass::Read || self.rpc.blocking || tracker.response_started() {
-            return None;
-        }
-        self.slow_attempt_deadline(began)
+    /// Returns the time that a request waits for its response after the leader changed. The response may be on its way.
+    fn leader_grace(&self) -> Duration {
+        LEADER_GRACE.max(self.connection.timing.suspect_after())
     }
 
-    /// Returns when to give up a slow attempt. The last attempt has all of the remaining time.
-    fn slow_attempt_deadline(&self, began: Instant) -> Option<Instant> {
-        let remaining = self.deadline.saturating_duration_since(began);
-        let may_retry = !self.named
-            && self.slow_attempts < MAX_SLOW_ATTEMPTS
-            && remaining >= SLOW_ATTEMPT_TIMEOUT * 3;
-        may_retry.then(|| began + SLOW_ATTEMPT_TIMEOUT)
-    }
-
-    fn unusable_member(
-        &self,
-        health: &MemberHealth,
-        tracker: &RequestTracker,
-    ) -> Option<RpcFailure> {
-        let kind = match health.verdict {
-            Verdict::NoLeader | Verdict::CutOff if !self.rpc.leaderless => ErrorKind::NoLeader,
-            Verdict::NotServing if self.rpc.class == RpcClass::Read => ErrorKind::NotServing,
+    /// Returns the failure of a request whose member has lost the leader. Any other state of the member is no reason to
+    /// expect no response.
+    fn lost_leader(&self, health: &MemberHealth) -> Option<RpcFailure> {
+        match health.verdict {
+            Verdict::NoLeader | Verdict::CutOff if !self.rpc.leaderless => {
+                Some(self.failure(ErrorKind::NoLeader, health.verdict.reason()))
+            }
             // A closed connection fails the request itself, with a more exact error.
             Verdict::Unresponsive
             | Verdict::Late
@@ -214,19 +176,18 @@ impl Attempt<'_> {
             | Verdict::NoLeader
             | Verdict::CutOff
             | Verdict::Returning
-            | Verdict::NotServing => return None,
-        };
-        Some(self.failure(kind, health.verdict.reason(), tracker))
+            | Verdict::NotServing => None,
+        }
     }
 
-    fn failure(
-        &self,
-        kind: ErrorKind,
-        reason: &'static str,
-        tracker: &RequestTracker,
-    ) -> RpcFailure {
+    fn deadline_exceeded(&self) -> RpcFailure {
+        let reason = "no response before the deadline";
+        self.failure(ErrorKind::DeadlineExceeded, reason)
+    }
+
+    fn failure(&self, kind: ErrorKind, reason: &'static str) -> RpcFailure {
         // h2 can write an accepted request at any time, even after this attempt was given up.
-        let outcome = if tracker.may_be_sent() {
+        let outcome = if self.tracker.may_be_sent() {
             Outcome::Unknown
         } else {
             Outcome::NotSent
@@ -253,12 +214,16 @@ impl Attempt<'_> {
     }
 }
 
-/// A request without a response for [`Connection::suspect_after`].
-struct SlowRequest<'a> {
-    began: Instant,
-    /// Raft term in which it was sent, if known.
-    term: Option<u64>,
-    tracker: &'a RequestTracker,
+/// Waits for the response to a request. Never resolves for a request that was cancelled.
+pub(super) fn response<F: Future>(
+    request: &mut Pin<&mut Option<F>>,
+) -> impl Future<Output = F::Output> {
+    poll_fn(
+        move |context: &mut Context<'_>| match request.as_mut().as_pin_mut() {
+            Some(request) => request.poll(context),
+            None => Poll::Pending,
+        },
+    )
 }
 
 /// Makes the connection actor probe the member while a request waits.

@@ -44,7 +44,7 @@ fn tls_error(set: &ReadySet) -> Option<Error> {
     let all = !set.views.is_empty() && set.views.iter().all(|view| is_tls(&view.error));
     all.then(|| {
         let failures = set.endpoint_failures();
-        let reason = format!("no endpoint accepted a TLS connection ({failures})");
+        let reason = format!("TLS failed at every endpoint ({failures})");
         Error::new(ErrorKind::TlsFailed, Outcome::NotSent, reason)
     })
 }

@@ -2,11 +2,14 @@
 //!
 //! Everything runs on the caller's own task, without a mailbox in between. Actors take part only in exceptional cases:
 //! the connection actor when a call is slow, the balancer when no member is ready, the retry actor when a retry has to
-//! wait.
+//! wait. A slow request that may be repeated is hedged: a copy goes to another member, and the first response wins.
 
 mod attempt;
+mod copies;
 mod first_ready;
+mod hedge;
 mod named_member;
+mod stream_permit;
 pub(crate) mod tokens;
 
 use std::{sync::Arc, time::Duration};
@@ -21,14 +24,14 @@ use tokio::{
 
 use crate::{
     balancer::{BalancePolicy, BalancerActor, ReadyEndpoints, ReadySetCell, messages::AwaitReady},
-    connection::{Connection, ConnectionContext, foreign_cluster_error, token::Token},
+    connection::{Connection, ConnectionContext, EndpointId, foreign_cluster_error, token::Token},
     error::{Error, ErrorKind, Outcome},
     proto::{ResponseHeader, rpc::Rpc},
     retry::{
         RetryPolicy, ScheduleRetry,
         actor::RetryActor,
         budget::{BudgetGrant, RetryBudget},
-        failure_log::FailureLog,
+        failure_log::{FailureLog, RetryPlan},
         pushback::Pushback,
     },
     transport::{
@@ -37,11 +40,12 @@ use crate::{
         grpc::{RpcFailure, message_size},
     },
 };
-use attempt::Attempt;
+use copies::CopiesFailed;
+use stream_permit::StreamPermit;
 use tokens::Tokens;
 
-/// Time that a call waits for an overdue ticket of the retry actor.
-const LATE_TICKET: Duration = Duration::from_millis(250);
+/// Time after which a call that was to receive its retry ticket waits without the retry actor.
+const TICKET_GRACE: Duration = Duration::from_millis(250);
 
 /// Longest timeout. The deadline of a longer one could overflow `Instant`.
 pub(crate) const MAX_TIMEOUT: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
@@ -65,6 +69,8 @@ pub struct Caller {
     pub(crate) policy: Arc<dyn BalancePolicy>,
     pub(crate) retry_policy: Arc<dyn RetryPolicy>,
     pub(crate) budget: Arc<RetryBudget>,
+    /// Whether late requests that may be repeated are also sent to another member.
+    pub(crate) hedging: bool,
     pub(crate) tokens: Tokens,
     /// The member to use, if requests name one.
     pub(crate) named_endpoint: Option<Endpoint>,
@@ -81,94 +87,136 @@ impl Caller {
         body: Bytes,
         timeout: Duration,
     ) -> Result<R, Error> {
-        let started = Instant::now();
-        let deadline = deadline_in(timeout);
+        let mut call = CallState {
+            rpc,
+            started: Instant::now(),
+            deadline: deadline_in(timeout),
+            body_size: body.len(),
+            failures: None,
+        };
+        let deadline = call.deadline;
         if timeout.is_zero() {
             let reason = "the timeout is zero";
             let kind = ErrorKind::DeadlineExceeded;
             return Err(Error::new(kind, Outcome::NotSent, reason).with_rpc(rpc));
         }
         let mut remaining = timeout;
-        let mut failures: Option<FailureLog> = None;
         loop {
             let token = match self.tokens.current(deadline).await {
                 Ok(token) => token,
-                Err(error) => {
-                    return Err(complete(rpc, failures.as_ref(), self.no_token_error(error)));
-                }
+                Err(error) => return Err(call.complete(self.no_token_error(error))),
             };
-            let Some(connection) = self.pick(rpc.leaderless, failures.as_ref()) else {
+            let Some(mut connection) = self.pick(rpc.leaderless, call.failures.as_ref()) else {
                 let ready = self.await_candidate(rpc.leaderless, deadline).await;
-                ready.map_err(|error| complete(rpc, failures.as_ref(), error))?;
+                ready.map_err(|error| call.complete(error))?;
                 remaining = deadline.saturating_duration_since(Instant::now());
                 continue;
             };
+            let mut permit = StreamPermit::try_acquire(&connection);
+            if permit.is_none() {
+                let waiting = Box::pin(self.wait_for_stream(connection, deadline));
+                let (free, acquired) = waiting.await.map_err(|error| call.complete(error))?;
+                (connection, permit) = (free, Some(acquired));
+                remaining = deadline.saturating_duration_since(Instant::now());
+            }
             let metadata = Metadata {
                 require_leader: !rpc.leaderless,
                 token: token.value.clone(),
                 timeout: Some(remaining),
             };
-            let attempt = Attempt {
-                connection: &connection,
-                rpc,
-                named: self.named_endpoint.is_some(),
-                slow_attempts: failures.as_ref().map_or(0, FailureLog::slow_attempts),
-                deadline,
+            let plan = match self
+                .send::<R>(&mut call, &connection, &metadata, &body)
+                .await
+            {
+                Ok(response) => return Ok(response),
+                Err(CopiesFailed::Fail(error)) => return Err(error),
+                Err(CopiesFailed::Retry(plan)) => plan,
             };
-            let failure = match attempt.run::<R>(&metadata, body.clone()).await {
-                Ok(response) => {
-                    self.retry_policy.succeeded(rpc.path);
-                    self.budget.succeeded(Instant::now().into_std());
-                    connection.token_accepted();
-                    connection.token_answered();
-                    return self.accept(rpc, response, &connection);
-                }
-                Err(failure) => failure,
-            };
-            if !self.balancer.connected() {
-                let ended = Error::shut_down().with_outcome(failure.error.outcome());
-                return Err(complete(rpc, failures.as_ref(), ended));
-            }
-            let failure = self.add_context(failure, body.len());
-            if failure.error.code().is_some() {
-                connection.token_answered();
-            }
-            if concerns_member(failure.error.kind()) {
-                connection.request_probe();
-            }
-            let members = self.member_count();
-            let log = failures.get_or_insert_with(|| FailureLog::new(rpc, members));
-            log.set_members(members);
-            if log.shows_success(&failure.error) {
-                return Ok(R::default());
-            }
-            tracing::debug!(
-                rpc = rpc.path,
-                endpoint = %connection.endpoint,
-                error = %failure.error,
-                "attempt failed"
-            );
-            let pushback = failure
-                .pushback
-                .map(|value| Pushback::parse(value.as_bytes()));
-            let plan = log.record(
-                &*self.retry_policy,
-                (connection.id.0, failure.error),
-                pushback,
-                started.elapsed(),
-                &mut fastrand::f64,
-            );
-            let Some(plan) = plan else {
-                return Err(failures.map_or_else(Error::shut_down, FailureLog::into_error));
-            };
-            if plan.renew_token && !self.is_members_fault(&connection, &token, log) {
-                self.renew_token(&token, deadline, log).await?;
-            }
-            if !plan.renew_token || !plan.delay.is_zero() {
-                self.wait_for_retry(rpc, plan.delay, deadline, log).await?;
-            }
+            drop(permit);
+            self.prepare_retry(&call, &token, plan).await?;
             remaining = deadline.saturating_duration_since(Instant::now());
         }
+    }
+
+    /// Accepts the response that ends a call.
+    fn succeed<R: WireResponse>(
+        &self,
+        rpc: Rpc,
+        response: R,
+        connection: &Connection,
+    ) -> Result<R, Error> {
+        self.retry_policy.succeeded(rpc.path);
+        self.budget.succeeded(Instant::now().into_std());
+        connection.token_accepted();
+        connection.token_answered();
+        self.accept(rpc, response, connection)
+    }
+
+    /// Records a failed attempt. `other_in_flight` is whether another copy of the request may have been sent and has not
+    /// ended.
+    fn record_failure(
+        &self,
+        call: &mut CallState,
+        connection: &Connection,
+        failure: RpcFailure,
+        other_in_flight: bool,
+    ) -> AfterFailure {
+        if !self.balancer.connected() {
+            let ended = Error::shut_down().with_outcome(failure.error.outcome());
+            return AfterFailure::ShutDown(call.complete(ended));
+        }
+        let failure = self.add_context(failure, call.body_size);
+        if failure.error.code().is_some() {
+            connection.token_answered();
+        }
+        if concerns_member(failure.error.kind()) {
+            connection.request_probe();
+        }
+        let (rpc, members) = (call.rpc, self.member_count());
+        let log = call
+            .failures
+            .get_or_insert_with(|| FailureLog::new(rpc, members));
+        log.set_members(members);
+        if log.shows_success(&failure.error, other_in_flight) {
+            return AfterFailure::Succeeded;
+        }
+        tracing::debug!(
+            rpc = rpc.path,
+            endpoint = %connection.endpoint,
+            error = %failure.error,
+            "attempt failed"
+        );
+        let pushback = failure
+            .pushback
+            .map(|value| Pushback::parse(value.as_bytes()));
+        let plan = log.record(
+            &*self.retry_policy,
+            (connection.id.0, failure.error),
+            pushback,
+            call.started.elapsed(),
+            &mut fastrand::f64,
+        );
+        plan.map_or(AfterFailure::Fail, AfterFailure::Retry)
+    }
+
+    /// Waits until the request may be sent again.
+    async fn prepare_retry(
+        &self,
+        call: &CallState,
+        token: &Token,
+        plan: RetryPlan,
+    ) -> Result<(), Error> {
+        let Some(log) = &call.failures else {
+            return Ok(());
+        };
+        if plan.renew_token && !self.is_members_fault(token, log) {
+            self.renew_token(token, call.deadline, log).await?;
+        }
+        if !plan.renew_token || !plan.delay.is_zero() {
+            self.wait_for_retry(call.rpc, plan.delay, call.deadline, log)
+                .await?;
+        }
+        Ok(())
     }
 
     /// Adds the user to the error of a request that lacks a permission, and checks which message was too large.
@@ -181,10 +229,13 @@ impl Caller {
     }
 
     /// Returns whether to send the request to another member with the same token.
-    fn is_members_fault(&self, member: &Connection, refused: &Token, log: &FailureLog) -> bool {
-        let kind = log.last_kind().unwrap_or(ErrorKind::InvalidAuthToken);
+    fn is_members_fault(&self, refused: &Token, log: &FailureLog) -> bool {
+        let Some((member, kind)) = log.last_failure() else {
+            return false;
+        };
         let has_choice = self.named_endpoint.is_none();
-        self.tokens.is_members_fault(member.id, refused, kind) && has_choice
+        let member = EndpointId(member);
+        self.tokens.is_members_fault(member, refused, kind) && has_choice
     }
 
     /// Waits for a token newer than the rejected one. Fails with the last error if there can be none.
@@ -255,11 +306,9 @@ impl Caller {
         if usable.is_empty() {
             return None;
         }
-        let sends_token = self.tokens.are_sent();
         let avoided = |connection: &Connection| {
             failures.is_some_and(|log| log.avoids(connection.id.0))
-                || connection.refuses_tokens()
-                || sends_token && !connection.has_answered_token()
+                || !self.accepts_token(connection)
         };
         let endpoints = ReadyEndpoints::new(usable);
         let mut picked = &usable[0];
@@ -272,7 +321,34 @@ impl Caller {
         }
         // A policy that always picks the same member must not prevent a retry on the others.
         let other = usable.iter().find(|other| !avoided(other));
-        Some(other.unwrap_or(picked).clone())
+        // A member that has not responded to a token yet is better than one that refused it.
+        let untried = || usable.iter().find(|other| !other.refuses_tokens());
+        Some(other.or_else(untried).unwrap_or(picked).clone())
+    }
+
+    /// Returns whether the member is known to process requests with the client's token.
+    fn accepts_token(&self, connection: &Connection) -> bool {
+        !connection.refuses_tokens() && (!self.tokens.are_sent() || connection.answers_tokens())
+    }
+
+    /// Returns the ready members that pass the filter, beginning with the one that the policy picks.
+    fn other_members(&self, filter: impl Fn(&Arc<Connection>) -> bool) -> Vec<Arc<Connection>> {
+        if self.named_endpoint.is_some() {
+            return Vec::new();
+        }
+        let set = self.ready_set.load();
+        let mut others: Vec<_> = set
+            .ready
+            .iter()
+            .filter(|other| filter(other))
+            .cloned()
+            .collect();
+        if !others.is_empty() {
+            let picked = self.policy.pick(&ReadyEndpoints::new(&others));
+            let count = others.len();
+            others.rotate_left(picked % count);
+        }
+        others
     }
 
     /// Waits until there may be a member for [`pick`](Self::pick).
@@ -346,7 +422,7 @@ impl Caller {
             not_before,
             ticket,
         });
-        if let Ok(Err(_)) = timeout_at(deadline.min(due + LATE_TICKET), is_due).await {
+        if let Ok(Err(_)) = timeout_at(deadline.min(due + TICKET_GRACE), is_due).await {
             // The retry actor crashed or stopped: wait without it.
             sleep_until(due.min(deadline)).await;
         }
@@ -379,6 +455,67 @@ impl Caller {
     }
 }
 
+/// One call: a request with its retries and copies.
+struct CallState {
+    rpc: Rpc,
+    started: Instant,
+    deadline: Instant,
+    /// Size of the encoded request.
+    body_size: usize,
+    failures: Option<FailureLog>,
+}
+
+impl CallState {
+    fn failed_attempts(&self) -> u32 {
+        self.failures.as_ref().map_or(0, FailureLog::attempts)
+    }
+
+    /// Returns whether the next attempt should use another member, if there is one.
+    fn avoids(&self, connection: &Connection) -> bool {
+        let failures = self.failures.as_ref();
+        failures.is_some_and(|log| log.avoids(connection.id.0))
+    }
+
+    /// Returns whether the last failure ends the call even if a copy of the request is in flight.
+    fn is_over(&self) -> bool {
+        self.failures
+            .as_ref()
+            .is_some_and(FailureLog::last_is_final)
+    }
+
+    /// Records a copy in flight that is cancelled because the call has failed.
+    fn record_cancelled(&mut self, may_be_sent: bool) {
+        if let Some(log) = &mut self.failures {
+            log.record_cancelled(may_be_sent);
+        }
+    }
+
+    /// Adds the operation, and the outcome of earlier attempts, to an error that ends the call.
+    fn complete(&self, error: Error) -> Error {
+        match &self.failures {
+            None => error.with_rpc(self.rpc),
+            Some(log) => log.complete(error),
+        }
+    }
+
+    /// Returns the error of the call: that of the last attempt.
+    fn take_error(&mut self) -> Error {
+        let failures = self.failures.take();
+        failures.map_or_else(Error::shut_down, FailureLog::into_error)
+    }
+}
+
+/// What follows after a failed attempt.
+enum AfterFailure {
+    /// The failure shows that another attempt succeeded.
+    Succeeded,
+    Retry(RetryPlan),
+    /// The attempt is not retried.
+    Fail,
+    /// The client was shut down. Carries the error of the call.
+    ShutDown(Error),
+}
+
 /// Returns whether an error may concern the member or a proxy in front of it, and not only the request.
 fn concerns_member(kind: ErrorKind) -> bool {
     matches!(
@@ -389,12 +526,4 @@ fn concerns_member(kind: ErrorKind) -> bool {
             | ErrorKind::ConnectionLost
             | ErrorKind::Protocol
     )
-}
-
-/// Adds the operation, and the outcome of earlier attempts, to an error that ends a call.
-fn complete(rpc: Rpc, failures: Option<&FailureLog>, error: Error) -> Error {
-    match failures {
-        None => error.with_rpc(rpc),
-        Some(log) => log.complete(error),
-    }
 }

@@ -70,6 +70,7 @@ impl Client {
         });
         let budget = RetryBudget::new(options.retry_budget, Instant::now());
         let (policy, retry_policy) = (options.balance_policy, options.retry_policy);
+        let hedging = options.hedging;
         let (caller, auth) = runtime
             .call(move || {
                 let retries = RetryActor::start();
@@ -86,6 +87,7 @@ impl Client {
                     policy,
                     retry_policy,
                     budget: Arc::new(budget),
+                    hedging,
                     // A login carries no token.
                     tokens: Tokens::fixed(Arc::default()),
                     named_endpoint: None,

@@ -1,6 +1,6 @@
 //! The connection in use, with the state that only its actor needs.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, net::SocketAddr, sync::Arc};
 
 use actix::SpawnHandle;
 use tokio::time::Instant;
@@ -16,6 +16,8 @@ use crate::runtime::abort_on_drop::AbortOnDrop;
 /// The connection in use.
 pub(super) struct ActiveConnection {
     pub(super) connection: Arc<Connection>,
+    /// The address that was dialled; `None` for a Unix socket.
+    pub(super) address: Option<SocketAddr>,
     pub(super) driver: DriverTask,
     pub(super) progress: ProgressTracker,
     /// Last report of the member's health service; `true` without one.
@@ -52,7 +54,7 @@ impl ActiveConnection {
 
     /// Returns whether a probe is in flight and the member has sent nothing for longer than its round trips explain.
     pub(super) fn is_silent(&self, now: Instant) -> bool {
-        let silence = self.connection.link_times().unresponsive_after;
+        let silence = self.connection.timing.unresponsive_after();
         let last_received = self.connection.channel.wire_log().last_received();
         self.probe_sent
             .is_some_and(|sent| sent.max(last_received) + silence <= now)

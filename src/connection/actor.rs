@@ -1,6 +1,6 @@
 //! The actor of one endpoint: its state and how it carries out the decisions of the state machine.
 
-use std::sync::Arc;
+use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 use actix::{
     Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle, Supervised, WeakAddr,
@@ -26,7 +26,7 @@ use crate::{
         abort_on_drop::AbortOnDrop,
         supervisor::{ActorFailed, supervise},
     },
-    transport::{Endpoint, channel::Metadata},
+    transport::{Endpoint, address_history::AddressHistory, channel::Metadata, dial::DialOptions},
 };
 
 /// Dials, drives and probes the connection to one endpoint.
@@ -47,6 +47,8 @@ pub(crate) struct ConnectionActor {
     pub(super) dial_task: Option<AbortOnDrop>,
     /// Time at which a connection was last replaced only because calls were slow.
     pub(super) left_slow_member_at: Option<Instant>,
+    /// Addresses that failed lately, shared with the dial task.
+    pub(super) addresses: Rc<RefCell<AddressHistory>>,
     restarted: bool,
 }
 
@@ -100,6 +102,7 @@ impl ConnectionActor {
             reconnect_timer: None,
             dial_task: None,
             left_slow_member_at: None,
+            addresses: Rc::default(),
             restarted: false,
         })
     }
@@ -109,9 +112,11 @@ impl ConnectionActor {
             ConnectionAction::None => {}
             ConnectionAction::Dial(generation) => {
                 self.announce();
-                self.dial(generation, ctx);
+                self.dial(generation, self.context.dial.clone(), ctx);
             }
-            ConnectionAction::DialReplacement(generation) => self.dial(generation, ctx),
+            ConnectionAction::DialReplacement(generation) => {
+                self.dial(generation, self.replacement_options(), ctx);
+            }
             ConnectionAction::ReconnectAfter(delay) => {
                 self.active = None;
                 self.announce();
@@ -173,12 +178,12 @@ impl ConnectionActor {
         }
     }
 
-    fn dial(&mut self, generation: u64, ctx: &mut Context<Self>) {
+    fn dial(&mut self, generation: u64, options: DialOptions, ctx: &mut Context<Self>) {
         let actor = ctx.address().downgrade();
         let event_recipient = actor.clone();
         let token_generation = self.context.token.generation();
         let (id, endpoint, context) = (self.id, self.endpoint.clone(), self.context.clone());
-        let metadata = self.metadata();
+        let (metadata, addresses) = (self.metadata(), self.addresses.clone());
         self.dial_task = Some(AbortOnDrop::spawn(async move {
             let on_event = move |event| match event {
                 DriverEvent::ClosedToRequests => {
@@ -188,7 +193,7 @@ impl ConnectionActor {
                     send(&event_recipient, ConnectionLost { generation, reason });
                 }
             };
-            let result = first_contact(&endpoint, &context.dial, &metadata, on_event).await;
+            let result = first_contact(&endpoint, &options, &addresses, &metadata, on_event).await;
             let result = match result {
                 Ok(contact) if contact.token_ignored => {
                     replace_ignored_token(contact, id, token_generation, &context).await

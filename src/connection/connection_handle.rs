@@ -13,10 +13,9 @@ use actix::{Handler, Message, WeakAddr};
 use tokio::{sync::watch, time::Instant};
 
 use super::{
-    ConnectionActor, EndpointId, LinkTimes, Liveness, MemberHealth,
-    messages::{ForeignClusterDetected, Suspect},
+    ConnectionActor, EndpointId, LinkTiming, MemberHealth,
+    messages::{ForeignClusterDetected, Probe, Suspect},
     raft_term::{ObservedTerm, TermMark},
-    round_trips::RoundTrips,
     token::Token,
     token_refusals::{RefusalDecision, TokenRefusals},
 };
@@ -35,11 +34,13 @@ pub(crate) struct Connection {
     /// Number of [`StreamRegistration`]s.
     streams: AtomicUsize,
     term: ObservedTerm,
-    liveness: Liveness,
-    round_trips: RoundTrips,
+    /// How long to wait for responses.
+    pub(crate) timing: LinkTiming,
     token_refusals: TokenRefusals,
     /// Whether the member responded to a request with a token.
     token_answered: AtomicBool,
+    /// Whether a probe was requested because of `token_answered`.
+    token_probe_requested: AtomicBool,
 }
 
 impl Connection {
@@ -50,8 +51,7 @@ impl Connection {
         channel: Channel,
         actor: WeakAddr<ConnectionActor>,
         health: MemberHealth,
-        liveness: Liveness,
-        round_trip: Duration,
+        timing: LinkTiming,
     ) -> Self {
         Self {
             id,
@@ -63,34 +63,16 @@ impl Connection {
             suspicions: AtomicUsize::new(0),
             streams: AtomicUsize::new(0),
             term: ObservedTerm::new(Instant::now()),
-            liveness,
-            round_trips: RoundTrips::new(round_trip),
+            timing,
             token_refusals: TokenRefusals::new(Instant::now()),
             token_answered: AtomicBool::new(false),
+            token_probe_requested: AtomicBool::new(false),
         }
-    }
-
-    /// Returns when to suspect the member of a late response.
-    pub(crate) fn suspect_after(&self) -> Duration {
-        self.link_times().suspect_after
-    }
-
-    /// Returns when to send a second copy of a request to another member.
-    pub(crate) fn hedge_after(&self) -> Duration {
-        self.link_times().hedge_after
-    }
-
-    pub(super) fn link_times(&self) -> LinkTimes {
-        self.liveness.for_link(&self.round_trips)
-    }
-
-    pub(super) fn round_trips(&self) -> &RoundTrips {
-        &self.round_trips
     }
 
     /// Records how long a request took, as an upper bound of the round trip time.
     pub(crate) fn observe_duration(&self, elapsed: Duration) {
-        self.round_trips.add_upper_bound(elapsed);
+        self.timing.round_trips().add_upper_bound(elapsed);
     }
 
     /// Returns whether the connection has carried a response to a request of the client's user.
@@ -166,6 +148,24 @@ impl Connection {
     /// Returns whether the member has responded to a request with a token.
     pub(crate) fn has_answered_token(&self) -> bool {
         self.token_answered.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the member has responded to a request with a token. If not, requests a probe, which has one.
+    pub(crate) fn answers_tokens(&self) -> bool {
+        let answered = self.has_answered_token();
+        if !answered && !self.token_probe_requested.swap(true, Ordering::Relaxed) {
+            self.send(Probe);
+        }
+        answered
+    }
+
+    /// Records whether a probe had a response and a token. After one without, another can be requested.
+    pub(super) fn token_probe_finished(&self, answered: bool) {
+        if answered {
+            self.token_answered();
+        } else {
+            self.token_probe_requested.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Records that the member accepted a token.

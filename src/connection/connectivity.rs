@@ -17,7 +17,9 @@ pub enum ConnectivityState {
     /// The member responds and has a leader. It receives requests.
     Ready,
     /// The member responds but cannot serve every request: it has no leader, is cut off from the other members, has not
-    /// caught up after an outage, is a learner, or reports that it is not serving. It receives serializable reads only.
+    /// caught up after an outage, is a learner, reports that it is not serving, or a proxy in front of it responds with
+    /// errors. It receives serializable reads only. The client dials the endpoint again, because it may lead to another
+    /// member.
     NoLeader,
     /// The endpoint cannot be reached or does not respond. The client reconnects after a backoff.
     TransientFailure,

@@ -1,10 +1,11 @@
 //! Makes a new connection and waits until the member has responded to an RPC on it.
 
-use std::time::Duration;
+use std::{cell::RefCell, net::SocketAddr, time::Duration};
 
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{
+    address_race::{AddressRace, race_addresses},
     driver_task::{DriverEvent, DriverTask},
     probe::{ProbeResult, request_status},
 };
@@ -12,8 +13,10 @@ use crate::{
     error::{Error, ErrorKind, Outcome},
     transport::{
         Endpoint,
+        address_history::AddressHistory,
         channel::{Channel, Metadata},
-        dial::{DialOptions, dial},
+        dial::{DialAddress, DialOptions, addresses, dial},
+        tls_detection::expects_tls,
     },
 };
 
@@ -22,6 +25,8 @@ const RETRY_WITHOUT_TOKEN: Duration = Duration::from_millis(400);
 
 /// A connection on which the member has responded to an RPC.
 pub(super) struct FirstContact {
+    /// The address that was dialled; `None` for a Unix socket.
+    pub(super) address: Option<SocketAddr>,
     pub(super) channel: Channel,
     pub(super) driver: DriverTask,
     pub(super) response: ProbeResult,
@@ -33,45 +38,116 @@ pub(super) struct FirstContact {
     pub(super) token_ignored: bool,
 }
 
-/// Dials, performs the handshakes and waits for a first response, all within the connect timeout.
+/// Dials the addresses of an endpoint, performs the handshakes and waits for a first response, all within the connect
+/// timeout. Records in `history` which addresses failed.
 pub(super) async fn first_contact(
     endpoint: &Endpoint,
+    options: &DialOptions,
+    history: &RefCell<AddressHistory>,
+    metadata: &Metadata,
+    on_event: impl Fn(DriverEvent) + Clone + 'static,
+) -> Result<FirstContact, Error> {
+    let deadline = Instant::now() + options.connect_timeout;
+    let found = timeout_at(deadline, addresses(endpoint, options, history)).await;
+    let found = found.unwrap_or_else(|_| Err(no_response(endpoint, options)))?;
+    let race = race_addresses(found, deadline, async |address| {
+        let contact = contact_address(endpoint, &address, options, metadata, on_event.clone());
+        match contact.await {
+            Err(error) if !endpoint.is_tls() => Err(explain_plain_failure(error, &address).await),
+            result => result,
+        }
+    })
+    .await;
+    record(&race, &mut history.borrow_mut());
+    let AddressRace {
+        winner,
+        mut failed,
+        silent,
+    } = race;
+    if let Some((_, contact)) = winner {
+        return Ok(contact);
+    }
+    let silent = silent.into_iter();
+    failed.extend(silent.map(|address| (address, no_response(endpoint, options))));
+    Err(all_failed(endpoint, failed))
+}
+
+/// Dials one address, performs the handshakes and waits for a first response.
+async fn contact_address(
+    endpoint: &Endpoint,
+    address: &DialAddress,
     options: &DialOptions,
     metadata: &Metadata,
     on_event: impl Fn(DriverEvent) + 'static,
 ) -> Result<FirstContact, Error> {
-    let attempt = async {
-        let dialled = dial(endpoint, options).await?;
-        let driver = DriverTask::spawn(dialled.driver, dialled.channel.monitor(), on_event);
-        let sent_at = Instant::now();
-        let (response, token_ignored) = first_response(&dialled.channel, metadata).await;
-        let round_trip = sent_at.elapsed();
-        match response {
-            ProbeResult::Failed(error) if endpoint.is_tls() => Err(options
-                .tls
-                .explain_disconnect(explain_break(error))
-                .with_endpoint(endpoint.name())),
-            ProbeResult::Failed(error) => Err(explain_break(error)),
-            response => {
-                dialled.channel.store_stream_limit();
-                Ok(FirstContact {
-                    channel: dialled.channel,
-                    driver,
-                    response,
-                    round_trip,
-                    responded_to_token: metadata.token.is_some() && !token_ignored,
-                    token_ignored,
-                })
-            }
+    let dialled = dial(endpoint, address, options).await?;
+    let driver = DriverTask::spawn(dialled.driver, dialled.channel.monitor(), on_event);
+    let sent_at = Instant::now();
+    let (response, token_ignored) = first_response(&dialled.channel, metadata).await;
+    let round_trip = sent_at.elapsed();
+    match response {
+        ProbeResult::Failed(error) if endpoint.is_tls() => Err(options
+            .tls
+            .explain_disconnect(explain_break(error))
+            .with_endpoint(endpoint.name())),
+        ProbeResult::Failed(error) => Err(explain_break(error)),
+        response => {
+            dialled.channel.store_stream_limit();
+            Ok(FirstContact {
+                address: address.socket_address(),
+                channel: dialled.channel,
+                driver,
+                response,
+                round_trip,
+                responded_to_token: metadata.token.is_some() && !token_ignored,
+                token_ignored,
+            })
         }
+    }
+}
+
+/// Records which addresses responded and which failed, for the order of the next dial.
+fn record(race: &AddressRace<DialAddress, FirstContact>, history: &mut AddressHistory) {
+    let now = Instant::now();
+    let failed = race.failed.iter().map(|(address, _)| address);
+    for address in failed.chain(&race.silent) {
+        if let Some(address) = address.socket_address() {
+            history.mark_failed(address, now);
+        }
+    }
+    let winner = race.winner.as_ref();
+    if let Some(address) = winner.and_then(|(address, _)| address.socket_address()) {
+        history.mark_responded(address);
+    }
+}
+
+fn no_response(endpoint: &Endpoint, options: &DialOptions) -> Error {
+    let reason = format!("no response within {:?}", options.connect_timeout);
+    Error::new(ErrorKind::MemberUnresponsive, Outcome::NotSent, reason)
+        .with_endpoint(endpoint.name())
+}
+
+/// Returns the error of an endpoint of which every address failed. It has the kind of their errors if that is the same
+/// for all.
+fn all_failed(endpoint: &Endpoint, mut failed: Vec<(DialAddress, Error)>) -> Error {
+    if failed.len() == 1
+        && let Some((_, error)) = failed.pop()
+    {
+        return error;
+    }
+    let mut kinds = failed.iter().map(|(_, error)| error.kind());
+    let first = kinds.next().unwrap_or(ErrorKind::Unavailable);
+    let kind = if kinds.all(|kind| kind == first) {
+        first
+    } else {
+        ErrorKind::Unavailable
     };
-    timeout(options.connect_timeout, attempt)
-        .await
-        .unwrap_or_else(|_| {
-            let reason = format!("no response within {:?}", options.connect_timeout);
-            let error = Error::new(ErrorKind::MemberUnresponsive, Outcome::NotSent, reason);
-            Err(error.with_endpoint(endpoint.name()))
-        })
+    let reasons: Vec<String> = failed
+        .iter()
+        .map(|(address, error)| format!("{address}: {}", error.brief()))
+        .collect();
+    let reason = format!("no address responded ({})", reasons.join(", "));
+    Error::new(kind, Outcome::NotSent, reason).with_endpoint(endpoint.name())
 }
 
 /// Returns the first response, and whether it belongs to the request without the token. A member of another cluster may
@@ -95,6 +171,19 @@ async fn first_response(channel: &Channel, metadata: &Metadata) -> (ProbeResult,
         response = &mut request => (response, false),
         response = request_status(channel, &without_token) => (response, true),
     }
+}
+
+/// Replaces the error of a plain connection to a port that expects TLS.
+async fn explain_plain_failure(error: Error, address: &DialAddress) -> Error {
+    let may_expect_tls = matches!(
+        error.kind(),
+        ErrorKind::ConnectionLost | ErrorKind::Protocol
+    );
+    if !may_expect_tls || !expects_tls(address).await {
+        return error;
+    }
+    let reason = "the server expects TLS; connect to it with https://".to_owned();
+    replace_error(error, ErrorKind::TlsFailed, Outcome::NotSent, reason)
 }
 
 /// Adds the likely cause to the error of a connection that broke before the first response: often the port is not

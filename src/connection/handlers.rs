@@ -71,6 +71,7 @@ impl Handler<DialFinished> for ConnectionActor {
         if !self.machine.is_connecting(generation) {
             return;
         }
+        let address = result.as_ref().ok().and_then(|contact| contact.address);
         let error = match result {
             // The driver's events were ignored while the connection was not in use, and are not sent again.
             Ok(contact) if contact.driver.has_ended() || !contact.channel.accepts_requests() => {
@@ -85,6 +86,11 @@ impl Handler<DialFinished> for ConnectionActor {
             }
             Err(error) => error,
         };
+        if let Some(address) = address {
+            self.addresses
+                .borrow_mut()
+                .mark_failed(address, Instant::now());
+        }
         self.error = Some(error);
         let action = self
             .machine

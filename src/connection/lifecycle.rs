@@ -6,7 +6,7 @@ use actix::{AsyncContext, Context};
 use tokio::time::Instant;
 
 use super::{
-    Connection, ConnectionActor, MemberHealth, Verdict,
+    Connection, ConnectionActor, LinkTiming, MemberHealth, Verdict,
     active_connection::ActiveConnection,
     actor::send,
     cluster_id::foreign_cluster_error,
@@ -104,8 +104,7 @@ impl ConnectionActor {
             contact.channel,
             ctx.address().downgrade(),
             health,
-            self.context.liveness.clone(),
-            contact.round_trip,
+            LinkTiming::new(self.context.liveness.clone(), contact.round_trip),
         ));
         if responded_to_token {
             connection.token_answered();
@@ -113,6 +112,7 @@ impl ConnectionActor {
         let health_service = self.follow_health_service(&connection, ctx);
         self.active = Some(ActiveConnection {
             connection,
+            address: contact.address,
             driver: contact.driver,
             progress,
             serving: true,
@@ -165,6 +165,7 @@ impl ConnectionActor {
             self.outage = Some(active.outage(verdict));
             if verdict == Verdict::Unresponsive {
                 self.error = Some(self.error_for(verdict));
+                self.avoid_address(active.address);
             }
             active.set_verdict(verdict);
             if let Some(pending) = active.next_probe {

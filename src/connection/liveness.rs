@@ -30,17 +30,17 @@ const MAX_DERIVED: Duration = Duration::from_secs(5);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Liveness {
-    suspect_after: Duration,
-    hedge_after: Duration,
-    unresponsive_after: Duration,
+    suspicion: Duration,
+    hedge: Duration,
+    silence: Duration,
 }
 
 impl Default for Liveness {
     fn default() -> Self {
         Self {
-            suspect_after: Duration::from_millis(250),
-            hedge_after: Duration::from_millis(400),
-            unresponsive_after: Duration::from_millis(400),
+            suspicion: Duration::from_millis(250),
+            hedge: Duration::from_millis(400),
+            silence: Duration::from_millis(400),
         }
     }
 }
@@ -49,7 +49,7 @@ impl Liveness {
     /// Shortest time without a response after which the member of a request is probed. Default: 250 ms.
     #[must_use]
     pub fn suspect_after(mut self, time: Duration) -> Self {
-        self.suspect_after = time;
+        self.suspicion = time;
         self
     }
 
@@ -57,7 +57,7 @@ impl Liveness {
     /// request may be repeated. Default: 400 ms.
     #[must_use]
     pub fn hedge_after(mut self, time: Duration) -> Self {
-        self.hedge_after = time;
+        self.hedge = time;
         self
     }
 
@@ -65,38 +65,60 @@ impl Liveness {
     /// arrives from it and other members respond. Default: 400 ms.
     #[must_use]
     pub fn unresponsive_after(mut self, time: Duration) -> Self {
-        self.unresponsive_after = time;
+        self.silence = time;
         self
     }
 
     /// Returns each time with the name of its option.
     pub(crate) fn options(&self) -> [(&'static str, Duration); 3] {
         [
-            ("suspect_after", self.suspect_after),
-            ("hedge_after", self.hedge_after),
-            ("unresponsive_after", self.unresponsive_after),
+            ("suspect_after", self.suspicion),
+            ("hedge_after", self.hedge),
+            ("unresponsive_after", self.silence),
         ]
-    }
-
-    /// Returns the times for a link with these round trips.
-    pub(super) fn for_link(&self, round_trips: &RoundTrips) -> LinkTimes {
-        let (mean, deviation) = (round_trips.mean(), round_trips.deviation());
-        let derived = |mean: Duration| (mean + deviation * 4).min(MAX_DERIVED);
-        let unresponsive = derived(mean * 2);
-        LinkTimes {
-            suspect_after: self.suspect_after.max(derived(mean + mean / 2)),
-            hedge_after: self.hedge_after.max(unresponsive),
-            unresponsive_after: self.unresponsive_after.max(unresponsive),
-        }
     }
 }
 
 /// The times of [`Liveness`] for one connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LinkTimes {
-    pub(crate) suspect_after: Duration,
-    pub(crate) hedge_after: Duration,
-    pub(crate) unresponsive_after: Duration,
+#[derive(Debug)]
+pub(crate) struct LinkTiming {
+    minimum: Liveness,
+    round_trips: RoundTrips,
+}
+
+impl LinkTiming {
+    pub(super) fn new(minimum: Liveness, first_round_trip: Duration) -> Self {
+        Self {
+            minimum,
+            round_trips: RoundTrips::new(first_round_trip),
+        }
+    }
+
+    pub(super) fn round_trips(&self) -> &RoundTrips {
+        &self.round_trips
+    }
+
+    /// Returns when to suspect the member of a late response.
+    pub(crate) fn suspect_after(&self) -> Duration {
+        let mean = self.round_trips.mean();
+        self.minimum.suspicion.max(self.derived(mean + mean / 2))
+    }
+
+    /// Returns when to send a second copy of a request to another member.
+    pub(crate) fn hedge_after(&self) -> Duration {
+        let mean = self.round_trips.mean();
+        self.minimum.hedge.max(self.derived(mean * 2))
+    }
+
+    /// Returns the time of silence that the round trips do not explain.
+    pub(super) fn unresponsive_after(&self) -> Duration {
+        let mean = self.round_trips.mean();
+        self.minimum.silence.max(self.derived(mean * 2))
+    }
+
+    fn derived(&self, round_trips: Duration) -> Duration {
+        (round_trips + self.round_trips.deviation() * 4).min(MAX_DERIVED)
+    }
 }
 
 #[cfg(test)]
@@ -107,32 +129,34 @@ mod tests {
         Duration::from_millis(n)
     }
 
+    fn link(first_round_trip: Duration) -> LinkTiming {
+        LinkTiming::new(Liveness::default(), first_round_trip)
+    }
+
     #[test]
     fn fast_link_uses_the_configured_times() {
-        let times = Liveness::default().for_link(&RoundTrips::new(ms(2)));
-        assert_eq!(times.suspect_after, ms(250));
-        assert_eq!(times.hedge_after, ms(400));
-        assert_eq!(times.unresponsive_after, ms(400));
+        let link = link(ms(2));
+        assert_eq!(link.suspect_after(), ms(250));
+        assert_eq!(link.hedge_after(), ms(400));
+        assert_eq!(link.unresponsive_after(), ms(400));
     }
 
     #[test]
     fn slow_link_raises_every_time() {
-        let round_trips = RoundTrips::new(ms(700));
+        let link = link(ms(700));
         for _ in 0..30 {
-            round_trips.add_sample(ms(700));
+            link.round_trips().add_sample(ms(700));
         }
-        let times = Liveness::default().for_link(&round_trips);
-        assert!(times.suspect_after > ms(1050) && times.suspect_after < ms(1100));
-        assert!(times.unresponsive_after > ms(1400) && times.unresponsive_after < ms(1450));
-        assert_eq!(times.hedge_after, times.unresponsive_after);
+        assert!(link.suspect_after() > ms(1050) && link.suspect_after() < ms(1100));
+        assert!(link.unresponsive_after() > ms(1400) && link.unresponsive_after() < ms(1450));
+        assert_eq!(link.hedge_after(), link.unresponsive_after());
     }
 
     #[test]
     fn derived_times_are_bounded() {
-        let times = Liveness::default().for_link(&RoundTrips::new(ms(60_000)));
-        assert_eq!(times.unresponsive_after, MAX_DERIVED);
+        assert_eq!(link(ms(60_000)).unresponsive_after(), MAX_DERIVED);
         let configured = Liveness::default().unresponsive_after(ms(9000));
-        let times = configured.for_link(&RoundTrips::new(ms(1)));
-        assert_eq!(times.unresponsive_after, ms(9000));
+        let link = LinkTiming::new(configured, ms(1));
+        assert_eq!(link.unresponsive_after(), ms(9000));
     }
 }

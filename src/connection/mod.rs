@@ -1,15 +1,16 @@
 //! One supervised HTTP/2 connection per endpoint.
 //!
 //! A [`ConnectionActor`] dials its endpoint, drives the connection, probes the member behind it and reconnects after a
-//! failure. Its [`ConnectivityState`] is `Idle`, `Connecting`, `Ready`, `NoLeader`, `TransientFailure` or `Shutdown`.
+//! failure. If the member cannot be used, it also dials a replacement, because behind a load balancer the next
+//! connection may lead to another member. Its [`ConnectivityState`] is `Idle`, `Connecting`, `Ready`, `NoLeader`, `TransientFailure` or `Shutdown`.
 //!
 //! It receives
 //! - from its owner, the balancer: [`Connect`](messages::Connect), [`ReconnectSooner`](messages::ReconnectSooner),
 //!   [`Disconnect`](messages::Disconnect), [`Probe`](messages::Probe) and [`Drain`](messages::Drain);
 //! - from callers, through [`Connection`]: [`Suspect`](messages::Suspect) and
 //!   [`ForeignClusterDetected`](messages::ForeignClusterDetected);
-//! - from its own tasks and timers: `DialFinished`, `ReconnectDue`, `ProbeDue`, `ProbeFinished`, `ServingChanged`,
-//!   `ClosedToRequests` and `ConnectionLost`.
+//! - from its own tasks and timers: `DialFinished`, `ReconnectDue`, `ReplacementDue`, `ProbeDue`, `ProbeLate`,
+//!   `ProbeFinished`, `ServingChanged`, `ClosedToRequests` and `ConnectionLost`.
 //!
 //! It sends [`ConnectionStateChanged`](messages::ConnectionStateChanged),
 //! [`MemberSuspected`](messages::MemberSuspected) and `ActorFailed` to its owner, through a [`ConnectionObserver`].
@@ -18,13 +19,18 @@
 //! cannot close a working connection. A connection is used only after the member has responded to an RPC on it, because
 //! the kernel of a frozen process still accepts TCP connections.
 //!
-//! The decisions are pure code: [`state_machine`] (states and reconnect delays), [`member_health`] (whether a
-//! member can be used), [`probe_schedule`] (when to probe), [`probe_timeout`] (when a member counts as unresponsive),
-//! [`raft_term`] (whether a write may be lost with its leader) and [`token_refusals`] (whether a refused token is the
-//! member's fault).
+//! Suspicion is not proof. A late or failed probe stops *new* requests to a connection and leads to a replacement.
+//! Requests in flight end early only on evidence about them: a broken connection, a lost leader, or silence on the wire
+//! for longer than the round trips of the link explain.
+//!
+//! The decisions are pure code: [`state_machine`] (states, reconnect and replacement delays), [`member_health`] (whether
+//! a member can be used), [`liveness`] and [`round_trips`] (how long to wait on this link), [`probe_schedule`] and
+//! [`probe_budget`] (when to probe), [`probe_timeout`] (when a member counts as unresponsive), [`raft_term`] (whether a
+//! write may be lost with its leader) and [`token_refusals`] (whether a refused token is the member's fault).
 
 mod active_connection;
 mod actor;
+mod address_race;
 mod cluster_id;
 mod connection_context;
 mod connection_handle;
@@ -45,6 +51,7 @@ mod probe_timeout;
 mod probing;
 mod raft_term;
 mod replacement;
+mod retired;
 mod round_trips;
 mod state_machine;
 pub(crate) mod token;
@@ -56,9 +63,9 @@ pub(crate) use connection_context::{ClusterView, ConnectionContext, SharedProbeB
 pub(crate) use connection_handle::{Connection, StreamRegistration, SuspicionGuard};
 pub use connectivity::ConnectivityState;
 pub(crate) use connectivity::EndpointId;
-use liveness::LinkTimes;
+pub(crate) use liveness::LinkTiming;
 pub use liveness::Liveness;
 pub(crate) use member_health::{MemberHealth, OtherMembers, RaftStatus, Verdict};
 pub(crate) use probe::responds_to_token;
-pub(crate) use raft_term::leader_changed;
+pub(crate) use raft_term::{TermMark, leader_changed};
 pub(crate) use token_refusals::RefusalDecision;

@@ -39,6 +39,14 @@ pub(super) enum ProbeResult {
 }
 
 impl ProbeResult {
+    /// Returns whether the member responded.
+    pub(super) fn is_response(&self) -> bool {
+        match self {
+            Self::Status(_) | Self::Alive | Self::NoLeader => true,
+            Self::Silent | Self::Ignored | Self::Failed(_) => false,
+        }
+    }
+
     /// Returns the reported cluster id, or zero if the member did not report one.
     pub(super) fn cluster(&self) -> u64 {
         match self {

@@ -5,16 +5,17 @@
 //! may lead to another member, so an endpoint whose member cannot be used is dialled again. A replacement that leads to
 //! the same member, or to another bad one, is closed, and the next is dialled after a growing delay.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use actix::{AsyncContext, Context};
 use tokio::time::Instant;
 
 use super::{
     ConnectionActor, MemberHealth, Verdict, active_connection::ActiveConnection,
-    first_contact::FirstContact, member_health::ProgressTracker, state_machine::ConnectionAction,
+    first_contact::FirstContact, member_health::ProgressTracker, retired::retire,
+    state_machine::ConnectionAction,
 };
-use crate::error::Error;
+use crate::{error::Error, transport::dial::DialOptions};
 
 /// Shortest time between two replacements that have no other reason than slow calls.
 const LEAVE_SLOW_MEMBER_SPACING: Duration = Duration::from_secs(10);
@@ -30,11 +31,34 @@ impl ConnectionActor {
         }
     }
 
+    /// Returns the settings of an attempt to replace the connection in use. The round trips of the link are known, so a
+    /// silent member behind the new connection is given up earlier than at the first dial.
+    pub(super) fn replacement_options(&self) -> DialOptions {
+        let mut options = self.context.dial.clone();
+        if let Some(active) = &self.active {
+            let patience = active.connection.timing.unresponsive_after() * 2;
+            options.connect_timeout = options.connect_timeout.min(patience);
+        }
+        options
+    }
+
     pub(super) fn want_replacement(&mut self, ctx: &mut Context<Self>) {
         let action = self
             .machine
             .want_replacement(Instant::now(), fastrand::f64());
+        if action != ConnectionAction::None {
+            let active = self.active.as_ref();
+            self.avoid_address(active.and_then(|active| active.address));
+        }
         self.apply(action, ctx);
+    }
+
+    /// Makes the next dial try this address last, because it led to a bad member.
+    pub(super) fn avoid_address(&self, address: Option<SocketAddr>) {
+        if let Some(address) = address {
+            let mut addresses = self.addresses.borrow_mut();
+            addresses.mark_failed(address, Instant::now());
+        }
     }
 
     /// Returns whether calls are slow and no other endpoint is ready: with a single endpoint there is no other member
@@ -48,7 +72,7 @@ impl ConnectionActor {
             active.suspected_since = None;
             return false;
         }
-        let patience = active.connection.link_times().suspect_after * 2;
+        let patience = active.connection.timing.suspect_after() * 2;
         let recently = |at| now < at + LEAVE_SLOW_MEMBER_SPACING;
         active
             .suspected_since
@@ -72,8 +96,11 @@ impl ConnectionActor {
                 && self.context.cluster.accepts(contact.response.cluster());
             let health = self.evaluate_contact(&contact, &mut progress);
             let active = self.active.as_ref()?;
-            let better = usable && is_better(active, &health, now);
-            better.then_some((contact, health))
+            if !usable || !is_better(active, &health, now) {
+                self.avoid_address(contact.address);
+                return None;
+            }
+            Some((contact, health))
         });
         let Some((contact, health)) = accepted else {
             let action = self
@@ -115,7 +142,7 @@ impl ConnectionActor {
         if old.is_silent(now) {
             old.set_verdict(Verdict::Unresponsive);
         } else {
-            drop(old.close_gracefully());
+            actix_rt::spawn(retire(old, self.metadata()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The retry budget: a limit on the retries of the whole client.
+//! The retry budget: a limit on the retries and hedges of the whole client.
 //!
 //! Why a budget in addition to the delays of each call? Delays limit one call; a thousand calls that fail together
 //! still overload the cluster. Why not only gRPC's throttle? It stops retries until enough calls succeed, so after a
@@ -8,7 +8,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Limits of the retry budget, over all calls of a client.
+/// Limits of the retry budget, over all calls of a client. Hedges take from the same budget, but leave half of the burst
+/// to retries; a hedge without budget is omitted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct BudgetLimits {
@@ -90,6 +91,19 @@ impl RetryBudget {
         }
     }
 
+    /// Takes one retry for a hedge, if that is possible without a delay. Half of the burst is reserved for retries: a
+    /// hedge can be omitted, a retry cannot.
+    pub(crate) fn take_for_hedge(&self, now: Instant) -> bool {
+        let now = self.nanos(now);
+        self.full_at
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full_at| {
+                let next = full_at.max(now).saturating_add(self.cost);
+                let limit = now.saturating_add(self.cost.max(self.allowance / 2));
+                (next <= limit).then_some(next)
+            })
+            .is_ok()
+    }
+
     /// Adds the reward of a successful call.
     pub(crate) fn succeeded(&self, now: Instant) {
         // Most calls succeed while the bucket is full; they must not write to a cache line that all callers share.
@@ -133,6 +147,11 @@ impl Throttle {
         let take = |tokens: u32| tokens.saturating_sub(1000);
         let before = self.update(take);
         take(before) > self.max / 2
+    }
+
+    /// Returns whether retries are stopped.
+    pub(crate) fn is_active(&self) -> bool {
+        self.tokens.load(Ordering::Relaxed) <= self.max / 2
     }
 
     pub(crate) fn succeeded(&self) {
@@ -196,6 +215,21 @@ mod tests {
     }
 
     #[test]
+    fn hedges_leave_half_of_the_burst_to_retries() {
+        let now = Instant::now();
+        let budget = RetryBudget::new(limits(10, 8, 0.0), now);
+        let hedges = |now| (0..20).filter(|_| budget.take_for_hedge(now)).count();
+        assert_eq!(hedges(now), 4);
+        assert_eq!(budget.take(now), BudgetGrant::After(ms(0)));
+        assert_eq!(hedges(now), 0);
+        assert_eq!(hedges(now + ms(100)), 0);
+        assert_eq!(hedges(now + ms(200)), 1);
+        assert_eq!(hedges(now + Duration::from_secs(60)), 4);
+        let smallest = RetryBudget::new(limits(1, 1, 0.0), now);
+        assert!(smallest.take_for_hedge(now) && !smallest.take_for_hedge(now));
+    }
+
+    #[test]
     fn successes_add_retries_up_to_the_burst() {
         let now = Instant::now();
         let budget = RetryBudget::new(limits(10, 2, 0.5), now);
@@ -251,7 +285,9 @@ mod tests {
                 .count(),
             4
         );
+        assert!(throttle.is_active());
         (0..20).for_each(|_| throttle.succeeded());
+        assert!(!throttle.is_active());
         assert!(!throttle.failed(), "5 tokens are not more than half of 10");
         (0..20).for_each(|_| throttle.succeeded());
         assert!(throttle.failed(), "6 tokens are more than half of 10");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     FailedAttempt, RetryDecision, RetryPolicy,
-    decision::{decide, may_be_split, may_repeat, outcome_of_call, shows_earlier_success},
+    decision::{decide, may_be_split, may_repeat, outcome_of_call, remedy, shows_other_success},
     pushback::Pushback,
     quorum_backoff::QuorumBackoff,
 };
@@ -33,10 +33,10 @@ pub(crate) struct FailureLog {
     /// Whether the token was renewed after the last failure.
     token_renewed: bool,
     any_unknown: bool,
-    /// Attempts that were given up because they took too long.
-    slow_attempts: u32,
     /// Members not to try next, as long as there are others.
     avoided: Vec<u64>,
+    /// Member of the last failure.
+    last_member: u64,
     last: Option<Error>,
 }
 
@@ -50,8 +50,8 @@ impl FailureLog {
             retries_since_pushback: 0,
             token_renewed: false,
             any_unknown: false,
-            slow_attempts: 0,
             avoided: Vec::new(),
+            last_member: 0,
             last: None,
         }
     }
@@ -60,10 +60,6 @@ impl FailureLog {
     pub(crate) fn set_members(&mut self, members: usize) {
         self.members = members;
         self.backoff.set_members(members);
-    }
-
-    pub(crate) fn slow_attempts(&self) -> u32 {
-        self.slow_attempts
     }
 
     pub(crate) fn attempts(&self) -> u32 {
@@ -80,9 +76,28 @@ impl FailureLog {
         self.last.as_ref().map(Error::kind)
     }
 
-    /// Returns whether this failure shows that an earlier attempt succeeded.
-    pub(crate) fn shows_success(&self, error: &Error) -> bool {
-        shows_earlier_success(self.rpc.class, error.kind(), self.any_unknown)
+    /// Returns the member and the kind of the last failure.
+    pub(crate) fn last_failure(&self) -> Option<(u64, ErrorKind)> {
+        Some((self.last_member, self.last_kind()?))
+    }
+
+    /// Returns whether this failure shows that another attempt succeeded: an earlier one, or one that is in flight.
+    pub(crate) fn shows_success(&self, error: &Error, other_in_flight: bool) -> bool {
+        let other_unknown = self.any_unknown || other_in_flight;
+        shows_other_success(self.rpc.class, error.kind(), other_unknown)
+    }
+
+    /// Records an attempt in flight that is cancelled because the call has failed.
+    pub(crate) fn record_cancelled(&mut self, may_be_sent: bool) {
+        self.attempts = self.attempts.saturating_add(1);
+        self.any_unknown |= may_be_sent && self.rpc.is_write();
+    }
+
+    /// Returns whether the last failure ends the call, even if another attempt is in flight: every member would respond
+    /// like that, or the call is over.
+    pub(crate) fn last_is_final(&self) -> bool {
+        let kind = self.last_kind();
+        kind.is_some_and(|kind| remedy(kind) == RetryDecision::Fail)
     }
 
     /// Records a failed attempt on a member. Returns how to retry, or `None` if the call fails with
@@ -102,9 +117,6 @@ impl FailureLog {
         };
         self.any_unknown |= error.outcome() == Outcome::Unknown;
         self.attempts = self.attempts.saturating_add(1);
-        if error.kind() == ErrorKind::MemberUnresponsive {
-            self.slow_attempts = self.slow_attempts.saturating_add(1);
-        }
         let attempt = FailedAttempt {
             rpc: self.rpc.path,
             class: self.rpc.class,
@@ -120,6 +132,7 @@ impl FailureLog {
             random: random(),
         };
         self.last = Some(error);
+        self.last_member = member;
         let plan = self.plan(policy, &attempt, member, random);
         self.avoided.push(member);
         let at_once = plan.is_some_and(|plan| plan.delay.is_zero());
@@ -351,16 +364,57 @@ mod tests {
         let mut grant = FailureLog::new(rpc::LEASE_GRANT, 3);
         let lost = failure(ErrorKind::ConnectionLost, Outcome::Unknown, 1);
         assert_eq!(next(&mut grant, &lost), Some(retry_after(0)));
-        assert!(grant.shows_success(&exists.1));
+        assert!(grant.shows_success(&exists.1, false));
 
         let mut other = FailureLog::new(rpc::LEASE_GRANT, 3);
         let unsent = failure(ErrorKind::ConnectionLost, Outcome::NotSent, 1);
         assert_eq!(next(&mut other, &unsent), Some(retry_after(0)));
         assert!(
-            !other.shows_success(&exists.1),
+            !other.shows_success(&exists.1, false),
             "another client granted the lease"
         );
         assert_eq!(next(&mut other, &exists), None);
+    }
+
+    #[test]
+    fn lease_granted_or_revoked_by_a_copy_in_flight_is_a_success() {
+        for (rpc, kind) in [
+            (rpc::LEASE_GRANT, ErrorKind::LeaseExists),
+            (rpc::LEASE_REVOKE, ErrorKind::LeaseNotFound),
+        ] {
+            let log = FailureLog::new(rpc, 3);
+            let (_, error) = failure(kind, Outcome::Rejected, 2);
+            assert!(log.shows_success(&error, true), "{rpc:?}");
+            assert!(!log.shows_success(&error, false), "{rpc:?}");
+        }
+        let get = FailureLog::new(rpc::RANGE, 3);
+        let (_, error) = failure(ErrorKind::KeyNotFound, Outcome::Rejected, 2);
+        assert!(!get.shows_success(&error, true));
+    }
+
+    #[test]
+    fn cancelled_copy_of_a_write_makes_the_outcome_unknown() {
+        let denied = failure(ErrorKind::PermissionDenied, Outcome::Rejected, 1);
+        for (rpc, sent, outcome) in [
+            (rpc::LEASE_GRANT, true, Outcome::Unknown),
+            (rpc::LEASE_GRANT, false, Outcome::Rejected),
+            (rpc::RANGE, true, Outcome::Rejected),
+        ] {
+            let mut log = FailureLog::new(rpc, 3);
+            assert_eq!(next(&mut log, &denied), None);
+            assert!(log.last_is_final());
+            log.record_cancelled(sent);
+            let error = log.into_error();
+            assert_eq!((error.outcome(), error.attempts()), (outcome, 2), "{rpc:?}");
+        }
+    }
+
+    #[test]
+    fn transient_failure_does_not_end_a_call_with_another_copy() {
+        let mut get = FailureLog::new(rpc::RANGE, 3);
+        let lost = failure(ErrorKind::ConnectionLost, Outcome::Unknown, 1);
+        assert_eq!(record(&mut get, &crate::retry::NoRetry, &lost, None), None);
+        assert!(!get.last_is_final());
     }
 
     #[test]

@@ -5,18 +5,38 @@ use std::{fmt::Debug, time::Duration};
 use super::{RetryDecision, RpcClass, pushback::Pushback};
 use crate::error::{Code, ErrorKind, Outcome};
 
-/// Decides whether and when a failed attempt is retried.
+/// Decides whether and when a failed attempt is retried, and whether a late one is hedged.
 ///
-/// Called after every failed attempt on the caller's task; it must not block.
+/// Called on the caller's task; it must not block.
+///
+/// A *hedge* is a copy of a request that has not been answered for a while, sent to another member. The first copy
+/// stays in flight, the first response wins, and the other copy is cancelled. Hedging protects calls from a slow member
+/// as retries protect them from a failed one:
+/// - Hedged are requests with the classes [`Read`](RpcClass::Read), [`Idempotent`](RpcClass::Idempotent),
+///   [`Grant`](RpcClass::Grant) and [`Revoke`](RpcClass::Revoke), except those that name their member.
+/// - At most two copies are in flight. If one fails, the call waits for the other; a further copy is sent if that one
+///   is late, too, and a retry follows when none is left.
+/// - With one endpoint, nothing is hedged.
+///
+/// This is not gRPC's `hedgingPolicy`, which sends copies to any server after a fixed delay; here the delay follows the
+/// round trips of the connection, and copies go to different members.
+/// [`ClientBuilder::hedging`](crate::client::ClientBuilder::hedging) turns it off.
 ///
 /// A policy cannot change the rules on which the client's guarantees rest:
 /// - a write ([`RpcClass::Mutation`]) whose outcome is [`Outcome::Unknown`] is never sent again;
 /// - a call ends with its deadline, and with the client;
 /// - a server's [`Pushback`] is obeyed;
-/// - the retry budget of the client limits all policies together.
+/// - the retry budget of the client limits the retries and hedges of all policies together.
 pub trait RetryPolicy: Debug + Send + Sync + 'static {
     /// Returns the decision for a failed attempt. [`FailedAttempt::standard`] is the default decision.
     fn decide(&self, attempt: &FailedAttempt) -> RetryDecision;
+
+    /// Returns whether a copy of a late request may be sent to another member. `rpc` is its path, `attempts` the number
+    /// of its attempts, including those in flight. Called only for requests that may be repeated. Default: `true`.
+    fn allows_hedge(&self, rpc: &str, attempts: u32) -> bool {
+        let _ = (rpc, attempts);
+        true
+    }
 
     /// Called when a call succeeded, at its first or a later attempt. `rpc` is its path. Default: does nothing.
     fn succeeded(&self, rpc: &str) {
@@ -69,13 +89,17 @@ impl RetryPolicy for StandardRetry {
     }
 }
 
-/// Never retries, not even a request that was not sent.
+/// Never retries, not even a request that was not sent, and never hedges.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoRetry;
 
 impl RetryPolicy for NoRetry {
     fn decide(&self, _: &FailedAttempt) -> RetryDecision {
         RetryDecision::Fail
+    }
+
+    fn allows_hedge(&self, _: &str, _: u32) -> bool {
+        false
     }
 }
 

@@ -1,18 +1,21 @@
 //! Opens an HTTP/2 connection to an endpoint.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{cell::RefCell, fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
 
 use bytes::Bytes;
 use h2::client;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpStream, UnixStream, lookup_host},
+    net::{TcpStream, UnixStream},
+    time::Instant,
 };
 
 use super::{
+    address_history::AddressHistory,
     channel::Channel,
     driver::Driver,
     endpoint::{Endpoint, Target},
+    resolver::Resolver,
     tls::Tls,
     wire_log::{LoggedIo, WireLog},
 };
@@ -26,8 +29,6 @@ const CONNECTION_WINDOW: u32 = 16 << 20;
 const SMALL_FRAME_BUDGET: usize = 64 << 20;
 /// Number of cancelled streams that h2 remembers, so that late frames for them are not protocol errors.
 const REMEMBERED_RESETS: usize = 1024;
-/// Delay before the next address of a host name is tried while earlier attempts are still open.
-const NEXT_ADDRESS_DELAY: Duration = Duration::from_millis(250);
 
 /// Settings of new connections.
 #[derive(Debug, Clone)]
@@ -37,6 +38,32 @@ pub(crate) struct DialOptions {
     pub(crate) ping_interval: Option<Duration>,
     pub(crate) ping_timeout: Duration,
     pub(crate) tls: Tls,
+    pub(crate) resolver: Resolver,
+}
+
+/// A socket to connect to: one address of a host, or a Unix domain socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum DialAddress {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl DialAddress {
+    pub(crate) fn socket_address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(address) => Some(*address),
+            Self::Unix(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for DialAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
 }
 
 pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -50,12 +77,31 @@ pub(crate) struct NewConnection {
     pub(crate) driver: Driver,
 }
 
-/// Connects to an endpoint and performs the TLS and HTTP/2 handshakes. The caller applies the connect timeout.
-pub(crate) async fn dial(
+/// Returns the addresses of an endpoint in the order in which to try them. Host names are looked up on every call.
+pub(crate) async fn addresses(
     endpoint: &Endpoint,
     options: &DialOptions,
+    history: &RefCell<AddressHistory>,
+) -> Result<Vec<DialAddress>, Error> {
+    match endpoint.target() {
+        Target::Unix(path) => Ok(vec![DialAddress::Unix(path.clone())]),
+        Target::Tcp { host, port } => {
+            let found = options.resolver.lookup(host, *port).await;
+            let found = found.map_err(|error| unreachable(endpoint, &error))?;
+            let ordered = history.borrow().order(found, Instant::now());
+            Ok(ordered.into_iter().map(DialAddress::Tcp).collect())
+        }
+    }
+}
+
+/// Connects to one address of an endpoint and performs the TLS and HTTP/2 handshakes. The caller applies the connect
+/// timeout.
+pub(crate) async fn dial(
+    endpoint: &Endpoint,
+    address: &DialAddress,
+    options: &DialOptions,
 ) -> Result<NewConnection, Error> {
-    let socket = connect(endpoint)
+    let socket = connect(address)
         .await
         .map_err(|error| unreachable(endpoint, &error))?;
     let socket = if endpoint.is_tls() {
@@ -67,44 +113,13 @@ pub(crate) async fn dial(
     handshake(endpoint, socket, options).await
 }
 
-async fn connect(endpoint: &Endpoint) -> io::Result<BoxedSocket> {
-    match endpoint.target() {
-        Target::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
-        Target::Tcp { host, port } => {
-            let addresses: Vec<_> = lookup_host((host.as_str(), *port)).await?.collect();
-            let stream = connect_any(addresses).await?;
+pub(super) async fn connect(address: &DialAddress) -> io::Result<BoxedSocket> {
+    match address {
+        DialAddress::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+        DialAddress::Tcp(address) => {
+            let stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
             Ok(Box::new(stream))
-        }
-    }
-}
-
-/// Tries the addresses of a host name in order. Starts the next attempt when one fails, or [`NEXT_ADDRESS_DELAY`] after
-/// the previous one started. Returns the first connection.
-async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
-    let mut attempts = tokio::task::JoinSet::new();
-    let mut last_error = io::Error::new(
-        io::ErrorKind::NotFound,
-        "the host name resolves to no address",
-    );
-    let mut addresses = addresses.into_iter();
-    loop {
-        let next = addresses.next();
-        let has_next = next.is_some();
-        if let Some(address) = next {
-            attempts.spawn(TcpStream::connect(address));
-        }
-        let delay = if has_next {
-            NEXT_ADDRESS_DELAY
-        } else {
-            Duration::MAX
-        };
-        match tokio::time::timeout(delay, attempts.join_next()).await {
-            Ok(Some(Ok(Ok(stream)))) => return Ok(stream),
-            Ok(Some(Ok(Err(error)))) => last_error = error,
-            Ok(Some(Err(join_error))) => last_error = io::Error::other(join_error),
-            Ok(None) if !has_next => return Err(last_error),
-            Ok(None) | Err(_) => {}
         }
     }
 }

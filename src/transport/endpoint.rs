@@ -1,12 +1,13 @@
 //! Addresses of members.
 
-use std::{borrow::Cow, fmt, path::PathBuf, str::FromStr, sync::Arc};
+use std::{borrow::Cow, fmt, net::Ipv4Addr, path::PathBuf, str::FromStr, sync::Arc};
 
 use http::uri::{Authority, Scheme};
 
 use crate::error::{Error, ErrorKind, Outcome};
 
 const DEFAULT_PORT: u16 = 2379;
+const ADVICE: &str = "write it like http://10.0.0.1:2379";
 
 /// The address of one member: `http://host:port`, `https://host:port`, `unix:///path`, `unixs:///path` or a bare
 /// `host:port`, which is not encrypted. IPv6 hosts are written in brackets. Default port: 2379.
@@ -36,7 +37,11 @@ impl Endpoint {
     pub fn parse(text: &str) -> Result<Self, Error> {
         let trimmed = text.trim();
         if trimmed.is_empty() {
-            return Err(invalid(text, "it is empty"));
+            return Err(Error::new(
+                ErrorKind::InvalidEndpoint,
+                Outcome::NotSent,
+                format!("the endpoint is not valid: it is empty; {ADVICE}"),
+            ));
         }
         if hide_credentials(trimmed) != trimmed {
             return Err(invalid(
@@ -45,6 +50,9 @@ impl Endpoint {
             ));
         }
         let (scheme, rest) = match trimmed.split_once("://") {
+            None if has_incomplete_scheme(trimmed) => {
+                return Err(invalid(text, "its scheme is not followed by `://`"));
+            }
             None => ("http", trimmed),
             Some((scheme, rest)) => (scheme, rest),
         };
@@ -62,6 +70,9 @@ impl Endpoint {
 
     fn tcp(text: &str, scheme: Scheme, rest: &str) -> Result<Self, Error> {
         let rest = rest.strip_suffix('/').unwrap_or(rest);
+        if rest.is_empty() || rest.starts_with(['/', ':', '?', '#']) {
+            return Err(invalid(text, "the host is missing"));
+        }
         if rest.contains(['/', '?', '#']) {
             return Err(invalid(text, "it has a path or a query"));
         }
@@ -72,6 +83,7 @@ impl Endpoint {
         if host.is_empty() {
             return Err(invalid(text, "the host is missing"));
         }
+        check_numeric_host(text, &host)?;
         // `Authority` ignores an invalid port, so that "host:99999" would silently get the default port.
         let port = match rest[authority.host().len()..].strip_prefix(':') {
             None => DEFAULT_PORT,
@@ -197,12 +209,34 @@ pub(crate) fn hide_credentials(text: &str) -> Cow<'_, str> {
     ))
 }
 
+/// Returns whether a text starts with a scheme and a path, as in `http:/a:1`.
+fn has_incomplete_scheme(text: &str) -> bool {
+    text.split_once(":/").is_some_and(|(scheme, _)| {
+        !scheme.is_empty() && scheme.chars().all(|letter| letter.is_ascii_alphabetic())
+    })
+}
+
+/// Rejects hosts such as `2379` and `10.0.0`. A host name does not end with a number, but resolvers accept such texts as
+/// abbreviated IPv4 addresses.
+fn check_numeric_host(text: &str, host: &str) -> Result<(), Error> {
+    let is_number = |label: &str| label.chars().all(|digit| digit.is_ascii_digit());
+    let ends_with_number = host.rsplit('.').next().is_some_and(is_number);
+    if !ends_with_number || host.parse::<Ipv4Addr>().is_ok() {
+        return Ok(());
+    }
+    Err(if is_number(host) {
+        invalid(text, &format!("the host is missing, `{host}` is a number"))
+    } else {
+        invalid(text, &format!("`{host}` is not an IPv4 address"))
+    })
+}
+
 fn invalid(text: &str, problem: &str) -> Error {
     let text = hide_credentials(text.trim());
     Error::new(
         ErrorKind::InvalidEndpoint,
         Outcome::NotSent,
-        format!("`{text}` is not a valid endpoint: {problem}; write it like http://10.0.0.1:2379"),
+        format!("`{text}` is not a valid endpoint: {problem}; {ADVICE}"),
     )
 }
 
@@ -328,10 +362,39 @@ mod tests {
             "unix://",
             "http://a:1?x=1",
             "http://[::1:2379",
+            "2379",
+            "10.0.0:2379",
         ] {
             let error = Endpoint::parse(text).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidEndpoint, "{text}");
             assert_eq!(error.outcome(), Outcome::NotSent);
+        }
+    }
+
+    #[test]
+    fn error_names_the_problem() {
+        for (text, problem) in [
+            ("", "the endpoint is not valid: it is empty"),
+            ("2379", "the host is missing, `2379` is a number"),
+            ("http://2379:2379", "the host is missing"),
+            (":2379", "the host is missing"),
+            ("http:///a:1", "the host is missing"),
+            ("10.0.0:2379", "`10.0.0` is not an IPv4 address"),
+            ("http://10.0.0.256", "`10.0.0.256` is not an IPv4 address"),
+            ("http:/a:1", "its scheme is not followed by `://`"),
+            ("unix:/run/etcd.sock", "its scheme is not followed by `://`"),
+            ("a:1/path", "it has a path or a query"),
+        ] {
+            let error = Endpoint::parse(text).unwrap_err().to_string();
+            assert!(error.contains(problem), "{text}: {error}");
+            assert!(!error.contains("``"), "{error}");
+        }
+    }
+
+    #[test]
+    fn host_names_may_contain_numbers() {
+        for text in ["etcd-1:2379", "1.etcd.local", "10.0.0.1", "http:2379"] {
+            assert!(Endpoint::parse(text).is_ok(), "{text}");
         }
     }
 }

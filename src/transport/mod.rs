@@ -1,20 +1,24 @@
 //! Opens one HTTP/2 connection to an [`Endpoint`] and sends gRPC calls on it.
 //!
-//! [`dial`](dial::dial) opens a connection over TCP or a Unix socket, with or without TLS, and resolves host names on
-//! every call. It returns two halves: the [`Channel`](channel::Channel), which callers on any thread use, and the
-//! [`Driver`](driver::Driver), which the connection's actor runs. Unlike a connection pool, this layer reports when the
-//! connection ends and whether a request can have reached the member ([`WireLog`](wire_log::WireLog)).
+//! [`addresses`](dial::addresses) looks up the addresses of an endpoint, and [`dial`](dial::dial) opens a connection to
+//! one of them, over TCP or a Unix socket, with or without TLS. It returns two halves: the
+//! [`Channel`](channel::Channel), which callers on any thread use, and the [`Driver`](driver::Driver), which the
+//! connection's actor runs. Unlike a connection pool, this layer reports when the connection ends and whether a request
+//! can have reached the member ([`WireLog`](wire_log::WireLog)).
 
+pub(crate) mod address_history;
 pub(crate) mod channel;
 pub(crate) mod dial;
 pub(crate) mod driver;
 pub(crate) mod endpoint;
 pub(crate) mod grpc;
+pub(crate) mod resolver;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
 #[cfg(not(feature = "tls"))]
 #[path = "tls_disabled.rs"]
 pub(crate) mod tls;
+pub(crate) mod tls_detection;
 pub(crate) mod wire_log;
 
 pub use channel::ResponseBody;

@@ -21,6 +21,7 @@ mod failover;
 mod kv;
 mod lease;
 mod maintenance;
+mod proxies;
 mod recipes;
 mod support;
 mod watch;

@@ -21,7 +21,7 @@ use crate::{
     error::Error,
     maintenance::versions::{member_versions, require_version},
     retry::{BudgetLimits, RetryPolicy, StandardRetry},
-    transport::{RawEndpoint, dial::DialOptions, tls::Tls},
+    transport::{RawEndpoint, dial::DialOptions, resolver::Resolver, tls::Tls},
 };
 
 /// Options of a [`Client`], created by [`Client::builder`]. Every option has a default; the endpoints are enough to
@@ -52,6 +52,7 @@ pub struct ClientBuilder {
     pub(super) balance_policy: Arc<dyn BalancePolicy>,
     pub(super) retry_policy: Arc<dyn RetryPolicy>,
     pub(super) retry_budget: BudgetLimits,
+    pub(super) hedging: bool,
     pub(super) on_current_arbiter: bool,
     pub(super) auto_sync: Option<Duration>,
     pub(super) watches_per_stream: usize,
@@ -78,11 +79,13 @@ impl ClientBuilder {
                 ping_interval: Some(Duration::from_secs(10)),
                 ping_timeout: Duration::from_secs(3),
                 tls: Tls::default(),
+                resolver: Resolver::default(),
             },
             liveness: Liveness::default(),
             balance_policy: Arc::new(RoundRobin::new()),
             retry_policy: Arc::new(StandardRetry),
             retry_budget: BudgetLimits::default(),
+            hedging: true,
             on_current_arbiter: false,
             auto_sync: None,
             watches_per_stream: 256,
@@ -101,7 +104,8 @@ impl ClientBuilder {
     }
 
     /// Longest time one attempt to connect to an endpoint may take: DNS lookup, TCP, TLS, HTTP/2 and a first response.
-    /// Failed attempts are repeated. Default: 2 s.
+    /// If a host name has several addresses, all of them are tried within this time, and the first that responds is
+    /// used. Failed attempts are repeated. Default: 2 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.dial.connect_timeout = timeout.min(MAX_TIMEOUT);
         self
@@ -152,6 +156,15 @@ impl ClientBuilder {
     /// Default: 250 per second in the long run, bursts of 500 ([`BudgetLimits::default`]).
     pub fn retry_budget(mut self, limits: BudgetLimits) -> Self {
         self.retry_budget = limits;
+        self
+    }
+
+    /// Whether a request that has not been answered for a while is also sent to another member, if it may be repeated:
+    /// reads, logins, lease grants and revocations, but not other writes. The first response wins. Hedges protect calls
+    /// from a slow member; they are limited by half of the retry budget, and by the retry policy (see
+    /// [`RetryPolicy`]). Default: `true`.
+    pub fn hedging(mut self, hedging: bool) -> Self {
+        self.hedging = hedging;
         self
     }
 
@@ -268,7 +281,8 @@ impl ClientBuilder {
     /// Fails with
     /// - [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no member is ready within the request timeout;
     ///   the error lists every endpoint with its last failure,
-    /// - [`ErrorKind::TlsFailed`](crate::ErrorKind::TlsFailed) as soon as every endpoint has failed because of TLS,
+    /// - [`ErrorKind::TlsFailed`](crate::ErrorKind::TlsFailed) as soon as every endpoint has failed because of TLS:
+    ///   a rejected certificate, a port without TLS, or plain `http://` to a port that expects TLS,
     /// - [`ErrorKind::AuthFailed`](crate::ErrorKind::AuthFailed) or another error of the login,
     /// - [`ErrorKind::InvalidEndpoint`](crate::ErrorKind::InvalidEndpoint),
     ///   [`ErrorKind::NoEndpoints`](crate::ErrorKind::NoEndpoints) or
@@ -306,6 +320,13 @@ impl ClientBuilder {
         let endpoints = self.parsed_endpoints()?;
         self.validate()?;
         Client::start(self, endpoints).await
+    }
+
+    /// Replaces the system's resolver, for tests.
+    #[cfg(feature = "test-faults")]
+    pub(crate) fn resolver(mut self, resolver: Resolver) -> Self {
+        self.dial.resolver = resolver;
+        self
     }
 
     fn with_auth_method(mut self, method: AuthMethod) -> Self {

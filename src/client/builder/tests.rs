@@ -14,6 +14,7 @@ fn defaults_match_the_docs() {
     assert_eq!(builder.auto_sync, None);
     assert_eq!(builder.watches_per_stream, 256);
     assert!(!builder.on_current_arbiter && !builder.follow_cluster_change);
+    assert!(builder.hedging);
 }
 
 #[test]

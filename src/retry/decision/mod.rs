@@ -55,14 +55,10 @@ pub(crate) fn may_be_split(split: SplitRejection, kind: ErrorKind) -> bool {
     }
 }
 
-/// Returns whether an error shows that an *earlier* attempt of the same call, whose outcome was unknown, succeeded: the
+/// Returns whether an error shows that *another* attempt of the same call, whose outcome is unknown, succeeded: the
 /// lease with the chosen id exists, or the lease to revoke is gone.
-pub(crate) fn shows_earlier_success(
-    class: RpcClass,
-    kind: ErrorKind,
-    earlier_unknown: bool,
-) -> bool {
-    earlier_unknown
+pub(crate) fn shows_other_success(class: RpcClass, kind: ErrorKind, other_unknown: bool) -> bool {
+    other_unknown
         && matches!(
             (class, kind),
             (RpcClass::Grant, ErrorKind::LeaseExists)

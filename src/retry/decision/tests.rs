@@ -147,32 +147,32 @@ fn repeatable_requests_are_decided_by_the_error() {
 
 #[test]
 fn earlier_success_needs_an_unknown_attempt() {
-    assert!(shows_earlier_success(
+    assert!(shows_other_success(
         RpcClass::Grant,
         ErrorKind::LeaseExists,
         true
     ));
-    assert!(shows_earlier_success(
+    assert!(shows_other_success(
         RpcClass::Revoke,
         ErrorKind::LeaseNotFound,
         true
     ));
-    assert!(!shows_earlier_success(
+    assert!(!shows_other_success(
         RpcClass::Grant,
         ErrorKind::LeaseExists,
         false
     ));
-    assert!(!shows_earlier_success(
+    assert!(!shows_other_success(
         RpcClass::Revoke,
         ErrorKind::LeaseNotFound,
         false
     ));
-    assert!(!shows_earlier_success(
+    assert!(!shows_other_success(
         RpcClass::Mutation,
         ErrorKind::LeaseExists,
         true
     ));
-    assert!(!shows_earlier_success(
+    assert!(!shows_other_success(
         RpcClass::Grant,
         ErrorKind::LeaseNotFound,
         true

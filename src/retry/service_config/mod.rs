@@ -19,7 +19,11 @@ use crate::{
 /// - methods without a `retryPolicy` use the [standard policy](StandardRetry);
 /// - requests that did not reach a server, and requests rejected for their token, use the standard policy, too: gRPC
 ///   does not count them as retries;
-/// - `maxAttempts` has no upper limit (gRPC limits it to 5), because the config comes from the program itself.
+/// - `maxAttempts` has no upper limit (gRPC limits it to 5), because the config comes from the program itself;
+/// - [hedges](RetryPolicy) of a method with a `retryPolicy` count as attempts: `maxAttempts` limits failed attempts and
+///   copies in flight together. Like gRPC's hedges, they stop while `retryThrottling` stops retries.
+///   [`ClientBuilder::hedging`](crate::client::ClientBuilder::hedging) turns them off, so that such a method behaves as
+///   gRPC defines it.
 ///
 /// ```
 /// let config = r#"{
@@ -110,6 +114,14 @@ impl RetryPolicy for ServiceConfig {
             .backoff
             .delay(attempt.retries_since_pushback, attempt.random);
         RetryDecision::After(delay)
+    }
+
+    fn allows_hedge(&self, rpc: &str, attempts: u32) -> bool {
+        let Some(method) = self.method(rpc) else {
+            return true;
+        };
+        let throttled = self.throttle.as_ref().is_some_and(Throttle::is_active);
+        !throttled && attempts < method.max_attempts
     }
 
     fn succeeded(&self, _: &str) {

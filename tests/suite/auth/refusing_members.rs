@@ -122,7 +122,11 @@ async fn logins_are_spaced_if_every_member_refuses() {
     for put in puts {
         let error = put.await.unwrap().unwrap_err();
         let found = (error.kind(), error.outcome());
-        assert_eq!(found, (ErrorKind::InvalidAuthToken, Outcome::Rejected), "{error}");
+        assert_eq!(
+            found,
+            (ErrorKind::InvalidAuthToken, Outcome::Rejected),
+            "{error}"
+        );
     }
     let seconds = usize::try_from(started.elapsed().as_secs()).unwrap() + 1;
     assert!(
@@ -158,7 +162,10 @@ async fn silent_member_costs_no_login_and_no_write() {
         sleep(Duration::from_millis(20)).await;
     }
     let silent = &members.servers[1];
-    println!("{puts} puts, {} dials of the silent member", silent.accepted());
+    println!(
+        "{puts} puts, {} dials of the silent member",
+        silent.accepted()
+    );
     assert_eq!(silent.count(PUT), 0);
     assert_eq!(members.logins(), 1);
     let status = etcd.connectivity();
@@ -181,11 +188,18 @@ async fn only_member_is_not_ready_while_silent() {
     }
     server.close_connections();
     let started = Instant::now();
-    until("the member is dialled repeatedly", || server.accepted() >= 4).await;
+    until("the member is dialled repeatedly", || {
+        server.accepted() >= 4
+    })
+    .await;
     let sent = server.count(PUT);
     let unsent = etcd.put("k", "v").timeout(Duration::from_secs(2)).await;
     assert_eq!(unsent.unwrap_err().outcome(), Outcome::NotSent);
     assert_eq!(server.count(PUT), sent);
     let seconds = usize::try_from(started.elapsed().as_secs()).unwrap() + 1;
-    assert!(members.logins() <= 1 + seconds, "{} logins", members.logins());
+    assert!(
+        members.logins() <= 1 + seconds,
+        "{} logins",
+        members.logins()
+    );
 }

@@ -31,7 +31,11 @@ async fn assert_all_fail(etcd: &Client, session: &Session, kind: ErrorKind) {
         Some(LeaderEvent::Ended(error)) => assert_eq!(error.kind(), kind),
         other => panic!("unexpected event: {other:?}"),
     }
-    let renewed = timeout(TEST_TIMEOUT, etcd.keep_alive_once(session.lease().unwrap()).into_future()).await;
+    let renewed = timeout(
+        TEST_TIMEOUT,
+        etcd.keep_alive_once(session.lease().unwrap()).into_future(),
+    )
+    .await;
     let renewed = renewed.expect("the keepalive waits for ever");
     assert_eq!(renewed.unwrap_err().kind(), kind);
     assert_eq!(etcd.put("k", "v").await.unwrap_err().kind(), kind);
@@ -73,7 +77,11 @@ async fn keepalive_without_credentials_fails_at_once() {
         .connect()
         .await
         .unwrap();
-    let renewed = timeout(TEST_TIMEOUT / 2, anonymous.keep_alive_once(lease.id()).into_future()).await;
+    let renewed = timeout(
+        TEST_TIMEOUT / 2,
+        anonymous.keep_alive_once(lease.id()).into_future(),
+    )
+    .await;
     let refused = renewed.expect("the keepalive waits for its deadline");
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::UserEmpty);
 }

@@ -1,9 +1,13 @@
 //! Connections: balancing, replacement, liveness, name lookup, TLS.
 
+mod addresses;
 mod balancing;
 mod dns;
 mod liveness;
+mod load_balancer;
 mod replacement;
 mod suspicion;
 #[cfg(feature = "tls")]
 mod tls;
+#[cfg(feature = "tls")]
+mod tls_addresses;

@@ -14,7 +14,7 @@ use testbed::{Authority, Certificate, Cluster, ScriptedServer, Tls, encode};
 
 use crate::support::{
     process_isolation::{ChildTest, child_test},
-    wait::{until, until_async},
+    wait::{TEST_TIMEOUT, until, until_async},
 };
 
 async fn start_cluster(tls: Tls) -> Cluster {
@@ -274,12 +274,12 @@ async fn wrong_scheme_is_reported() {
     let authority = Authority::new();
     let cluster = start_cluster(Tls::server(&authority)).await;
     let plain_endpoint = cluster.endpoints()[0].replace("https", "http");
-    let refused = Client::builder([plain_endpoint])
-        .request_timeout(Duration::from_secs(1))
-        .connect()
-        .await
-        .unwrap_err();
+    let started = Instant::now();
+    let builder = Client::builder([plain_endpoint]).request_timeout(TEST_TIMEOUT);
+    let refused = builder.connect().await.unwrap_err();
     assert!(refused.to_string().contains("https://"), "{refused}");
+    assert_eq!(refused.kind(), ErrorKind::TlsFailed, "{refused}");
+    assert!(started.elapsed() < TEST_TIMEOUT / 2, "{refused}");
     let plain_cluster = Cluster::start(1).await;
     let https_endpoint = plain_cluster.endpoints()[0].replace("http", "https");
     let refused = Client::builder([https_endpoint])

@@ -8,10 +8,14 @@ use actix_etcd::{
 };
 use testbed::{Cluster, Greeting, STATUS, ScriptedServer};
 
+use crate::support::wait::TEST_TIMEOUT;
+
 #[tokio::test]
 async fn invalid_endpoints_are_refused() {
     for (endpoint, expected) in [
         ("", "it is empty"),
+        ("2379", "the host is missing"),
+        ("http:/a:1", "`://`"),
         ("ftp://a", "ftp://a"),
         ("http://a:99999", "http://a:99999"),
         ("http://a:1/path", "http://a:1/path"),
@@ -164,12 +168,6 @@ async fn port_without_http2_is_reported() {
             Greeting::Garbage("HTTP/1.1 400 Bad Request\r\n\r\n".into()),
             "HTTP/2",
         ),
-        (
-            Greeting::Garbage(bytes::Bytes::from_static(&[
-                0x15, 3, 1, 0, 2, 2, 70, 0, 0, 0, 0,
-            ])),
-            "HTTP/2",
-        ),
         (Greeting::Close, &server.endpoint()),
     ] {
         server.set_greeting(greeting);
@@ -186,6 +184,22 @@ async fn port_without_http2_is_reported() {
         silent.to_string().contains("no response within"),
         "{silent}"
     );
+}
+
+#[tokio::test]
+async fn tls_alert_on_plain_connection_ends_connect() {
+    let server = ScriptedServer::start().await;
+    let alert: &[u8] = &[0x15, 3, 1, 0, 2, 2, 70, 0, 0, 0, 0];
+    server.set_greeting(Greeting::Garbage(bytes::Bytes::from_static(alert)));
+    let started = Instant::now();
+    let builder = Client::builder([server.endpoint()]).request_timeout(TEST_TIMEOUT);
+    let error = builder.connect().await.unwrap_err();
+    assert!(started.elapsed() < TEST_TIMEOUT / 2, "{error}");
+    assert_eq!(
+        (error.kind(), error.outcome()),
+        (ErrorKind::TlsFailed, Outcome::NotSent)
+    );
+    assert!(error.to_string().contains("https://"), "{error}");
 }
 
 #[tokio::test]

@@ -23,24 +23,6 @@ use crate::support::{
 const HASH: &str = "/etcdserverpb.Maintenance/HashKV";
 
 #[tokio::test]
-async fn slow_read_is_sent_at_most_three_times() {
-    let servers = [ScriptedServer::start().await, ScriptedServer::start().await];
-    let delay = Duration::from_secs(5);
-    for server in &servers {
-        server.on(RANGE, move |_| range_reply().after(delay));
-    }
-    let etcd = Client::connect(servers.iter().map(ScriptedServer::endpoint));
-    let read = etcd.await.unwrap().get("k").timeout(delay * 2);
-    read.await.unwrap();
-    let sent = servers.iter().map(|server| server.count(RANGE));
-    assert_eq!(
-        sent.sum::<usize>(),
-        3,
-        "the third attempt waits for its response"
-    );
-}
-
-#[tokio::test]
 async fn named_member_call_waits_for_slow_response() {
     let server = ScriptedServer::start().await;
     server.on(HASH, |_| {

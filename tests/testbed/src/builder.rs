@@ -38,7 +38,7 @@ impl Default for ClusterBuilder {
             election: None,
             quota: None,
             progress: None,
-            tls: None,
+            tls: Tls::from_env(),
             tokens: None,
             args: Vec::new(),
         }
@@ -77,7 +77,7 @@ impl ClusterBuilder {
         self
     }
 
-    /// TLS between clients and members. Default: none.
+    /// TLS between clients and members. Default: none, or the certificate in the folder that `ETCD_TLS` names.
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self

@@ -1,6 +1,6 @@
 //! A cluster of real members: creation, and operations on the whole cluster.
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -10,6 +10,7 @@ use crate::builder::ClusterBuilder;
 use crate::cleanup::CleanupGuard;
 use crate::link::{Fault, Link};
 use crate::member::Member;
+use crate::network_path::{NetworkPath, PathKind};
 use crate::peers::PeerTable;
 use crate::runtime;
 use crate::tls::Certificate;
@@ -32,6 +33,8 @@ struct State {
     binary: Binary,
     builder: ClusterBuilder,
     root: Mutex<Option<RootUser>>,
+    /// The path that `ETCD_PATH` selects, unless that is direct.
+    path: OnceLock<NetworkPath>,
 }
 
 /// Credentials of the testbed's own requests, once authentication is enabled.
@@ -56,7 +59,7 @@ impl Drop for State {
 
 impl Cluster {
     /// Starts a cluster of `members` members and waits until it is healthy. Runs the newest etcd, unless `ETCD_BIN` or
-    /// `ETCD_VERSION` selects another.
+    /// `ETCD_VERSION` selects another. `ETCD_PATH` (see [`PathKind::name`]) selects the path of clients to the cluster.
     pub async fn start(members: usize) -> Self {
         Self::builder().members(members).start().await
     }
@@ -76,6 +79,7 @@ impl Cluster {
             cleanup,
             binary,
             root: Mutex::default(),
+            path: OnceLock::new(),
             builder,
         };
         let cluster = Self {
@@ -92,11 +96,25 @@ impl Cluster {
             member.set_args(cluster.args(&peers, "new"));
         }
         cluster.start_all().await;
+        let path = PathKind::from_env();
+        if path != PathKind::Direct {
+            let path = NetworkPath::open(path, &cluster).await;
+            cluster.state.path.get_or_init(|| path);
+        }
         cluster
     }
 
-    /// Returns the client URLs of the current members. They lead through the proxies.
+    /// Returns the URLs that clients connect to: those of the current members, or of the path that `ETCD_PATH`
+    /// selects.
     pub fn endpoints(&self) -> Vec<String> {
+        match self.state.path.get() {
+            Some(path) => path.endpoints(),
+            None => self.member_endpoints(),
+        }
+    }
+
+    /// Returns the client URLs of the current members. They lead through the proxies.
+    pub fn member_endpoints(&self) -> Vec<String> {
         self.members().iter().map(Member::endpoint).collect()
     }
 
@@ -303,6 +321,14 @@ impl Cluster {
                 .flags(&self.state.binary, self.state.cleanup.folder()),
         );
         args
+    }
+
+    pub(crate) fn binary(&self) -> Binary {
+        self.state.binary.clone()
+    }
+
+    pub(crate) fn cleanup(&self) -> Arc<CleanupGuard> {
+        self.state.cleanup.clone()
     }
 
     pub(crate) fn running(&self) -> Vec<Member> {

@@ -1,26 +1,19 @@
 //! One etcd process and the proxies in front of its client port and its peer port.
 
-use std::fs::{self, OpenOptions};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep};
 
 use crate::binary::Binary;
 use crate::cleanup::CleanupGuard;
 use crate::link::Link;
 use crate::peers::PeerTable;
+use crate::process::ServerProcess;
 use crate::proxy::{Proxy, Route, SwitchableListener};
 use crate::{gateway, metrics, ports, runtime};
-
-/// How long the process may take to listen, or to end after SIGTERM.
-const PROCESS_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Handle to one member of a cluster: its process and its client link.
 #[derive(Clone, Debug)]
@@ -39,7 +32,7 @@ struct State {
     client_proxy: Proxy,
     peer_proxy: Proxy,
     args: Mutex<Vec<String>>,
-    process: Mutex<Option<Child>>,
+    process: ServerProcess,
     client_port: AtomicU16,
     gateway_port: AtomicU16,
     id: AtomicU64,
@@ -61,17 +54,18 @@ impl Member {
             Some(client_listener.clone()),
         );
         client_link.set_server_down(true);
+        let log_file = cleanup.folder().join(format!("m{index}.log"));
         let state = State {
             index,
             scheme,
             binary,
+            process: ServerProcess::new(log_file, cleanup.clone()),
             cleanup,
             client_proxy: Proxy::start(client_listener, Route::Clients(client_link.clone())),
             peer_proxy: Proxy::start(peer_listener, Route::Peers(peers.clone(), index)),
             peers,
             client_link,
             args: Mutex::default(),
-            process: Mutex::default(),
             client_port: AtomicU16::new(0),
             gateway_port: AtomicU16::new(0),
             id: AtomicU64::new(0),
@@ -99,11 +93,16 @@ impl Member {
 
     /// Returns the client URL, which leads through the proxy. The member advertises it.
     pub fn endpoint(&self) -> String {
-        format!(
-            "{}://127.0.0.1:{}",
-            self.state.scheme,
-            self.state.client_proxy.port()
-        )
+        format!("{}://127.0.0.1:{}", self.state.scheme, self.client_port())
+    }
+
+    /// Returns the port of the client URL. Restarts do not change it.
+    pub fn client_port(&self) -> u16 {
+        self.state.client_proxy.port()
+    }
+
+    pub(crate) fn scheme(&self) -> &'static str {
+        self.state.scheme
     }
 
     /// Returns the client URL without the proxy. Each start changes the port.
@@ -136,15 +135,12 @@ impl Member {
 
     /// Returns the process id, if the member is running.
     pub fn pid(&self) -> Option<u32> {
-        self.process().as_ref().map(Child::id)
+        self.state.process.pid()
     }
 
     /// Returns whether the process exists, frozen or not.
     pub fn is_running(&self) -> bool {
-        let mut process = self.process();
-        process
-            .as_mut()
-            .is_some_and(|child| child.try_wait().is_ok_and(|ended| ended.is_none()))
+        self.state.process.is_running()
     }
 
     /// Returns whether the member was removed from the cluster.
@@ -154,12 +150,7 @@ impl Member {
 
     /// Sends SIGKILL and waits until the process has ended. From then on the ports refuse connections.
     pub fn kill(&self) {
-        let mut process = self.process();
-        if let Some(mut child) = process.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        drop(process);
+        self.state.process.kill();
         self.mark_stopped();
     }
 
@@ -167,18 +158,8 @@ impl Member {
     pub async fn stop(&self) {
         let member = self.clone();
         runtime::run(async move {
-            member.thaw();
-            member.signal(Signal::TERM);
-            let started = Instant::now();
-            while member.is_running() {
-                assert!(
-                    started.elapsed() < PROCESS_TIMEOUT,
-                    "member {} did not end after SIGTERM",
-                    member.index()
-                );
-                sleep(Duration::from_millis(5)).await;
-            }
-            member.kill();
+            member.state.process.terminate().await;
+            member.mark_stopped();
         })
         .await;
     }
@@ -198,17 +179,12 @@ impl Member {
 
     /// Sends SIGSTOP and waits until all threads have stopped. The kernel still accepts connections for the process.
     pub fn freeze(&self) {
-        self.signal(Signal::STOP);
-        // The signal stops one thread after the other, and a running thread could still respond to a request.
-        let limit = std::time::Instant::now() + Duration::from_secs(1);
-        while self.pid().is_some_and(|pid| !is_stopped(pid)) && std::time::Instant::now() < limit {
-            std::thread::yield_now();
-        }
+        self.state.process.freeze();
     }
 
     /// Sends SIGCONT.
     pub fn thaw(&self) {
-        self.signal(Signal::CONT);
+        self.state.process.thaw();
     }
 
     /// Returns the value of a metric, such as `etcd_server_has_leader` or
@@ -256,53 +232,28 @@ impl Member {
 
     /// Counts the log lines that contain all of `parts`. Most log lines need `--log-level=debug`.
     pub fn count_log_lines(&self, parts: &[&str]) -> usize {
-        let log = fs::read(self.log_file()).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
-        let matches = |line: &&str| parts.iter().all(|part| line.contains(part));
-        log.lines().filter(matches).count()
+        self.state.process.count_log_lines(parts)
     }
 
     /// Returns the last log lines, for panic messages.
     pub(crate) fn last_log_lines(&self) -> String {
-        let log = fs::read(self.log_file()).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(12)..].join("\n")
+        self.state.process.last_log_lines()
     }
 
     async fn start_process(&self) {
         while !self.is_running() {
             self.spawn();
-            self.wait_until_listening().await;
-        }
-    }
-
-    /// Also returns if etcd ended because another process took one of its ports; the caller then starts it on others.
-    async fn wait_until_listening(&self) {
-        let started = Instant::now();
-        while TcpStream::connect(ports::loopback(self.gateway_port()))
-            .await
-            .is_err()
-        {
-            if !self.is_running() {
+            if self
+                .state
+                .process
+                .wait_until_listening(self.gateway_port())
+                .await
+            {
+                self.state.client_link.set_server_down(false);
+            } else {
                 self.kill();
-                let log = self.last_log_lines();
-                assert!(
-                    log.contains("address already in use"),
-                    "member {} did not start:\n{log}",
-                    self.index()
-                );
-                return;
             }
-            assert!(
-                started.elapsed() < PROCESS_TIMEOUT,
-                "member {} did not listen in time:\n{}",
-                self.index(),
-                self.last_log_lines()
-            );
-            sleep(Duration::from_millis(2)).await;
         }
-        self.state.client_link.set_server_down(false);
     }
 
     fn spawn(&self) {
@@ -318,32 +269,17 @@ impl Member {
             // With TLS, the testbed itself uses an extra plain-text port.
             listen.push(format!("http://127.0.0.1:{gateway_port}"));
         }
-        let log = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(self.log_file())
-            .expect("open the log file");
-        let errors = log.try_clone().expect("duplicate the log file handle");
         let mut command = Command::new(&state.binary.path);
         command
-            .env_clear()
             .arg(format!("--name={}", self.name()))
             .arg(format!("--data-dir={}", self.data_folder().display()))
             .arg(format!("--listen-client-urls={}", listen.join(",")))
             .arg(format!("--advertise-client-urls={}", self.endpoint()))
             .arg(format!("--listen-peer-urls=http://127.0.0.1:{peer_port}"))
             .arg(format!("--initial-advertise-peer-urls={}", self.peer_url()))
-            .args(&*state.args.lock().unwrap_or_else(PoisonError::into_inner))
-            .stdin(Stdio::null())
-            .stdout(log)
-            .stderr(errors);
-        let child = command.spawn();
-        let child = child.unwrap_or_else(|error| {
-            panic!("cannot start {}: {error}", state.binary.path.display())
-        });
-        state.cleanup.register(child.id());
-        state.peers.set_process(state.index, Some(child.id()));
-        *self.process() = Some(child);
+            .args(&*state.args.lock().unwrap_or_else(PoisonError::into_inner));
+        let pid = state.process.spawn(command);
+        state.peers.set_process(state.index, Some(pid));
         state.client_port.store(client_port, Ordering::SeqCst);
         state.gateway_port.store(gateway_port, Ordering::SeqCst);
         state.client_proxy.set_target(client_port);
@@ -356,39 +292,4 @@ impl Member {
         self.state.peer_proxy.listener().set_listening(false);
         self.state.peers.set_process(self.state.index, None);
     }
-
-    fn signal(&self, signal: Signal) {
-        if let Some(child) = &*self.process() {
-            let _ = kill_process(Pid::from_child(child), signal);
-        }
-    }
-
-    fn log_file(&self) -> PathBuf {
-        self.state
-            .cleanup
-            .folder()
-            .join(format!("{}.log", self.name()))
-    }
-
-    fn process(&self) -> MutexGuard<'_, Option<Child>> {
-        self.state
-            .process
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Returns whether all threads of a process are stopped, or the process has ended.
-fn is_stopped(pid: u32) -> bool {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return true;
-    };
-    threads
-        .filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("stat")).ok())
-        // The state follows the name, which is in parentheses and may contain any character.
-        .filter_map(|stat| {
-            stat.rsplit_once(") ")
-                .map(|(_, rest)| rest.starts_with('T'))
-        })
-        .all(|stopped| stopped)
 }

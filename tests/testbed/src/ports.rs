@@ -1,7 +1,7 @@
 //! Ports outside the ephemeral range of the kernel, so that no outgoing connection takes a port that is temporarily
 //! closed (a stopped member, a refusing link).
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -34,6 +34,18 @@ pub(crate) fn listen() -> (TcpListener, u16) {
         }
     }
     panic!("no free loopback port between {LOWEST} and {HIGHEST}");
+}
+
+/// Listens on the same free port of several addresses.
+pub(crate) fn listen_on(addresses: &[IpAddr]) -> (Vec<TcpListener>, u16) {
+    for _ in 0..1_000 {
+        let port = next();
+        let bind = |ip: &IpAddr| TcpListener::bind((*ip, port)).ok();
+        if let Some(listeners) = addresses.iter().map(bind).collect() {
+            return (listeners, port);
+        }
+    }
+    panic!("no port between {LOWEST} and {HIGHEST} is free on all of {addresses:?}");
 }
 
 /// Registers a listener with the testbed's runtime.

@@ -28,7 +28,7 @@ const MAX_DELAYED: usize = 4 * 1024 * 1024;
 /// A port that can stop and resume listening, with immediate effect.
 #[derive(Debug)]
 pub(crate) struct SwitchableListener {
-    port: u16,
+    address: SocketAddr,
     socket: Mutex<Socket>,
 }
 
@@ -40,19 +40,24 @@ struct Socket {
 
 impl SwitchableListener {
     pub(crate) fn new() -> Arc<Self> {
-        let (listener, port) = ports::listen();
+        Self::from_std(ports::listen().0)
+    }
+
+    /// Takes over a listener, whose address it keeps.
+    pub(crate) fn from_std(listener: std::net::TcpListener) -> Arc<Self> {
+        let address = listener.local_addr().expect("a listener has an address");
         let socket = Socket {
             listener: Some(ports::into_tokio(listener)),
             waker: None,
         };
         Arc::new(Self {
-            port,
+            address,
             socket: Mutex::new(socket),
         })
     }
 
     pub(crate) fn port(&self) -> u16 {
-        self.port
+        self.address.port()
     }
 
     /// Starts or stops listening before it returns.
@@ -71,10 +76,10 @@ impl SwitchableListener {
     fn listen_again(&self) -> std::net::TcpListener {
         let mut attempts = 0;
         loop {
-            match std::net::TcpListener::bind(ports::loopback(self.port)) {
+            match std::net::TcpListener::bind(self.address) {
                 Ok(listener) => return listener,
                 Err(error) if attempts == 200 => {
-                    panic!("cannot listen on proxy port {} again: {error}", self.port)
+                    panic!("cannot listen on {} again: {error}", self.address)
                 }
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }
@@ -116,6 +121,9 @@ pub(crate) enum Route {
     Peers(Arc<PeerTable>, usize),
 }
 
+/// Returns the port that the next connection is forwarded to.
+pub(crate) type ChoosePort = Arc<dyn Fn() -> u16 + Send + Sync>;
+
 /// A running proxy. Dropping it closes the port and all connections.
 #[derive(Debug)]
 pub(crate) struct Proxy {
@@ -125,16 +133,37 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
+    /// Starts a proxy that forwards all connections to one port; see [`Proxy::set_target`].
     pub(crate) fn start(listener: Arc<SwitchableListener>, route: Route) -> Self {
         let target = Arc::new(AtomicU16::new(0));
-        let (accepting, target_port) = (listener.clone(), target.clone());
+        let port = target.clone();
+        let choose = Arc::new(move || port.load(Ordering::SeqCst));
+        Self::run(listener, route, target, choose)
+    }
+
+    /// Starts a proxy that chooses a port for each connection.
+    pub(crate) fn start_choosing(
+        listener: Arc<SwitchableListener>,
+        route: Route,
+        choose: ChoosePort,
+    ) -> Self {
+        Self::run(listener, route, Arc::default(), choose)
+    }
+
+    fn run(
+        listener: Arc<SwitchableListener>,
+        route: Route,
+        target: Arc<AtomicU16>,
+        choose: ChoosePort,
+    ) -> Self {
+        let accepting = listener.clone();
         let task = runtime::spawn(async move {
             let route = Arc::new(route);
             // Owned by this task, so aborting it closes all connections.
             let mut connections = JoinSet::new();
             loop {
                 let (client, source) = accepting.accept().await;
-                connections.spawn(serve(client, source, route.clone(), target_port.clone()));
+                connections.spawn(serve(client, source, route.clone(), choose.clone()));
                 while connections.try_join_next().is_some() {}
             }
         });
@@ -166,12 +195,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn serve(
-    mut client: TcpStream,
-    source: SocketAddr,
-    route: Arc<Route>,
-    target: Arc<AtomicU16>,
-) {
+async fn serve(mut client: TcpStream, source: SocketAddr, route: Arc<Route>, choose: ChoosePort) {
     let link = match &*route {
         Route::Clients(link) => link.clone(),
         Route::Peers(table, to) => {
@@ -195,7 +219,7 @@ async fn serve(
                 reset(&client);
             }
         }
-        () = forward(&mut client, link_state, &link, &target) => {}
+        () = forward(&mut client, link_state, &link, &*choose) => {}
     }
 }
 
@@ -216,7 +240,7 @@ async fn forward(
     client: &mut TcpStream,
     mut link_state: watch::Receiver<LinkState>,
     link: &Link,
-    target: &AtomicU16,
+    choose: &(dyn Fn() -> u16 + Send + Sync),
 ) {
     if link_state
         .wait_for(|state| !state.fault.blocks(Direction::ToServer))
@@ -225,8 +249,7 @@ async fn forward(
     {
         return;
     }
-    let Ok(mut server) = TcpStream::connect(ports::loopback(target.load(Ordering::SeqCst))).await
-    else {
+    let Ok(mut server) = TcpStream::connect(ports::loopback(choose())).await else {
         return reset(client);
     };
     // If a reset cancels this future, the server must also see a reset.

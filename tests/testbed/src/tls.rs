@@ -11,6 +11,8 @@ use rcgen::{
 
 const SERVER_CERTIFICATE: &str = "server.crt";
 const SERVER_KEY: &str = "server.key";
+/// The authority of a [shared certificate](write_shared_certificate).
+const AUTHORITY: &str = "ca.crt";
 const CLIENT_AUTHORITY: &str = "client-ca.crt";
 const TOKEN_KEY: &str = "token.key";
 const TOKEN_PUBLIC_KEY: &str = "token.pub";
@@ -131,6 +133,23 @@ impl Tls {
         self
     }
 
+    /// Returns TLS with the certificate in the folder that `ETCD_TLS` names, if it is set.
+    pub(crate) fn from_env() -> Option<Self> {
+        let folder = std::env::var_os("ETCD_TLS").filter(|folder| !folder.is_empty())?;
+        let read = |name: &str| {
+            let path = Path::new(&folder).join(name);
+            fs::read_to_string(&path)
+                .unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()))
+        };
+        Some(Self {
+            server: Certificate {
+                certificate: read(SERVER_CERTIFICATE),
+                key: read(SERVER_KEY),
+            },
+            client_authority: None,
+        })
+    }
+
     pub(crate) fn write(&self, folder: &Path) {
         self.server.write(folder);
         if let Some(authority) = &self.client_authority {
@@ -139,17 +158,34 @@ impl Tls {
     }
 
     pub(crate) fn flags(&self, folder: &Path) -> Vec<String> {
-        let file = |flag: &str, name: &str| format!("--{flag}={}", folder.join(name).display());
-        let mut flags = vec![
-            file("cert-file", SERVER_CERTIFICATE),
-            file("key-file", SERVER_KEY),
-        ];
+        let mut flags = server_flags(folder);
         if self.client_authority.is_some() {
             flags.push("--client-cert-auth".to_owned());
-            flags.push(file("trusted-ca-file", CLIENT_AUTHORITY));
+            flags.push(file_flag("trusted-ca-file", folder, CLIENT_AUTHORITY));
         }
         flags
     }
+}
+
+/// Returns the flags for the server certificate, which members and gRPC proxies share.
+pub(crate) fn server_flags(folder: &Path) -> Vec<String> {
+    vec![
+        file_flag("cert-file", folder, SERVER_CERTIFICATE),
+        file_flag("key-file", folder, SERVER_KEY),
+    ]
+}
+
+fn file_flag(flag: &str, folder: &Path, name: &str) -> String {
+    format!("--{flag}={}", folder.join(name).display())
+}
+
+/// Writes an authority and a server certificate, which all clusters use if `ETCD_TLS` is set to the folder.
+pub fn write_shared_certificate(folder: &Path) {
+    fs::create_dir_all(folder)
+        .unwrap_or_else(|error| panic!("cannot create {}: {error}", folder.display()));
+    let authority = Authority::new();
+    authority.server().write(folder);
+    write(folder, AUTHORITY, authority.pem());
 }
 
 /// Writes the key pair that signs the auth tokens.
