@@ -2,6 +2,7 @@
 
 use std::{
     borrow::Cow,
+    collections::HashSet,
     time::{Duration, SystemTime},
 };
 
@@ -9,7 +10,7 @@ use bytes::Bytes;
 use http::HeaderValue;
 use tokio::{
     sync::mpsc,
-    time::{Instant, timeout},
+    time::{Instant, timeout, timeout_at},
 };
 use zeroize::Zeroize;
 
@@ -28,7 +29,9 @@ use crate::{
 };
 
 /// Longest wait for the first response to a new token.
-const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_millis(400);
+const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time after which members that became ready meanwhile receive the new token, too.
+const RECHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Time after which a member that has not responded to a token is probed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -59,31 +62,36 @@ pub(super) async fn log_in(
     Ok(token)
 }
 
-/// Sends the first token to the ready members, and waits for a moment until one responds. Requests with a token avoid
-/// members that have not responded to one.
+/// Sends the first token to the members as they become ready, and waits for a moment until one responds. Requests with
+/// a token avoid members that have not responded to one.
 async fn await_first_answer(caller: &Caller, token: &HeaderValue) {
     let (answered, mut first_answer) = mpsc::channel(1);
-    let set = caller.ready_set.load_full();
-    if set
-        .ready
-        .iter()
-        .any(|connection| connection.has_answered_token())
-    {
-        return;
-    }
-    for connection in set.ready.iter().cloned() {
-        let (token, answered) = (token.clone(), answered.clone());
-        actix_rt::spawn(async move {
-            if responds_to_token(&connection.channel, &token, ANSWER_TIMEOUT).await {
-                connection.token_answered();
-                let _ = answered.try_send(());
-            } else {
-                connection.request_probe();
+    let mut checked = HashSet::new();
+    let deadline = Instant::now() + FIRST_ANSWER_TIMEOUT;
+    while Instant::now() < deadline {
+        let set = caller.ready_set.load_full();
+        for connection in set.ready.iter().cloned() {
+            if connection.has_answered_token() {
+                return;
             }
-        });
+            if !checked.insert((connection.id.0, connection.generation)) {
+                continue;
+            }
+            let (token, answered) = (token.clone(), answered.clone());
+            actix_rt::spawn(async move {
+                if responds_to_token(&connection.channel, &token, ANSWER_TIMEOUT).await {
+                    connection.token_answered();
+                    let _ = answered.try_send(());
+                } else {
+                    connection.request_probe();
+                }
+            });
+        }
+        let recheck = deadline.min(Instant::now() + RECHECK_INTERVAL);
+        if timeout_at(recheck, first_answer.recv()).await.is_ok() {
+            return;
+        }
     }
-    drop(answered);
-    let _ = timeout(FIRST_ANSWER_TIMEOUT, first_answer.recv()).await;
 }
 
 async fn request_token(
