@@ -162,14 +162,12 @@ async fn authenticate_through(
     };
     let tracker = RequestTracker::default();
     let request = channel.unary(rpc::AUTHENTICATE.path, &metadata, body, &tracker);
-    let response: AuthenticateResponse = match timeout(limit, request).await {
-        Ok(response) => response.map_err(|failure| failure.error)?,
-        Err(_) => {
-            let reason = "the member did not respond to the login";
-            let kind = ErrorKind::MemberUnresponsive;
-            return Err(Error::new(kind, Outcome::Unknown, reason));
-        }
+    let Ok(response) = timeout(limit, request).await else {
+        let reason = "the member did not respond to the login";
+        let kind = ErrorKind::MemberUnresponsive;
+        return Err(Error::new(kind, Outcome::Unknown, reason));
     };
+    let response: AuthenticateResponse = response.map_err(|failure| failure.error)?;
     let cluster = response.header.map_or(0, |header| header.cluster_id);
     if !caller.context.cluster.accepts(cluster) {
         return Err(foreign_cluster_error(caller.context.cluster.get(), cluster));
