@@ -64,7 +64,7 @@ impl TryFrom<proto::AuthStatusResponse> for AuthStatus {
 
     fn try_from(response: proto::AuthStatusResponse) -> Result<Self> {
         Ok(Self {
-            header: header(response.header)?,
+            header: header(response.header),
             enabled: response.enabled,
             revision: response.auth_revision,
         })

@@ -159,7 +159,7 @@ impl TryFrom<proto::AuthRoleGetResponse> for RolePermissions {
 
     fn try_from(response: proto::AuthRoleGetResponse) -> Result<Self> {
         Ok(Self {
-            header: header(response.header)?,
+            header: header(response.header),
             permissions: response.perm,
         })
     }

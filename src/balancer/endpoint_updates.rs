@@ -12,7 +12,7 @@ use super::{
     tls_downgrade::split_tls_downgrades,
 };
 use crate::{
-    connection::{ConnectionActor, ConnectionObserver, EndpointId, messages::Drain},
+    connection::{ConnectionActor, ConnectionObserver, EndpointId, Voter, messages::Drain},
     transport::Endpoint,
 };
 
@@ -40,6 +40,16 @@ impl BalancerActor {
         });
     }
 
+    /// Makes the current endpoints take part in the choice of the client's cluster.
+    fn register_voters(&self) {
+        let voters = self.endpoints.iter().map(|endpoint| Voter {
+            id: endpoint.view.id,
+            name: endpoint.view.endpoint.name(),
+            advertised: !self.seeds.contains(&endpoint.view.endpoint),
+        });
+        self.context.cluster.set_voters(voters.collect());
+    }
+
     /// Adds the seeds after calls have waited for a while: all endpoints of the member list may have been replaced.
     pub(super) fn fall_back_to_seeds(&mut self, waiting_since: Instant, ctx: &mut Context<Self>) {
         if waiting_since.elapsed() < FALL_BACK_AFTER {
@@ -59,6 +69,7 @@ impl BalancerActor {
         for seed in missing {
             self.add_endpoint(seed, ctx);
         }
+        self.register_voters();
         self.publish();
         self.update_connections();
     }
@@ -94,6 +105,7 @@ impl Handler<UpdateEndpoints> for BalancerActor {
                 None => self.add_endpoint(endpoint, ctx),
             }
         }
+        self.register_voters();
         self.publish();
         for removed in previous {
             removed.actor.do_send(Drain);

@@ -156,14 +156,19 @@ impl Handler<BalancerShutdown> for BalancerActor {
             .collect();
         drop(endpoints);
         ctx.stop();
+        let context = self.context.clone();
         Box::pin(async move {
             let all = async {
                 for drain in drains {
                     // An error means that the actor has stopped, and its connection with it.
                     let _ = drain.await;
                 }
+                // Connections that were replaced may have requests in flight, too.
+                context.connections.all_closed().await;
             };
             let _ = tokio::time::timeout(shutdown.grace, all).await;
+            context.connections.close_all();
+            context.connections.all_closed().await;
         })
     }
 }

@@ -49,6 +49,11 @@ impl EndpointView {
         self.state == ConnectivityState::NoLeader
             && error.is_some_and(|error| error.kind() == ErrorKind::NoLeader)
     }
+
+    fn is_of_other_cluster(&self) -> bool {
+        let error = self.error.as_ref();
+        error.is_some_and(|error| error.kind() == ErrorKind::ClusterChanged)
+    }
 }
 
 impl ReadySet {
@@ -60,13 +65,21 @@ impl ReadySet {
     /// Returns the error of a call for which no member became ready in time.
     pub(crate) fn none_ready(&self) -> Error {
         let leaderless = self.views.iter().any(EndpointView::responds_without_leader);
-        let summary = if leaderless {
-            "the reachable members have no leader; an election may be running, or the quorum may be lost"
+        let foreign =
+            !self.views.is_empty() && self.views.iter().all(EndpointView::is_of_other_cluster);
+        let (kind, summary) = if leaderless {
+            (
+                ErrorKind::Unavailable,
+                "the reachable members have no leader; an election may be running, or the quorum may be lost",
+            )
+        } else if foreign {
+            let summary = "every endpoint leads to another cluster";
+            (ErrorKind::ClusterChanged, summary)
         } else {
-            "no endpoint accepts requests"
+            (ErrorKind::Unavailable, "no endpoint accepts requests")
         };
         let reason = format!("{summary} ({})", self.endpoint_failures());
-        Error::new(ErrorKind::Unavailable, Outcome::NotSent, reason)
+        Error::new(kind, Outcome::NotSent, reason)
     }
 
     /// Returns each endpoint with its last failure, or with its state if it has not failed.
@@ -137,7 +150,7 @@ impl ClusterView for ReadySetCell {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connection::Verdict;
+    use crate::connection::{Verdict, foreign_cluster_error};
 
     fn view(endpoint: &str, state: ConnectivityState, error: Option<Error>) -> EndpointView {
         EndpointView {
@@ -171,6 +184,19 @@ mod tests {
             error.brief(),
             "no endpoint accepts requests (http://a:1: connection refused; http://b:1: connecting)"
         );
+    }
+
+    #[test]
+    fn foreign_endpoints_are_reported_as_cluster_change() {
+        let foreign = || Some(foreign_cluster_error(1, 2));
+        let failed = |endpoint, error| view(endpoint, ConnectivityState::TransientFailure, error);
+        let mut set = ReadySet {
+            views: vec![failed("a:1", foreign()), failed("b:1", foreign())],
+            ..ReadySet::default()
+        };
+        assert_eq!(set.none_ready().kind(), ErrorKind::ClusterChanged);
+        set.views.push(failed("c:1", Some(refused())));
+        assert_eq!(set.none_ready().kind(), ErrorKind::Unavailable);
     }
 
     #[test]

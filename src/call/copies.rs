@@ -15,14 +15,13 @@ use super::{
     AfterFailure, CallState, Caller, WireResponse,
     attempt::{Attempt, SentRequest, response},
     hedge::{HedgeSchedule, may_be_hedged},
-    stream_permit::StreamPermit,
 };
 use crate::{
     connection::{Connection, Verdict},
     error::Error,
     retry::failure_log::RetryPlan,
     transport::{
-        channel::{Metadata, RequestTracker},
+        channel::{Metadata, RequestTracker, StreamUse},
         grpc::RpcFailure,
     },
 };
@@ -223,8 +222,10 @@ impl Caller {
                 && self.accepts_token(connection)
         };
         let mut others = self.other_members(unused).into_iter();
-        let (connection, permit) =
-            others.find_map(|other| Some((other.clone(), StreamPermit::try_acquire(&other)?)))?;
+        let (connection, slot) = others.find_map(|other| {
+            let slot = other.channel.try_slot(StreamUse::Call)?;
+            Some((other, slot))
+        })?;
         let now = Instant::now();
         if !self.budget.take_for_hedge(now.into_std()) {
             return None;
@@ -245,7 +246,7 @@ impl Caller {
         let (rpc, deadline, body) = (call.rpc, call.deadline, body.clone());
         let (member, progress) = (connection.clone(), tracker.clone());
         let result = async move {
-            let _permit = permit;
+            let _slot = slot;
             let attempt = Attempt {
                 connection: &member,
                 rpc,

@@ -1,4 +1,4 @@
-//! Waits for the first ready member, or until TLS has failed at every endpoint.
+//! Waits for the first ready member, or until it is known that there will be none.
 
 use tokio::{
     sync::broadcast::{Receiver, error::RecvError},
@@ -12,7 +12,8 @@ use crate::{
 };
 
 impl Caller {
-    /// Waits until a member is ready. Fails at once if TLS fails at every endpoint.
+    /// Waits until a member is ready. Fails at once if TLS fails at every endpoint, or if the endpoints belong to different
+    /// clusters without a majority.
     pub(crate) async fn first_ready(&self, deadline: Instant) -> Result<(), Error> {
         let changes = self.balancer.send(SubscribeToChanges).await;
         let changes = changes.map_err(|_| Error::shut_down())?;
@@ -20,6 +21,7 @@ impl Caller {
             biased;
             ready = self.wait_ready(deadline) => ready,
             error = self.tls_failed_everywhere(changes) => Err(error),
+            error = self.context.cluster.tied() => Err(error),
         }
     }
 

@@ -7,9 +7,9 @@
 mod attempt;
 mod copies;
 mod first_ready;
+mod free_stream;
 mod hedge;
 mod named_member;
-mod stream_permit;
 pub(crate) mod tokens;
 
 use std::{sync::Arc, time::Duration};
@@ -36,12 +36,11 @@ use crate::{
     },
     transport::{
         Endpoint,
-        channel::Metadata,
+        channel::{Metadata, StreamUse},
         grpc::{RpcFailure, message_size},
     },
 };
 use copies::CopiesFailed;
-use stream_permit::StreamPermit;
 use tokens::Tokens;
 
 /// Time after which a call that was to receive its retry ticket waits without the retry actor.
@@ -106,17 +105,19 @@ impl Caller {
                 Ok(token) => token,
                 Err(error) => return Err(call.complete(self.no_token_error(error))),
             };
-            let Some(mut connection) = self.pick(rpc.leaderless, call.failures.as_ref()) else {
+            let Some(mut connection) =
+                self.pick(rpc.leaderless, call.failures.as_ref(), StreamUse::Call)
+            else {
                 let ready = self.await_candidate(rpc.leaderless, deadline).await;
                 ready.map_err(|error| call.complete(error))?;
                 remaining = deadline.saturating_duration_since(Instant::now());
                 continue;
             };
-            let mut permit = StreamPermit::try_acquire(&connection);
-            if permit.is_none() {
+            let mut slot = connection.channel.try_slot(StreamUse::Call);
+            if slot.is_none() {
                 let waiting = Box::pin(self.wait_for_stream(connection, deadline));
                 let (free, acquired) = waiting.await.map_err(|error| call.complete(error))?;
-                (connection, permit) = (free, Some(acquired));
+                (connection, slot) = (free, Some(acquired));
                 remaining = deadline.saturating_duration_since(Instant::now());
             }
             let metadata = Metadata {
@@ -132,7 +133,7 @@ impl Caller {
                 Err(CopiesFailed::Fail(error)) => return Err(error),
                 Err(CopiesFailed::Retry(plan)) => plan,
             };
-            drop(permit);
+            drop(slot);
             self.prepare_retry(&call, &token, plan).await?;
             remaining = deadline.saturating_duration_since(Instant::now());
         }
@@ -271,7 +272,7 @@ impl Caller {
         deadline: Instant,
     ) -> Result<Arc<Connection>, Error> {
         loop {
-            if let Some(connection) = self.pick(false, None) {
+            if let Some(connection) = self.pick(false, None, StreamUse::LongLived) {
                 return Ok(connection);
             }
             self.await_candidate(false, deadline).await?;
@@ -293,7 +294,13 @@ impl Caller {
         self.ready_set.load().views.len()
     }
 
-    fn pick(&self, leaderless: bool, failures: Option<&FailureLog>) -> Option<Arc<Connection>> {
+    /// Returns a connection that the policy picks, if possible one that has not failed and has a free stream.
+    fn pick(
+        &self,
+        leaderless: bool,
+        failures: Option<&FailureLog>,
+        stream_use: StreamUse,
+    ) -> Option<Arc<Connection>> {
         if let Some(endpoint) = &self.named_endpoint {
             return self.connection_of(endpoint);
         }
@@ -310,20 +317,31 @@ impl Caller {
             failures.is_some_and(|log| log.avoids(connection.id.0))
                 || !self.accepts_token(connection)
         };
+        let preferred = |connection: &Connection| {
+            let channel = &connection.channel;
+            channel.accepts_requests() && channel.has_free_slot(stream_use) && !avoided(connection)
+        };
         let endpoints = ReadyEndpoints::new(usable);
         let mut picked = &usable[0];
         for _ in 0..usable.len() {
             let index = self.policy.pick(&endpoints);
             picked = usable.get(index).unwrap_or(&usable[0]);
-            if !avoided(picked) {
+            if preferred(picked) {
                 return Some(picked.clone());
             }
         }
         // A policy that always picks the same member must not prevent a retry on the others.
-        let other = usable.iter().find(|other| !avoided(other));
-        // A member that has not responded to a token yet is better than one that refused it.
-        let untried = || usable.iter().find(|other| !other.refuses_tokens());
-        Some(other.or_else(untried).unwrap_or(picked).clone())
+        if let Some(other) = usable.iter().find(|other| preferred(other)) {
+            return Some(other.clone());
+        }
+        // All have failed or have no free stream. The rounds above end at the same member each time, so the waiting
+        // calls are spread at random. A member that has not responded to a token yet is better than one that refused it.
+        let mut waited_for: Vec<_> = usable.iter().filter(|other| !avoided(other)).collect();
+        if waited_for.is_empty() {
+            waited_for.extend(usable.iter().filter(|other| !other.refuses_tokens()));
+        }
+        let index = fastrand::usize(..waited_for.len().max(1));
+        Some(waited_for.get(index).copied().unwrap_or(picked).clone())
     }
 
     /// Returns whether the member is known to process requests with the client's token.
@@ -376,7 +394,8 @@ impl Caller {
     }
 
     fn none_ready(&self) -> Error {
-        self.ready_set.load().none_ready()
+        let tie = self.context.cluster.tie();
+        tie.unwrap_or_else(|| self.ready_set.load().none_ready())
     }
 
     /// Waits for the next attempt: for the delay, or until a member becomes ready, and for the retry budget.

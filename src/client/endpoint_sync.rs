@@ -2,165 +2,65 @@
 //!
 //! Members can advertise addresses that the client cannot reach, for example behind a load balancer. Therefore a new
 //! address is adopted only after its member has responded with the right cluster id, an empty list is never adopted,
-//! and the endpoints given by the user stay as a fallback. A plain address is never adopted next to encrypted ones,
-//! unless the user allows it.
+//! and the endpoints given by the user stay as a fallback. `advertised_endpoints` decides which addresses are considered
+//! at all.
+//!
+//! New addresses are checked on separate connections, without a token. The endpoints of the client change in one step
+//! after all checks, so a sync that ends early changes nothing.
 
-use std::{sync::Weak, time::Duration};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
 
-use tokio::time::{Instant, sleep};
+use tokio::{sync::oneshot, time::sleep};
 
-use super::{Client, RunningClient, update_endpoints};
+use super::{Client, RunningClient, advertised_endpoints::advertised_endpoints, update_endpoints};
 use crate::{
-    balancer::{
-        ConnectionMode, EndpointView,
-        messages::{ConnectEndpoint, EndpointSource},
-        split_tls_downgrades,
-    },
-    call::deadline_in,
-    connection::ConnectivityState,
+    balancer::{ReadySet, messages::EndpointSource, split_tls_downgrades},
+    call::Caller,
+    connection::{ConnectionContext, ConnectivityState, cluster_at},
     error::{Error, ErrorKind},
     proto::{Member, MemberListRequest, MemberListResponse, rpc},
-    request::macros::response_headers,
-    runtime::backoff::Backoff,
+    request::{ClientCore, macros::response_headers},
+    runtime::{abort_on_drop::AbortOnDrop, backoff::Backoff},
     transport::{Endpoint, grpc},
 };
 
 response_headers!(MemberListResponse);
 
-/// Interval at which the states of new endpoints are read.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
-
 /// Share of the sync interval that jitter adds or subtracts.
 const SYNC_JITTER: f64 = 0.1;
+
+type SyncResult = Result<Vec<String>, Error>;
 
 impl Client {
     /// Replaces the endpoints by the addresses in the cluster's member list, and returns the endpoints then in use.
     ///
-    /// Leaves out learners, members that have not started, new addresses that do not respond with this cluster's id,
-    /// and plain addresses next to encrypted ones (unless `TlsOptions::allow_plain_endpoints` is set). If no address is
-    /// left, the endpoints stay as they are. If no member can be reached, the endpoints that were given to the client
-    /// are tried, too. If [`set_endpoints`](Self::set_endpoints) is called meanwhile, its endpoints are used.
+    /// Leaves out learners, members that have not started, and new addresses that do not respond with this cluster's
+    /// id; they receive no token. A list cannot lead to Unix sockets, link-local addresses (169.254.0.0/16, `fe80::/10`),
+    /// or plain addresses if the client's own endpoints are encrypted (unless `TlsOptions::allow_plain_endpoints` is
+    /// set). At most 100 addresses are used.
+    ///
+    /// If no address is left, the endpoints stay as they are. If no member can be reached, the endpoints that were given
+    /// to the client are tried, too. If [`set_endpoints`](Self::set_endpoints) is called meanwhile, its endpoints are
+    /// used.
+    ///
+    /// Calls at the same time share one sync. It runs to its end even if a caller drops its future.
     pub async fn sync(&self) -> Result<Vec<String>, Error> {
-        let source = EndpointSource::MemberList {
-            seeds_version: self.caller().ready_set.load().seeds_version,
-        };
-        let members = match self.member_list().await {
-            Err(error) if error.kind() == ErrorKind::Unavailable => {
-                let set = self.caller().ready_set.load_full();
-                let mut with_seeds = set.endpoints();
-                let seeds = self.without_downgrades(set.seeds.to_vec(), &with_seeds);
-                add_missing(&mut with_seeds, &seeds);
-                update_endpoints(self.caller(), with_seeds, source).await?;
-                self.member_list().await?
-            }
-            members => members?,
-        };
-        let before = self.caller().ready_set.load().endpoints();
-        let advertised = self.without_downgrades(advertised_endpoints(&members), &before);
-        let mut candidates = before.clone();
-        add_missing(&mut candidates, &advertised);
-        update_endpoints(self.caller(), candidates, source).await?;
-        let checks = self.check_endpoints(&advertised).await;
-        let adopted = adopted_endpoints(before, &advertised, &checks);
-        update_endpoints(self.caller(), adopted, source).await?;
-        Ok(self.endpoints())
-    }
-
-    /// Removes plain endpoints if others are encrypted and the user does not allow the mixture.
-    fn without_downgrades(&self, new: Vec<Endpoint>, known: &[Endpoint]) -> Vec<Endpoint> {
-        if self.caller().context.dial.tls.allows_plain() {
-            return new;
+        let (result, run) = self.running.sync.join();
+        if let Some(run) = run {
+            let (caller, timeout) = (self.running.caller.clone(), self.running.request_timeout);
+            // If the thread has ended, the result is dropped with the job.
+            self.running.run(Box::new(move || {
+                actix_rt::spawn(async move {
+                    let result = sync_endpoints(&caller, timeout).await;
+                    run.finish(&result);
+                });
+            }));
         }
-        let (kept, plain) = split_tls_downgrades(new, known);
-        for endpoint in plain {
-            tracing::warn!(%endpoint, "ignored an advertised endpoint that is not encrypted");
-        }
-        kept
+        result.await.unwrap_or_else(|_| Err(Error::shut_down()))
     }
-
-    async fn member_list(&self) -> Result<Vec<Member>, Error> {
-        let request = MemberListRequest { linearizable: true };
-        let body = grpc::encode(&request)?;
-        let response: MemberListResponse = self
-            .caller()
-            .unary(rpc::MEMBER_LIST, body, self.request_timeout())
-            .await?;
-        Ok(response.members)
-    }
-
-    /// Waits until each endpoint has connected or failed, but not longer than a connection attempt may take.
-    async fn check_endpoints(&self, endpoints: &[Endpoint]) -> Vec<EndpointCheck> {
-        let caller = self.caller();
-        if caller.policy.connection_mode() == ConnectionMode::Single {
-            // This policy leaves all but one endpoint idle: connect them for the check.
-            for endpoint in endpoints {
-                caller.balancer.do_send(ConnectEndpoint(endpoint.clone()));
-            }
-        }
-        let deadline = deadline_in(caller.context.dial.connect_timeout) + POLL_INTERVAL;
-        loop {
-            let set = caller.ready_set.load_full();
-            let check = |endpoint: &Endpoint| {
-                let member = set.views.iter().find(|view| view.endpoint == *endpoint);
-                member.map_or(EndpointCheck::Foreign, EndpointCheck::of)
-            };
-            let checks: Vec<EndpointCheck> = endpoints.iter().map(check).collect();
-            if !checks.contains(&EndpointCheck::Pending) || Instant::now() >= deadline {
-                return checks;
-            }
-            sleep(POLL_INTERVAL).await;
-        }
-    }
-}
-
-/// Result of connecting to an advertised endpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum EndpointCheck {
-    /// Has neither connected nor failed yet.
-    Pending,
-    /// Responded with this cluster's id.
-    Reachable,
-    /// Cannot be reached now.
-    Unreachable,
-    /// Belongs to another cluster, or was removed from the endpoints meanwhile.
-    Foreign,
-}
-
-impl EndpointCheck {
-    fn of(member: &EndpointView) -> Self {
-        match member.state {
-            ConnectivityState::Idle | ConnectivityState::Connecting if member.error.is_none() => {
-                Self::Pending
-            }
-            ConnectivityState::Ready | ConnectivityState::NoLeader => Self::Reachable,
-            ConnectivityState::Shutdown => Self::Foreign,
-            ConnectivityState::Idle
-            | ConnectivityState::Connecting
-            | ConnectivityState::TransientFailure => match &member.error {
-                Some(error) if error.kind() == ErrorKind::ClusterChanged => Self::Foreign,
-                Some(_) | None => Self::Unreachable,
-            },
-        }
-    }
-}
-
-/// Returns the endpoints after a sync: advertised ones that are reachable, and advertised ones in use before, even if
-/// they are down. If none is reachable, returns the endpoints in use before.
-fn adopted_endpoints(
-    before: Vec<Endpoint>,
-    advertised: &[Endpoint],
-    checks: &[EndpointCheck],
-) -> Vec<Endpoint> {
-    if !checks.contains(&EndpointCheck::Reachable) {
-        return before;
-    }
-    let adopt = |(endpoint, check): &(&Endpoint, &EndpointCheck)| match check {
-        EndpointCheck::Reachable => true,
-        EndpointCheck::Unreachable | EndpointCheck::Pending => before.contains(endpoint),
-        EndpointCheck::Foreign => false,
-    };
-    let adopted = advertised.iter().zip(checks).filter(adopt);
-    adopted.map(|(endpoint, _)| endpoint.clone()).collect()
 }
 
 /// Syncs at this interval until the client is shut down.
@@ -179,21 +79,197 @@ pub(super) async fn sync_periodically(client: Weak<RunningClient>, interval: Dur
     }
 }
 
-/// Returns the client addresses of all members that have started and are not learners.
-fn advertised_endpoints(members: &[Member]) -> Vec<Endpoint> {
-    let mut endpoints = Vec::new();
-    let serving = members
-        .iter()
-        .filter(|member| !member.name.is_empty() && !member.is_learner);
-    for url in serving.flat_map(|member| &member.client_ur_ls) {
-        match Endpoint::parse(url) {
-            Ok(endpoint) => add_missing(&mut endpoints, &[endpoint]),
+/// The sync that is running, if there is one.
+#[derive(Default)]
+pub(super) struct RunningSync {
+    /// Callers that wait for the result; `None` if no sync is running.
+    waiting: Mutex<Option<Vec<oneshot::Sender<SyncResult>>>>,
+}
+
+impl RunningSync {
+    /// Returns a receiver of the result. Also returns a [`SyncRun`] if no sync is running: the caller must start one.
+    fn join(self: &Arc<Self>) -> (oneshot::Receiver<SyncResult>, Option<SyncRun>) {
+        let (sender, receiver) = oneshot::channel();
+        let mut waiting = self.waiting();
+        if let Some(others) = &mut *waiting {
+            others.push(sender);
+            return (receiver, None);
+        }
+        *waiting = Some(vec![sender]);
+        let run = SyncRun {
+            sync: Some(self.clone()),
+        };
+        (receiver, Some(run))
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Option<Vec<oneshot::Sender<SyncResult>>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The duty to finish the running sync. If it is dropped, the sync ends without a result.
+struct SyncRun {
+    /// `None` once the sync is finished.
+    sync: Option<Arc<RunningSync>>,
+}
+
+impl SyncRun {
+    fn finish(mut self, result: &SyncResult) {
+        for caller in self.end() {
+            // Fails if the caller dropped its future.
+            let _ = caller.send(result.clone());
+        }
+    }
+
+    /// Ends the sync and returns the callers that wait for its result.
+    fn end(&mut self) -> Vec<oneshot::Sender<SyncResult>> {
+        let waiting = self.sync.take().and_then(|sync| sync.waiting().take());
+        waiting.unwrap_or_default()
+    }
+}
+
+impl Drop for SyncRun {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+async fn sync_endpoints(caller: &Caller, timeout: Duration) -> SyncResult {
+    let source = EndpointSource::MemberList {
+        seeds_version: caller.ready_set.load().seeds_version,
+    };
+    let members = match member_list(caller, timeout).await {
+        Err(error) if is_unreachable(&error) => {
+            let set = caller.ready_set.load_full();
+            let mut with_seeds = set.endpoints();
+            add_missing(&mut with_seeds, &usable_seeds(caller, &set));
+            update_endpoints(caller, with_seeds, source).await?;
+            member_list(caller, timeout).await?
+        }
+        members => members?,
+    };
+    let set = caller.ready_set.load_full();
+    let allow_plain = caller.context.dial.tls.allows_plain();
+    let advertised = advertised_endpoints(&members, &set.seeds, &set.endpoints(), allow_plain);
+    let checks = check_endpoints(&caller.context, &set, &advertised).await;
+    let adopted = adopted_endpoints(set.endpoints(), &advertised, &checks);
+    update_endpoints(caller, adopted, source).await?;
+    let names = caller.ready_set.load().endpoints();
+    Ok(names.iter().map(|it| it.as_str().to_owned()).collect())
+}
+
+/// Returns the seeds without plain ones if endpoints in use are encrypted, unless the user allows the mixture.
+fn usable_seeds(caller: &Caller, set: &ReadySet) -> Vec<Endpoint> {
+    if caller.context.dial.tls.allows_plain() {
+        return set.seeds.to_vec();
+    }
+    split_tls_downgrades(set.seeds.to_vec(), &set.endpoints()).0
+}
+
+fn is_unreachable(error: &Error) -> bool {
+    let kind = error.kind();
+    matches!(kind, ErrorKind::Unavailable | ErrorKind::ClusterChanged)
+}
+
+async fn member_list(caller: &Caller, timeout: Duration) -> Result<Vec<Member>, Error> {
+    let request = MemberListRequest { linearizable: true };
+    let body = grpc::encode(&request)?;
+    let response: MemberListResponse = caller.unary(rpc::MEMBER_LIST, body, timeout).await?;
+    Ok(response.members)
+}
+
+/// Checks all endpoints at the same time. Those without a connection are dialled.
+async fn check_endpoints(
+    context: &Arc<ConnectionContext>,
+    set: &ReadySet,
+    endpoints: &[Endpoint],
+) -> Vec<EndpointCheck> {
+    let mut pending = Vec::with_capacity(endpoints.len());
+    for endpoint in endpoints {
+        let (sender, check) = oneshot::channel();
+        if is_connected(set, endpoint) {
+            let _ = sender.send(EndpointCheck::Reachable);
+            pending.push((check, None));
+            continue;
+        }
+        let (endpoint, context) = (endpoint.clone(), context.clone());
+        let task = AbortOnDrop::spawn(async move {
+            let found = cluster_at(&endpoint, &context).await;
+            let check = EndpointCheck::of(&endpoint, found, context.cluster.get());
+            let _ = sender.send(check);
+        });
+        pending.push((check, Some(task)));
+    }
+    let mut checks = Vec::with_capacity(pending.len());
+    for (check, task) in pending {
+        checks.push(check.await.unwrap_or(EndpointCheck::Unreachable));
+        drop(task);
+    }
+    checks
+}
+
+/// Returns whether an endpoint has a connection, whose member has shown the client's cluster id.
+fn is_connected(set: &ReadySet, endpoint: &Endpoint) -> bool {
+    let view = set.views.iter().find(|view| view.endpoint == *endpoint);
+    view.is_some_and(|view| match view.state {
+        ConnectivityState::Ready | ConnectivityState::NoLeader => true,
+        ConnectivityState::Idle
+        | ConnectivityState::Connecting
+        | ConnectivityState::TransientFailure
+        | ConnectivityState::Shutdown => false,
+    })
+}
+
+/// Result of connecting to an advertised endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EndpointCheck {
+    /// Responded with this cluster's id.
+    Reachable,
+    /// Cannot be reached now.
+    Unreachable,
+    /// Belongs to another cluster, or reports no cluster id.
+    Foreign,
+}
+
+impl EndpointCheck {
+    /// Compares the cluster id that a member reported with the client's. Zero means that the id is not known.
+    fn of(endpoint: &Endpoint, found: Result<u64, Error>, cluster: u64) -> Self {
+        match found {
+            Ok(found) if found != 0 && found == cluster => Self::Reachable,
+            Ok(found) => {
+                tracing::warn!(
+                    %endpoint,
+                    cluster = format_args!("{found:x}"),
+                    client_cluster = format_args!("{cluster:x}"),
+                    "ignored an advertised endpoint that did not report this cluster"
+                );
+                Self::Foreign
+            }
             Err(error) => {
-                tracing::warn!(%error, "ignored an advertised endpoint that is not valid");
+                tracing::debug!(%endpoint, %error, "ignored an advertised endpoint that is not reachable");
+                Self::Unreachable
             }
         }
     }
-    endpoints
+}
+
+/// Returns the endpoints after a sync: advertised ones that are reachable, and advertised ones in use before, even if
+/// they are down. If none is reachable, returns the endpoints in use before.
+fn adopted_endpoints(
+    before: Vec<Endpoint>,
+    advertised: &[Endpoint],
+    checks: &[EndpointCheck],
+) -> Vec<Endpoint> {
+    if !checks.contains(&EndpointCheck::Reachable) {
+        return before;
+    }
+    let adopt = |(endpoint, check): &(&Endpoint, &EndpointCheck)| match check {
+        EndpointCheck::Reachable => true,
+        EndpointCheck::Unreachable => before.contains(endpoint),
+        EndpointCheck::Foreign => false,
+    };
+    let adopted = advertised.iter().zip(checks).filter(adopt);
+    adopted.map(|(endpoint, _)| endpoint.clone()).collect()
 }
 
 fn add_missing(endpoints: &mut Vec<Endpoint>, more: &[Endpoint]) {
@@ -208,15 +284,6 @@ fn add_missing(endpoints: &mut Vec<Endpoint>, more: &[Endpoint]) {
 mod tests {
     use super::*;
 
-    fn member(name: &str, learner: bool, urls: &[&str]) -> Member {
-        Member {
-            name: name.to_owned(),
-            is_learner: learner,
-            client_ur_ls: urls.iter().map(|url| (*url).to_owned()).collect(),
-            ..Member::default()
-        }
-    }
-
     fn endpoints(names: &[&str]) -> Vec<Endpoint> {
         let parsed = names.iter().map(|name| Endpoint::parse(name));
         parsed.map(Result::unwrap).collect()
@@ -224,13 +291,13 @@ mod tests {
 
     #[test]
     fn new_endpoint_is_adopted_only_if_reachable() {
-        use EndpointCheck::{Foreign, Pending, Reachable, Unreachable};
-        let advertised = endpoints(&["a:1", "b:1", "c:1", "d:1", "e:1"]);
+        use EndpointCheck::{Foreign, Reachable, Unreachable};
+        let advertised = endpoints(&["a:1", "b:1", "c:1", "d:1"]);
         let before = endpoints(&["seed:1", "b:1", "d:1"]);
-        let checks = [Reachable, Unreachable, Unreachable, Foreign, Pending];
+        let checks = [Reachable, Unreachable, Unreachable, Foreign];
         let after = adopted_endpoints(before.clone(), &advertised, &checks);
         assert_eq!(after, endpoints(&["a:1", "b:1"]));
-        let none = [Unreachable, Unreachable, Pending, Foreign, Unreachable];
+        let none = [Unreachable, Unreachable, Foreign, Unreachable];
         assert_eq!(
             adopted_endpoints(before.clone(), &advertised, &none),
             before
@@ -238,17 +305,37 @@ mod tests {
     }
 
     #[test]
-    fn only_valid_urls_of_serving_members_are_used() {
-        let members = [
-            member("a", false, &["http://a:1", "http://b:1"]),
-            member("", false, &["http://unstarted:1"]),
-            member("l", true, &["http://learner:1"]),
-            member("b", false, &["http://a:1", "nonsense://"]),
-        ];
-        let names: Vec<_> = advertised_endpoints(&members)
-            .iter()
-            .map(|e| e.as_str().to_owned())
-            .collect();
-        assert_eq!(names, ["http://a:1", "http://b:1"]);
+    fn only_shown_cluster_id_counts_as_reachable() {
+        let endpoint = &endpoints(&["a:1"])[0];
+        for (found, cluster, expected) in [
+            (7, 7, EndpointCheck::Reachable),
+            (8, 7, EndpointCheck::Foreign),
+            (0, 7, EndpointCheck::Foreign),
+            (0, 0, EndpointCheck::Foreign),
+            (7, 0, EndpointCheck::Foreign),
+        ] {
+            assert_eq!(EndpointCheck::of(endpoint, Ok(found), cluster), expected);
+        }
+        let failed = Err(Error::shut_down());
+        let unreachable = EndpointCheck::Unreachable;
+        assert_eq!(EndpointCheck::of(endpoint, failed, 7), unreachable);
+    }
+
+    #[test]
+    fn concurrent_syncs_share_one_run() {
+        let sync = Arc::new(RunningSync::default());
+        let (mut first, run) = sync.join();
+        let (mut second, joined) = sync.join();
+        assert!(joined.is_none());
+        run.unwrap().finish(&Ok(vec!["a".to_owned()]));
+        assert_eq!(first.try_recv().unwrap().unwrap(), ["a"]);
+        assert_eq!(second.try_recv().unwrap().unwrap(), ["a"]);
+        let (mut next, run) = sync.join();
+        drop(run.expect("the next sync runs by itself"));
+        assert!(next.try_recv().is_err());
+        assert!(
+            sync.join().1.is_some(),
+            "a run that ended early blocks none"
+        );
     }
 }

@@ -9,12 +9,16 @@ use std::{
 };
 
 use http::{Request, Response};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tonic::{body::Body, codegen::Service};
 
 use super::Client;
-use crate::error::Error;
 pub use crate::transport::ResponseBody;
+use crate::{
+    connection::Connection,
+    error::{Error, ErrorKind, Outcome},
+    transport::channel::StreamUse,
+};
 
 /// The cluster as a service for tonic's generated clients, created by [`Client::grpc`]. It balances calls over the
 /// ready members and adds the client's token, but has no retries and no deadlines. A call with a rejected token
@@ -69,7 +73,17 @@ impl Service<Request<Body>> for GrpcService {
             let on_failure = move |kind| {
                 tokens.report_refused(member, &token, kind);
             };
-            connection.channel.raw_exchange(request, on_failure).await
+            let channel = &connection.channel;
+            let slot = timeout_at(deadline, channel.slot(StreamUse::Call)).await;
+            let slot = slot.map_err(|_| no_slot(&connection))?;
+            channel.raw_exchange(slot, request, on_failure).await
         })
     }
+}
+
+fn no_slot(connection: &Connection) -> Error {
+    let limit = connection.channel.stream_limit().unwrap_or(0);
+    let reason = format!("the connection allows {limit} concurrent streams, and none became free");
+    Error::new(ErrorKind::DeadlineExceeded, Outcome::NotSent, reason)
+        .with_endpoint(connection.endpoint.name())
 }

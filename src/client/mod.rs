@@ -1,5 +1,6 @@
 //! The client: the handle that applications hold, its options, and its connections to the cluster.
 
+mod advertised_endpoints;
 mod builder;
 mod connectivity_changes;
 pub(crate) mod endpoint_sync;
@@ -66,12 +67,14 @@ impl Client {
     }
 
     /// Waits until a member accepts requests. Fails with [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable)
-    /// after the timeout; the error lists every endpoint with its last failure.
+    /// after the timeout; the error lists every endpoint with its last failure. The kind is
+    /// [`ErrorKind::ClusterChanged`](crate::ErrorKind::ClusterChanged) if every endpoint leads to another cluster, and
+    /// [`ErrorKind::MixedClusters`](crate::ErrorKind::MixedClusters) if the endpoints lead to different ones.
     pub async fn wait_ready(&self, timeout: Duration) -> Result<(), Error> {
         self.caller().wait_ready(deadline_in(timeout)).await
     }
 
-    /// Returns the id of the cluster, or `None` if no member has responded yet. It changes only with
+    /// Returns the id of the cluster, or `None` until the endpoints have reported it. It changes only with
     /// [`ClientBuilder::follow_cluster_change`].
     pub fn cluster_id(&self) -> Option<u64> {
         Some(self.caller().context.cluster.get()).filter(|id| *id != 0)
@@ -107,7 +110,8 @@ impl Client {
     /// their TTL ends.
     ///
     /// Later requests fail with [`ErrorKind::Shutdown`](crate::ErrorKind::Shutdown). If several clones call `shutdown`,
-    /// every call returns when the shutdown is complete.
+    /// every call returns when the shutdown is complete. A shutdown that has begun goes on in the background if this
+    /// future is dropped.
     pub async fn shutdown(self) {
         self.running.shut_down().await;
     }

@@ -1,20 +1,20 @@
 //! A running client, and how it shuts down.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
 use actix::Addr;
-use tokio::sync::OnceCell;
 
+use super::endpoint_sync::RunningSync;
 use crate::{
     auth::engine::{AuthActor, AuthShutdown},
     balancer::{BalancerActor, messages::BalancerShutdown},
     call::Caller,
     lease::engine::keeper::{KeeperActor, KeeperShutdown},
     request::ClientCore,
-    runtime::thread::Runtime,
+    runtime::thread::{Runtime, RuntimeEnd},
     watch::engine::hub::{HubActor, HubShutdown},
 };
 
@@ -26,9 +26,11 @@ pub(crate) struct RunningClient {
     pub(super) caller: Arc<Caller>,
     pub(super) actors: ClientActors,
     pub(super) request_timeout: Duration,
+    pub(super) sync: Arc<RunningSync>,
     /// `None` once the client is shutting down.
     runtime: Mutex<Option<Runtime>>,
-    shutdown_done: OnceCell<()>,
+    /// Set once the client is shutting down.
+    end: OnceLock<Option<RuntimeEnd>>,
 }
 
 /// The actors that a shutdown stops.
@@ -72,21 +74,28 @@ impl RunningClient {
             caller,
             actors,
             request_timeout,
+            sync: Arc::default(),
             runtime: Mutex::new(Some(runtime)),
-            shutdown_done: OnceCell::new(),
+            end: OnceLock::new(),
         }
     }
 
-    /// Shuts the client down and waits until it is done, also if another clone has started the shutdown.
+    /// Shuts the client down and waits until it is done, also if another clone has started the shutdown. Once begun, the
+    /// shutdown goes on if this future is dropped.
     pub(super) async fn shut_down(&self) {
-        let shutdown = async {
+        if let Some(end) = self.begin_shutdown() {
+            end.wait().await;
+        }
+    }
+
+    /// Starts the shutdown on the actors' thread. Returns its end.
+    fn begin_shutdown(&self) -> Option<&RuntimeEnd> {
+        let end = self.end.get_or_init(|| {
             let runtime = self.runtime().take();
-            self.actors.shut_down().await;
-            if let Some(runtime) = runtime {
-                runtime.join().await;
-            }
-        };
-        self.shutdown_done.get_or_init(|| shutdown).await;
+            let actors = self.actors.clone();
+            runtime.map(|runtime| runtime.finish(async move { actors.shut_down().await }))
+        });
+        end.as_ref()
     }
 
     fn runtime(&self) -> MutexGuard<'_, Option<Runtime>> {
@@ -96,10 +105,7 @@ impl RunningClient {
 
 impl Drop for RunningClient {
     fn drop(&mut self) {
-        if let Some(runtime) = self.runtime().take() {
-            let actors = self.actors.clone();
-            runtime.finish(async move { actors.shut_down().await });
-        }
+        self.begin_shutdown();
     }
 }
 

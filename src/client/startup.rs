@@ -22,7 +22,7 @@ use crate::{
     balancer::{BalancerActor, ReadySetCell, messages::EndpointSource},
     call::{Caller, tokens::Tokens},
     connection::{
-        ClusterId, ConnectionContext, SharedProbeBudget,
+        ClusterId, ConnectionContext, OpenConnections, SharedProbeBudget,
         token::{TokenCell, header_value},
     },
     error::Error,
@@ -62,8 +62,9 @@ impl Client {
         let context = Arc::new(ConnectionContext {
             dial: options.dial,
             token: token.clone(),
+            connections: OpenConnections::new(),
             members: ready_set.clone(),
-            cluster: ClusterId::new(options.follow_cluster_change),
+            cluster: Arc::new(ClusterId::new(options.follow_cluster_change, token.clone())),
             follow_leader: options.balance_policy.follows_leader(),
             liveness: options.liveness,
             probes: SharedProbeBudget::default(),

@@ -167,7 +167,7 @@ impl From<proto::Member> for Member {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Members {
-    /// Cluster, member and revision of the response.
+    /// Cluster, member and revision of the response. All zero from `etcd grpc-proxy`, which lists the members itself.
     pub header: ResponseHeader,
     /// The members.
     pub members: Vec<Member>,
@@ -180,7 +180,7 @@ macro_rules! members {
 
             fn try_from(response: proto::$response) -> Result<Self> {
                 Ok(Self {
-                    header: header(response.header)?,
+                    header: header(response.header),
                     members: response.members.into_iter().map(Into::into).collect(),
                 })
             }
@@ -212,7 +212,7 @@ impl TryFrom<proto::MemberAddResponse> for AddedMember {
 
     fn try_from(response: proto::MemberAddResponse) -> Result<Self> {
         Ok(Self {
-            header: header(response.header)?,
+            header: header(response.header),
             member: response.member.unwrap_or_default().into(),
             members: response.members.into_iter().map(Into::into).collect(),
         })

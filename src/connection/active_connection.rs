@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     Connection, MemberHealth, Verdict,
+    cluster_id::ClusterMembership,
     driver_task::DriverTask,
     member_health::{ProgressTracker, STALLED_AFTER},
     probe_schedule::ProbeSchedule,
@@ -32,6 +33,7 @@ pub(super) struct ActiveConnection {
     /// Time since which there has always been a slow call.
     pub(super) suspected_since: Option<Instant>,
     pub(super) _health_service: AbortOnDrop,
+    pub(super) _membership: ClusterMembership,
 }
 
 impl ActiveConnection {

@@ -181,9 +181,8 @@ impl ConnectionActor {
     fn dial(&mut self, generation: u64, options: DialOptions, ctx: &mut Context<Self>) {
         let actor = ctx.address().downgrade();
         let event_recipient = actor.clone();
-        let token_generation = self.context.token.generation();
         let (id, endpoint, context) = (self.id, self.endpoint.clone(), self.context.clone());
-        let (metadata, addresses) = (self.metadata(), self.addresses.clone());
+        let addresses = self.addresses.clone();
         self.dial_task = Some(AbortOnDrop::spawn(async move {
             let on_event = move |event| match event {
                 DriverEvent::ClosedToRequests => {
@@ -193,12 +192,11 @@ impl ConnectionActor {
                     send(&event_recipient, ConnectionLost { generation, reason });
                 }
             };
-            let result = first_contact(&endpoint, &options, &addresses, &metadata, on_event).await;
+            let result =
+                first_contact(id, &endpoint, &options, &context, &addresses, on_event).await;
             let result = match result {
-                Ok(contact) if contact.token_ignored => {
-                    replace_ignored_token(contact, id, token_generation, &context).await
-                }
-                other => other,
+                Ok(contact) => replace_ignored_token(contact, id, &context).await,
+                failed => failed,
             };
             send(&actor, DialFinished { generation, result });
         }));

@@ -8,14 +8,17 @@ use std::{
 use tokio::time::Instant;
 
 use super::token::TokenCell;
-use super::{ClusterId, EndpointId, Liveness, OtherMembers, probe_budget::ProbeBudget};
+use super::{
+    ClusterId, EndpointId, Liveness, OpenConnections, OtherMembers, probe_budget::ProbeBudget,
+};
 use crate::transport::dial::DialOptions;
 
 /// Settings and state shared by all connections of a client.
 pub(crate) struct ConnectionContext {
     pub(crate) dial: DialOptions,
     pub(crate) token: Arc<TokenCell>,
-    pub(crate) cluster: ClusterId,
+    pub(crate) connections: OpenConnections,
+    pub(crate) cluster: Arc<ClusterId>,
     /// The other members, with which a probed member is compared.
     pub(crate) members: Arc<dyn ClusterView>,
     /// Whether every member is probed regularly, so that the leader is always known.

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 
+use super::open_connections::OpenConnection;
 use crate::{
     runtime::abort_on_drop::AbortOnDrop,
     transport::{channel::ChannelMonitor, driver::Driver},
@@ -22,17 +23,25 @@ impl DriverTask {
     pub(super) fn spawn(
         driver: Driver,
         monitor: ChannelMonitor,
+        open: OpenConnection,
         on_event: impl Fn(DriverEvent) + 'static,
     ) -> Self {
         Self(AbortOnDrop::spawn(async move {
             let mut driver = std::pin::pin!(driver);
+            let ended = async {
+                tokio::select! {
+                    biased;
+                    reason = &mut driver => reason,
+                    () = monitor.closed_to_requests() => {
+                        on_event(DriverEvent::ClosedToRequests);
+                        driver.await
+                    }
+                }
+            };
             let reason = tokio::select! {
                 biased;
-                reason = &mut driver => reason,
-                () = monitor.closed_to_requests() => {
-                    on_event(DriverEvent::ClosedToRequests);
-                    driver.await
-                }
+                reason = ended => reason,
+                () = open.must_close() => "the client was shut down".to_owned(),
             };
             on_event(DriverEvent::Ended(reason));
         }))

@@ -2,12 +2,16 @@
 
 use std::{cell::RefCell, net::SocketAddr, time::Duration};
 
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
+    ConnectionContext, EndpointId, OpenConnections,
     address_race::{AddressRace, race_addresses},
+    cluster_id::ClusterMembership,
+    cluster_identity::{ClusterIdentity, identify},
     driver_task::{DriverEvent, DriverTask},
     probe::{ProbeResult, request_status},
+    token::TokenCell,
 };
 use crate::{
     error::{Error, ErrorKind, Outcome},
@@ -20,10 +24,7 @@ use crate::{
     },
 };
 
-/// Time without a response after which the first request is repeated without the token.
-const RETRY_WITHOUT_TOKEN: Duration = Duration::from_millis(400);
-
-/// A connection on which the member has responded to an RPC.
+/// A connection on which a member of the client's cluster has responded to an RPC.
 pub(super) struct FirstContact {
     /// The address that was dialled; `None` for a Unix socket.
     pub(super) address: Option<SocketAddr>,
@@ -34,24 +35,98 @@ pub(super) struct FirstContact {
     pub(super) round_trip: Duration,
     /// Whether the member responded to a request with a token.
     pub(super) responded_to_token: bool,
-    /// Whether the member responded only to the request without the token.
-    pub(super) token_ignored: bool,
+    /// Generation of the token to which the member did not respond, although it responded without a token.
+    pub(super) ignored_token: Option<u64>,
+    pub(super) membership: ClusterMembership,
+}
+
+/// A connection on which a member has responded to an RPC. It has received no token.
+struct AnonymousContact {
+    address: Option<SocketAddr>,
+    channel: Channel,
+    driver: DriverTask,
+    identity: ClusterIdentity,
 }
 
 /// Dials the addresses of an endpoint, performs the handshakes and waits for a first response, all within the connect
 /// timeout. Records in `history` which addresses failed.
+///
+/// Waits until the member is known to belong to the client's cluster. Only then the token is sent.
 pub(super) async fn first_contact(
+    id: EndpointId,
     endpoint: &Endpoint,
     options: &DialOptions,
+    context: &ConnectionContext,
     history: &RefCell<AddressHistory>,
-    metadata: &Metadata,
     on_event: impl Fn(DriverEvent) + Clone + 'static,
 ) -> Result<FirstContact, Error> {
+    let cluster = &context.cluster;
+    let trust = if cluster.is_advertised(id) {
+        AddressTrust::Advertised
+    } else {
+        AddressTrust::User
+    };
+    let connections = &context.connections;
+    let contact = contact_endpoint(endpoint, trust, options, connections, history, on_event).await;
+    let contact = contact.inspect_err(|_| cluster.endpoint_failed(id))?;
+    let admitted = cluster.admit(id, endpoint.as_str(), contact.identity.cluster);
+    let membership = admitted.await.map_err(|error| {
+        if let Some(address) = contact.address {
+            history.borrow_mut().mark_failed(address, Instant::now());
+        }
+        error.with_endpoint(endpoint.name())
+    })?;
+    let round_trip = contact.identity.round_trip;
+    let (response, token) =
+        authenticated_response(&contact.channel, contact.identity, &context.token).await;
+    Ok(FirstContact {
+        address: contact.address,
+        channel: contact.channel,
+        driver: contact.driver,
+        response: usable_response(endpoint, options, response)?,
+        round_trip,
+        responded_to_token: token == TokenResponse::Received,
+        ignored_token: match token {
+            TokenResponse::Missing { generation } => Some(generation),
+            TokenResponse::Received | TokenResponse::NoToken => None,
+        },
+        membership,
+    })
+}
+
+/// Returns the cluster id of the member at an advertised endpoint, or zero if it reports none. The connection is closed
+/// afterwards, and no token is sent.
+pub(crate) async fn cluster_at(
+    endpoint: &Endpoint,
+    context: &ConnectionContext,
+) -> Result<u64, Error> {
+    let history = RefCell::default();
+    let trust = AddressTrust::Advertised;
+    let (options, connections) = (&context.dial, &context.connections);
+    let contact = contact_endpoint(endpoint, trust, options, connections, &history, |_| {}).await?;
+    Ok(contact.identity.cluster)
+}
+
+/// Dials the addresses of an endpoint until a member has responded on one of them.
+async fn contact_endpoint(
+    endpoint: &Endpoint,
+    trust: AddressTrust,
+    options: &DialOptions,
+    connections: &OpenConnections,
+    history: &RefCell<AddressHistory>,
+    on_event: impl Fn(DriverEvent) + Clone + 'static,
+) -> Result<AnonymousContact, Error> {
     let deadline = Instant::now() + options.connect_timeout;
     let found = timeout_at(deadline, addresses(endpoint, options, history)).await;
-    let found = found.unwrap_or_else(|_| Err(no_response(endpoint, options)))?;
+    let mut found = found.unwrap_or_else(|_| Err(no_response(endpoint, options)))?;
+    if trust == AddressTrust::Advertised {
+        found.retain(|address| !address.is_link_local());
+        if found.is_empty() {
+            return Err(only_link_local(endpoint));
+        }
+    }
     let race = race_addresses(found, deadline, async |address| {
-        let contact = contact_address(endpoint, &address, options, metadata, on_event.clone());
+        let contact = contact_address(endpoint, &address, options, connections, on_event.clone());
         match contact.await {
             Err(error) if !endpoint.is_tls() => Err(explain_plain_failure(error, &address).await),
             result => result,
@@ -72,42 +147,54 @@ pub(super) async fn first_contact(
     Err(all_failed(endpoint, failed))
 }
 
+/// Source of an endpoint's address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AddressTrust {
+    /// The user. Every address is allowed.
+    User,
+    /// A member list, which must not lead to link-local addresses.
+    Advertised,
+}
+
 /// Dials one address, performs the handshakes and waits for a first response.
 async fn contact_address(
     endpoint: &Endpoint,
     address: &DialAddress,
     options: &DialOptions,
-    metadata: &Metadata,
+    connections: &OpenConnections,
     on_event: impl Fn(DriverEvent) + 'static,
-) -> Result<FirstContact, Error> {
+) -> Result<AnonymousContact, Error> {
     let dialled = dial(endpoint, address, options).await?;
-    let driver = DriverTask::spawn(dialled.driver, dialled.channel.monitor(), on_event);
-    let sent_at = Instant::now();
-    let (response, token_ignored) = first_response(&dialled.channel, metadata).await;
-    let round_trip = sent_at.elapsed();
+    let monitor = dialled.channel.monitor();
+    let driver = DriverTask::spawn(dialled.driver, monitor, connections.add(), on_event);
+    let mut identity = identify(&dialled.channel).await;
+    identity.response = usable_response(endpoint, options, identity.response)?;
+    Ok(AnonymousContact {
+        address: address.socket_address(),
+        channel: dialled.channel,
+        driver,
+        identity,
+    })
+}
+
+/// Fails if the connection broke before the response.
+fn usable_response(
+    endpoint: &Endpoint,
+    options: &DialOptions,
+    response: ProbeResult,
+) -> Result<ProbeResult, Error> {
     match response {
         ProbeResult::Failed(error) if endpoint.is_tls() => Err(options
             .tls
             .explain_disconnect(explain_break(error))
             .with_endpoint(endpoint.name())),
         ProbeResult::Failed(error) => Err(explain_break(error)),
-        response => {
-            dialled.channel.store_stream_limit();
-            Ok(FirstContact {
-                address: address.socket_address(),
-                channel: dialled.channel,
-                driver,
-                response,
-                round_trip,
-                responded_to_token: metadata.token.is_some() && !token_ignored,
-                token_ignored,
-            })
-        }
+        response => Ok(response),
     }
 }
 
 /// Records which addresses responded and which failed, for the order of the next dial.
-fn record(race: &AddressRace<DialAddress, FirstContact>, history: &mut AddressHistory) {
+fn record(race: &AddressRace<DialAddress, AnonymousContact>, history: &mut AddressHistory) {
     let now = Instant::now();
     let failed = race.failed.iter().map(|(address, _)| address);
     for address in failed.chain(&race.silent) {
@@ -150,27 +237,46 @@ fn all_failed(endpoint: &Endpoint, mut failed: Vec<(DialAddress, Error)>) -> Err
     Error::new(kind, Outcome::NotSent, reason).with_endpoint(endpoint.name())
 }
 
-/// Returns the first response, and whether it belongs to the request without the token. A member of another cluster may
-/// never respond to a request with an unknown token, so a second request without a token is sent after [`RETRY_WITHOUT_TOKEN`].
-async fn first_response(channel: &Channel, metadata: &Metadata) -> (ProbeResult, bool) {
-    let mut request = std::pin::pin!(request_status(channel, metadata));
-    if metadata.token.is_none() {
-        return (request.await, false);
+/// Whether a member responded to the client's token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TokenResponse {
+    /// There is no token.
+    NoToken,
+    Received,
+    /// The member did not respond to the token of this generation.
+    Missing {
+        generation: u64,
+    },
+}
+
+/// Returns the status in response to the token. If the member does not respond to it, returns the response without a
+/// token.
+async fn authenticated_response(
+    channel: &Channel,
+    identity: ClusterIdentity,
+    token: &TokenCell,
+) -> (ProbeResult, TokenResponse) {
+    let token = token.load_without_waiting();
+    if token.value.is_none() {
+        return (identity.response, TokenResponse::NoToken);
     }
-    tokio::select! {
-        biased;
-        response = &mut request => return (response, false),
-        () = sleep_until(Instant::now() + RETRY_WITHOUT_TOKEN) => {}
-    }
-    let without_token = Metadata {
-        token: None,
-        ..metadata.clone()
+    let metadata = Metadata {
+        require_leader: true,
+        token: token.value,
+        timeout: None,
     };
-    tokio::select! {
-        biased;
-        response = &mut request => (response, false),
-        response = request_status(channel, &without_token) => (response, true),
+    match timeout(identity.patience(), request_status(channel, &metadata)).await {
+        Ok(response) => (response, TokenResponse::Received),
+        Err(_) => {
+            let generation = token.generation;
+            (identity.response, TokenResponse::Missing { generation })
+        }
     }
+}
+
+fn only_link_local(endpoint: &Endpoint) -> Error {
+    let reason = "the member list leads to a link-local address";
+    Error::new(ErrorKind::InvalidEndpoint, Outcome::NotSent, reason).with_endpoint(endpoint.name())
 }
 
 /// Replaces the error of a plain connection to a port that expects TLS.

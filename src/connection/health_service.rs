@@ -8,8 +8,20 @@ use crate::{
     transport::channel::{Channel, Metadata},
 };
 
-/// Calls `on_change` whenever the member reports whether it is serving. Returns if the member has no health service.
+/// Smallest limit of concurrent streams with which one is used for the health service. Probes detect most of what it
+/// reports, and calls need the streams more.
+const MIN_STREAM_LIMIT: usize = 16;
+
+/// Calls `on_change` whenever the member reports whether it is serving. Returns if the member has no health service, or
+/// allows few streams.
 pub(super) async fn watch_serving(channel: Channel, metadata: Metadata, on_change: impl Fn(bool)) {
+    if channel
+        .stream_limit()
+        .is_some_and(|limit| limit < MIN_STREAM_LIMIT)
+    {
+        return;
+    }
+    let monitor = channel.monitor();
     let stream = channel
         .stream::<HealthCheckRequest, HealthCheckResponse>(rpc::HEALTH_WATCH.path, &metadata);
     let Ok((mut request, mut responses)) = stream else {
@@ -21,7 +33,12 @@ pub(super) async fn watch_serving(channel: Channel, metadata: Metadata, on_chang
         return;
     }
     request.finish();
-    while let Ok(Some(response)) = responses.next().await {
+    loop {
+        let response = tokio::select! {
+            response = responses.next() => response,
+            () = monitor.stream_limit_below(MIN_STREAM_LIMIT) => break,
+        };
+        let Ok(Some(response)) = response else { break };
         on_change(response.status() != ServingStatus::NotServing);
     }
     // Without the stream, the end of "not serving" would never be reported.

@@ -16,14 +16,15 @@ use crate::{
     transport::channel::Metadata,
 };
 
-/// Returns a contact that responds to requests with a token, or an error. `generation` is the generation of the token
-/// to which the member did not respond.
+/// Returns a contact that ignores no token, or an error.
 pub(super) async fn replace_ignored_token(
     contact: FirstContact,
     id: EndpointId,
-    generation: u64,
     context: &ConnectionContext,
 ) -> Result<FirstContact, Error> {
+    let Some(generation) = contact.ignored_token else {
+        return Ok(contact);
+    };
     let endpoint = contact.channel.endpoint().name();
     let renewal = async {
         if context.members.other_members(id).any_ready {
@@ -50,7 +51,7 @@ pub(super) async fn replace_ignored_token(
             return Ok(FirstContact {
                 response,
                 responded_to_token: true,
-                token_ignored: false,
+                ignored_token: None,
                 ..contact
             });
         }

@@ -122,6 +122,7 @@ impl ConnectionActor {
             suspicion_reported_at: None,
             suspected_since: None,
             _health_service: health_service,
+            _membership: contact.membership,
         });
     }
 

@@ -24,14 +24,17 @@
 //! for longer than the round trips of the link explain.
 //!
 //! The decisions are pure code: [`state_machine`] (states, reconnect and replacement delays), [`member_health`] (whether
-//! a member can be used), [`liveness`] and [`round_trips`] (how long to wait on this link), [`probe_schedule`] and
-//! [`probe_budget`] (when to probe), [`probe_timeout`] (when a member counts as unresponsive), [`raft_term`] (whether a
-//! write may be lost with its leader) and [`token_refusals`] (whether a refused token is the member's fault).
+//! a member can be used), [`cluster_choice`] (to which cluster the client belongs), [`liveness`] and [`round_trips`] (how
+//! long to wait on this link), [`probe_schedule`] and [`probe_budget`] (when to probe), [`probe_timeout`] (when a member
+//! counts as unresponsive), [`raft_term`] (whether a write may be lost with its leader) and [`token_refusals`] (whether a
+//! refused token is the member's fault).
 
 mod active_connection;
 mod actor;
 mod address_race;
+mod cluster_choice;
 mod cluster_id;
+mod cluster_identity;
 mod connection_context;
 mod connection_handle;
 mod connectivity;
@@ -44,6 +47,7 @@ mod lifecycle;
 mod liveness;
 mod member_health;
 pub(crate) mod messages;
+mod open_connections;
 mod probe;
 mod probe_budget;
 mod probe_schedule;
@@ -58,14 +62,17 @@ pub(crate) mod token;
 mod token_refusals;
 
 pub(crate) use actor::{ConnectionActor, ConnectionObserver};
+pub(crate) use cluster_choice::Voter;
 pub(crate) use cluster_id::{ClusterId, foreign_cluster_error};
 pub(crate) use connection_context::{ClusterView, ConnectionContext, SharedProbeBudget};
 pub(crate) use connection_handle::{Connection, StreamRegistration, SuspicionGuard};
 pub use connectivity::ConnectivityState;
 pub(crate) use connectivity::EndpointId;
+pub(crate) use first_contact::cluster_at;
 pub(crate) use liveness::LinkTiming;
 pub use liveness::Liveness;
 pub(crate) use member_health::{MemberHealth, OtherMembers, RaftStatus, Verdict};
+pub(crate) use open_connections::OpenConnections;
 pub(crate) use probe::responds_to_token;
 pub(crate) use raft_term::{TermMark, leader_changed};
 pub(crate) use token_refusals::RefusalDecision;

@@ -16,7 +16,7 @@ use crate::{
     error::{Error, ErrorKind, Outcome},
     proto::{StatusRequest, StatusResponse, rpc},
     transport::{
-        channel::{Channel, Metadata, RequestTracker},
+        channel::{Channel, Metadata, RequestTracker, StreamUse},
         grpc,
     },
 };
@@ -66,8 +66,10 @@ pub(super) async fn probe(
     others_responded_since: impl Fn(Instant) -> bool,
     on_late: impl Fn(bool),
 ) -> ProbeResult {
+    // If the connection allows no more streams, the member is not to blame: the timeout starts with the request.
+    let _slot = channel.slot(StreamUse::Probe).await;
     let mut timeout = ProbeTimeout::new(Instant::now(), silence);
-    let mut request = std::pin::pin!(request_status(channel, metadata));
+    let mut request = std::pin::pin!(send_request(channel, metadata));
     loop {
         tokio::select! {
             biased;
@@ -87,6 +89,11 @@ pub(super) async fn probe(
 
 /// Sends one `Status` request and waits for the response without a time limit.
 pub(super) async fn request_status(channel: &Channel, metadata: &Metadata) -> ProbeResult {
+    let _slot = channel.slot(StreamUse::Probe).await;
+    send_request(channel, metadata).await
+}
+
+async fn send_request(channel: &Channel, metadata: &Metadata) -> ProbeResult {
     let body = match grpc::encode(&StatusRequest::default()) {
         Ok(body) => body,
         Err(error) => return ProbeResult::Failed(error),

@@ -179,6 +179,19 @@ impl TokenCell {
         Some(result)
     }
 
+    /// Retires the current token because the client follows another cluster, and requests the next one. Does nothing if
+    /// there is no renewer: a fixed token may be valid in both clusters.
+    pub(super) fn retire_after_cluster_change(&self) {
+        let Some(actor) = self.renewer.get().and_then(WeakRecipient::upgrade) else {
+            return;
+        };
+        let generation = self.generation();
+        if generation != 0 {
+            self.retire(generation);
+            RenewToken::request(&actor, generation, RenewalReason::Missing);
+        }
+    }
+
     /// Makes requests wait for the next token. The value stays, because a request without a token has no user.
     pub(crate) fn retire(&self, generation: u64) {
         self.retired.fetch_max(generation, Ordering::Release);

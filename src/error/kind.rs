@@ -211,6 +211,7 @@ kinds! {
     Overloaded: "the client has the maximum number of calls in flight", "make fewer calls at once, or raise the limit";
     Shutdown: "the client has been shut down", "create a new client";
     ClusterChanged: "the response comes from another cluster than before", "check the endpoints: one client serves one cluster";
+    MixedClusters: "the endpoints belong to different clusters", "give a client the endpoints of one cluster only";
     OldCluster: "the cluster runs an older version than required", "upgrade it, or lower `min_cluster_version`";
     ResponseTooLarge: "the response is larger than the client or a proxy allows", "read in pages, or raise `max_response_size`";
     Protocol: "the response is not valid gRPC", "check that the endpoint is etcd's client URL, with the right scheme";

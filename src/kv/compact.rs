@@ -78,4 +78,4 @@ pub struct CompactResponse {
     pub header: ResponseHeader,
 }
 
-from_response!(CompactResponse: CompactionResponse);
+from_response!(CompactResponse requires header: CompactionResponse);

@@ -85,4 +85,4 @@ pub struct DeleteResponse {
     pub prev_kvs: Vec<KeyValue>,
 }
 
-from_response!(DeleteResponse: DeleteRangeResponse => deleted, prev_kvs);
+from_response!(DeleteResponse requires header: DeleteRangeResponse => deleted, prev_kvs);

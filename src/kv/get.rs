@@ -355,4 +355,4 @@ impl GetResponse {
     }
 }
 
-from_response!(GetResponse: RangeResponse => kvs, more, count);
+from_response!(GetResponse requires header: RangeResponse => kvs, more, count);

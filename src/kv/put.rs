@@ -97,4 +97,4 @@ pub struct PutResponse {
     pub prev_kv: Option<KeyValue>,
 }
 
-from_response!(PutResponse: proto::PutResponse => prev_kv);
+from_response!(PutResponse requires header: proto::PutResponse => prev_kv);

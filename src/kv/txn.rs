@@ -9,7 +9,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     proto::{self, RequestOp, TxnRequest, request_op, response_op, rpc, rpc::RpcClass},
-    request::{ClientHandle, header, macros::request},
+    request::{ClientHandle, macros::request, required_header},
     transport::grpc,
 };
 
@@ -226,7 +226,7 @@ impl TryFrom<proto::TxnResponse> for TxnResponse {
     type Error = Error;
 
     fn try_from(response: proto::TxnResponse) -> Result<Self> {
-        let header = header(response.header)?;
+        let header = required_header(response.header)?;
         let responses = response
             .responses
             .into_iter()

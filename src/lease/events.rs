@@ -29,6 +29,10 @@ pub enum LeaseLost {
     NeverConfirmed,
     /// This user may not keep the lease alive.
     PermissionDenied,
+    /// The client follows another cluster, see
+    /// [`follow_cluster_change`](crate::ClientBuilder::follow_cluster_change). A lease of the same id there is another
+    /// lease.
+    ClusterChanged,
     /// The client was shut down.
     Shutdown,
 }

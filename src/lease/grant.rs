@@ -120,7 +120,9 @@ impl<C> Grant<C> {
         if let Some(after) = self.options.give_up_after {
             deadline = deadline.give_up_after(after);
         }
-        let cell = Arc::new(LeaseCell::new(id, deadline.ttl(), deadline.deadline()));
+        let cluster = response.header.map_or(0, |header| header.cluster_id);
+        let cell = LeaseCell::new(id, cluster, deadline.ttl(), deadline.deadline());
+        let cell = Arc::new(cell);
         let mut lease = Lease::new(service.clone(), cell, deadline);
         if self.options.keep {
             lease.keep_alive();

@@ -22,7 +22,8 @@ use super::{
 };
 use super::{TimeToLive, revoke, time_to_live};
 use crate::{
-    error::Result,
+    error::{Error, ErrorKind, Outcome, Result},
+    request::ClientHandle,
     runtime::delivery::{SendOnDrop, deliver},
 };
 
@@ -150,9 +151,19 @@ impl Lease {
         Ok(self.time_to_live().with_keys().await?.keys)
     }
 
-    /// Revokes the lease, which deletes its keys. If that fails, the lease is kept no longer and expires.
+    /// Revokes the lease, which deletes its keys. If that fails, the lease is kept no longer and expires. Fails with
+    /// [`ErrorKind::ClusterChanged`](crate::ErrorKind::ClusterChanged) if the client follows another cluster.
     pub async fn revoke(mut self) -> Result<()> {
         self.release(false);
+        let cluster = self.client.caller().context.cluster.get();
+        if self.cell.is_of_other_cluster(cluster) {
+            let reason = "the lease belongs to the cluster that the client has left";
+            return Err(Error::new(
+                ErrorKind::ClusterChanged,
+                Outcome::NotSent,
+                reason,
+            ));
+        }
         revoke(self.id()).on(&self.client).await.map(drop)
     }
 

@@ -192,7 +192,7 @@ impl TryFrom<proto::StatusResponse> for Status {
 
     fn try_from(response: proto::StatusResponse) -> Result<Self> {
         Ok(Self {
-            header: header(response.header)?,
+            header: header(response.header),
             version: response.version,
             storage_version: response.storage_version,
             leader: response.leader,

@@ -106,16 +106,28 @@ macro_rules! header_responses {
 }
 pub(crate) use header_responses;
 
-/// Converts a wire response into a response type with a header and fields of the same names.
+/// Converts a wire response into a response type with a header and fields of the same names. `requires header` fails
+/// without a header.
 macro_rules! from_response {
+    ($type:ident requires header: $response:ty $(=> $($field:ident),+)?) => {
+        $crate::request::macros::from_response!(
+            @convert $type, $response, ($crate::request::required_header), ($($($field),+)?)
+        );
+    };
     ($type:ident: $response:ty $(=> $($field:ident),+)?) => {
+        $crate::request::macros::from_response!(
+            @convert $type, $response, (|header| Ok($crate::request::header(header))), ($($($field),+)?)
+        );
+    };
+    (@convert $type:ident, $response:ty, ($header:expr), ($($field:ident),*)) => {
         impl TryFrom<$response> for $type {
             type Error = $crate::error::Error;
 
             fn try_from(response: $response) -> $crate::error::Result<Self> {
+                let header: $crate::error::Result<_> = ($header)(response.header);
                 Ok(Self {
-                    header: $crate::request::header(response.header)?,
-                    $($($field: response.$field,)+)?
+                    header: header?,
+                    $($field: response.$field,)*
                 })
             }
         }

@@ -32,8 +32,14 @@ use crate::{
 /// The future of a bound request.
 pub(crate) type ResponseFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
-/// Returns the header of a response. etcd sends one with every response, so a missing header is a protocol error.
-pub(crate) fn header(header: Option<ResponseHeader>) -> Result<ResponseHeader, Error> {
+/// Returns the header of a response, all zero if there is none: a proxy that responds by itself has none to send.
+pub(crate) fn header(header: Option<ResponseHeader>) -> ResponseHeader {
+    header.unwrap_or_default()
+}
+
+/// Returns the header of a response whose revision is part of the result. A missing header is a protocol error: with a
+/// made-up revision, watches would start at the wrong place and locks have wrong fencing tokens.
+pub(crate) fn required_header(header: Option<ResponseHeader>) -> Result<ResponseHeader, Error> {
     header.ok_or_else(|| {
         Error::new(
             ErrorKind::Protocol,

@@ -5,13 +5,13 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Mutex,
+    sync::{Mutex, PoisonError},
     thread,
     time::Duration,
 };
 
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     time::timeout,
 };
 
@@ -25,19 +25,28 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Runs closures on the actors' thread. Dropping it ends a separate thread.
 pub(crate) struct Runtime {
     jobs: mpsc::UnboundedSender<Job>,
-    thread: Mutex<Option<OwnThread>>,
+    /// `None` on an arbiter.
+    thread: Option<OwnThread>,
 }
 
 struct OwnThread {
-    handle: thread::JoinHandle<()>,
-    ended: oneshot::Receiver<()>,
+    handle: Mutex<Option<thread::JoinHandle<()>>>,
+    /// Closed when the thread has left its closure.
+    running: watch::Receiver<()>,
+}
+
+/// The end of a [`Runtime`], which any number of tasks can wait for.
+pub(crate) struct RuntimeEnd {
+    /// Closed when the last future has finished or was dropped.
+    last: watch::Receiver<()>,
+    thread: Option<OwnThread>,
 }
 
 impl Runtime {
     /// Starts a thread with its own actix system.
     pub(crate) fn own_thread() -> Result<Self, Error> {
         let (jobs, queue) = mpsc::unbounded_channel();
-        let (end, ended) = oneshot::channel::<()>();
+        let (end, running) = watch::channel(());
         let handle = thread::Builder::new()
             .name("actix-etcd".to_owned())
             .spawn(move || {
@@ -56,7 +65,10 @@ impl Runtime {
             })?;
         Ok(Self {
             jobs,
-            thread: Mutex::new(Some(OwnThread { handle, ended })),
+            thread: Some(OwnThread {
+                handle: Mutex::new(Some(handle)),
+                running,
+            }),
         })
     }
 
@@ -70,10 +82,7 @@ impl Runtime {
         }
         let (jobs, queue) = mpsc::unbounded_channel();
         actix_rt::spawn(run_jobs(queue));
-        Ok(Self {
-            jobs,
-            thread: Mutex::new(None),
-        })
+        Ok(Self { jobs, thread: None })
     }
 
     /// Runs a closure on the actors' thread. Returns `false` if the thread has ended.
@@ -93,33 +102,46 @@ impl Runtime {
         result.await.map_err(|_| Error::shut_down())
     }
 
-    /// Runs a future on the actors' thread and ends the thread afterwards. Returns at once.
-    pub(crate) fn finish(self, last: impl Future<Output = ()> + Send + 'static) {
+    /// Runs a future on the actors' thread and ends the thread afterwards. Returns at once; the future runs to its end
+    /// even if nothing waits for it.
+    pub(crate) fn finish(self, last: impl Future<Output = ()> + Send + 'static) -> RuntimeEnd {
         let keep_running = self.jobs.clone();
+        let (end, last_running) = watch::channel(());
         self.run(move || {
             actix_rt::spawn(async move {
                 last.await;
-                drop(keep_running);
+                drop((keep_running, end));
             });
         });
+        RuntimeEnd {
+            last: last_running,
+            thread: self.thread,
+        }
     }
+}
 
-    /// Ends the thread and waits for it.
-    pub(crate) async fn join(self) {
-        let own_thread = self
-            .thread
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .take();
-        drop(self.jobs);
-        if let Some(OwnThread { handle, ended }) = own_thread {
-            // A host name lookup cannot be interrupted; its thread ends later, without a join.
-            if timeout(JOIN_TIMEOUT, ended).await.is_ok() {
+impl RuntimeEnd {
+    /// Waits until the last future has finished and a separate thread has ended.
+    pub(crate) async fn wait(&self) {
+        closed(&self.last).await;
+        let Some(OwnThread { handle, running }) = &self.thread else {
+            return;
+        };
+        // A host name lookup cannot be interrupted; its thread ends later, without a join.
+        if timeout(JOIN_TIMEOUT, closed(running)).await.is_ok() {
+            let handle = handle.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(handle) = handle {
                 // The thread has left its closure, so the join returns at once.
                 let _ = handle.join();
             }
         }
     }
+}
+
+/// Waits until the sender of a channel is dropped.
+async fn closed(channel: &watch::Receiver<()>) {
+    let mut channel = channel.clone();
+    while channel.changed().await.is_ok() {}
 }
 
 async fn run_jobs(mut queue: mpsc::UnboundedReceiver<Job>) {
@@ -157,23 +179,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn join_does_not_wait_for_blocking_work() {
+    async fn end_does_not_wait_for_blocking_work() {
         let runtime = Runtime::own_thread().unwrap();
         let (release, blocked) = std::sync::mpsc::channel::<()>();
         let block = move || drop(tokio::task::spawn_blocking(move || blocked.recv()));
         runtime.call(block).await.unwrap();
-        runtime.join().await;
+        runtime.finish(async {}).wait().await;
         drop(release);
     }
 
     #[tokio::test]
-    async fn join_waits_for_thread_local_destructors() {
+    async fn end_waits_for_thread_local_destructors() {
         let ended = Arc::new(AtomicBool::new(false));
         let runtime = Runtime::own_thread().unwrap();
         let guard = ThreadLocalGuard(ended.clone());
         runtime.call(|| GUARD.set(Some(guard))).await.unwrap();
         assert!(!ended.load(Ordering::SeqCst));
-        runtime.join().await;
+        runtime.finish(async {}).wait().await;
         assert!(ended.load(Ordering::SeqCst));
     }
 }

@@ -122,7 +122,7 @@ impl TryFrom<CampaignResponse> for Elected {
             )
         };
         Ok(Self {
-            header: header(response.header)?,
+            header: header(response.header),
             leader: response.leader.ok_or_else(missing)?,
         })
     }

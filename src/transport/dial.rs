@@ -1,6 +1,12 @@
 //! Opens an HTTP/2 connection to an endpoint.
 
-use std::{cell::RefCell, fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    cell::RefCell,
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use h2::client;
@@ -15,18 +21,22 @@ use super::{
     channel::Channel,
     driver::Driver,
     endpoint::{Endpoint, Target},
+    ping_pace::PingPace,
     resolver::Resolver,
     tls::Tls,
     wire_log::{LoggedIo, WireLog},
 };
 use crate::error::{Error, ErrorKind, Outcome};
 
-/// Large enough that a response of several megabytes does not wait for window updates.
+/// Limits the memory of each response that is not read. Large enough that a response of several megabytes does not wait
+/// for window updates.
 const STREAM_WINDOW: u32 = 2 << 20;
-const CONNECTION_WINDOW: u32 = 16 << 20;
-/// h2 closes a connection whose small DATA frames exceed this budget. A busy watch consists of small frames, and the
-/// windows above limit the memory already.
-const SMALL_FRAME_BUDGET: usize = 64 << 20;
+/// The largest window of HTTP/2, so that responses that are not read do not block the other streams of a connection:
+/// each fills its own window only.
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+/// h2 closes a connection whose unread small DATA frames exceed this budget. A watch consists of small frames, and the
+/// stream window limits their number already.
+const SMALL_FRAME_BUDGET: usize = usize::MAX;
 /// Number of cancelled streams that h2 remembers, so that late frames for them are not protocol errors.
 const REMEMBERED_RESETS: usize = 1024;
 
@@ -37,6 +47,7 @@ pub(crate) struct DialOptions {
     pub(crate) max_response_size: usize,
     pub(crate) ping_interval: Option<Duration>,
     pub(crate) ping_timeout: Duration,
+    pub(crate) ping_pace: PingPace,
     pub(crate) tls: Tls,
     pub(crate) resolver: Resolver,
 }
@@ -54,6 +65,23 @@ impl DialAddress {
             Self::Tcp(address) => Some(*address),
             Self::Unix(_) => None,
         }
+    }
+}
+
+impl DialAddress {
+    /// Returns whether this is an address that is valid on one network link only, such as that of a cloud's metadata
+    /// service.
+    pub(crate) fn is_link_local(&self) -> bool {
+        self.socket_address()
+            .is_some_and(|address| is_link_local(address.ip()))
+    }
+}
+
+/// Returns whether an address is in 169.254.0.0/16 or `fe80::/10`.
+pub(crate) fn is_link_local(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
     }
 }
 
@@ -124,7 +152,7 @@ pub(super) async fn connect(address: &DialAddress) -> io::Result<BoxedSocket> {
     }
 }
 
-async fn handshake(
+pub(super) async fn handshake(
     endpoint: &Endpoint,
     socket: BoxedSocket,
     options: &DialOptions,
@@ -147,7 +175,7 @@ async fn handshake(
         wire_log,
         options.max_response_size,
     );
-    let driver = Driver::new(connection, &channel, options);
+    let driver = Driver::new(connection, &channel, endpoint, options);
     Ok(NewConnection { channel, driver })
 }
 

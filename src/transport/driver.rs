@@ -14,6 +14,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::{
     channel::{Channel, ChannelMonitor},
     dial::{BoxedSocket, DialOptions},
+    endpoint::Endpoint,
+    ping_pace::PingPace,
     wire_log::LoggedIo,
 };
 
@@ -22,6 +24,7 @@ type H2Connection = Connection<LoggedIo<BoxedSocket>, Bytes>;
 /// Runs a connection until it ends. Dropping the driver closes the connection at once.
 pub(crate) struct Driver {
     connection: H2Connection,
+    monitor: ChannelMonitor,
     pinger: Option<Pinger>,
 }
 
@@ -29,20 +32,32 @@ impl Driver {
     pub(super) fn new(
         mut connection: H2Connection,
         channel: &Channel,
+        endpoint: &Endpoint,
         options: &DialOptions,
     ) -> Self {
+        let monitor = channel.monitor();
         let pinger = match (connection.ping_pong(), options.ping_interval) {
-            (Some(pings), Some(interval)) => Some(Pinger {
-                pings,
-                monitor: channel.monitor(),
-                interval,
-                timeout: options.ping_timeout,
-                awaiting_pong: false,
-                timer: Box::pin(sleep_until(Instant::now() + interval)),
-            }),
+            (Some(pings), Some(configured)) => {
+                let interval = options.ping_pace.interval(endpoint.as_str(), configured);
+                Some(Pinger {
+                    pings,
+                    monitor: monitor.clone(),
+                    endpoint: endpoint.clone(),
+                    pace: options.ping_pace.clone(),
+                    slowed_down: false,
+                    interval,
+                    timeout: options.ping_timeout,
+                    awaiting_pong: false,
+                    timer: Box::pin(sleep_until(Instant::now() + interval)),
+                })
+            }
             _ => None,
         };
-        Self { connection, pinger }
+        Self {
+            connection,
+            monitor,
+            pinger,
+        }
     }
 }
 
@@ -51,7 +66,14 @@ impl Future for Driver {
     type Output = String;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<String> {
-        match Pin::new(&mut self.connection).poll(cx) {
+        let polled = Pin::new(&mut self.connection).poll(cx);
+        // The member may change the limit at any time; h2 reports no change.
+        let limit = self.connection.max_concurrent_send_streams();
+        self.monitor.set_stream_limit(limit);
+        if let Some(pinger) = &mut self.pinger {
+            pinger.slow_down_if_requested();
+        }
+        match polled {
             Poll::Ready(Ok(())) => {
                 return Poll::Ready("the member closed the connection".to_owned());
             }
@@ -70,6 +92,10 @@ impl Future for Driver {
 struct Pinger {
     pings: h2::PingPong,
     monitor: ChannelMonitor,
+    endpoint: Endpoint,
+    pace: PingPace,
+    /// Whether this connection has increased the endpoint's interval.
+    slowed_down: bool,
     interval: Duration,
     timeout: Duration,
     awaiting_pong: bool,
@@ -100,6 +126,19 @@ impl Pinger {
             } else {
                 self.schedule_next();
             }
+        }
+    }
+
+    /// Doubles the interval of the endpoint's next connections if the member has received too many pings.
+    fn slow_down_if_requested(&mut self) {
+        if !self.slowed_down && self.monitor.wire_log().had_too_many_pings() {
+            self.slowed_down = true;
+            self.pace.slow_down(self.endpoint.name());
+            tracing::warn!(
+                endpoint = %self.endpoint,
+                interval = ?self.interval,
+                "member received too many pings; interval doubled"
+            );
         }
     }
 

@@ -11,7 +11,9 @@ pub(crate) mod channel;
 pub(crate) mod dial;
 pub(crate) mod driver;
 pub(crate) mod endpoint;
+mod frame_scanner;
 pub(crate) mod grpc;
+pub(crate) mod ping_pace;
 pub(crate) mod resolver;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;

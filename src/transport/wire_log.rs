@@ -1,4 +1,4 @@
-//! Records which requests have been written to the socket.
+//! Records which requests have been written to the socket, and whether the member sent a GOAWAY.
 //!
 //! h2 queues frames and writes them later. When a connection is lost, only this layer can determine whether the first
 //! frame of a request was written: it scans the headers of the outgoing frames and stores the highest stream id whose
@@ -11,7 +11,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
@@ -19,16 +19,16 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    sync::watch,
+    sync::{Notify, watch},
     time::{Instant, timeout},
 };
 
+use super::frame_scanner::{FrameScanner, GoAway, GoAwayScanner, HEADERS};
+
 /// Length of the HTTP/2 connection preface.
 const PREFACE: usize = 24;
-/// Length of a frame header.
-const FRAME_HEADER: usize = 9;
-/// Type of a HEADERS frame.
-const HEADERS: u8 = 1;
+/// Debug data of a GOAWAY from a gRPC server that received more pings than it allows.
+const TOO_MANY_PINGS: &[u8] = b"too_many_pings";
 /// Longest wait for the socket of a lost connection to close. Its driver closes it at once.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -41,6 +41,9 @@ pub(crate) struct WireLog {
     /// Microseconds from `opened` to the last received byte. Milliseconds are too coarse for a member on the same
     /// machine.
     last_received: AtomicU64,
+    gone_away: AtomicBool,
+    go_away_received: Notify,
+    too_many_pings: AtomicBool,
     closed: watch::Sender<bool>,
 }
 
@@ -50,6 +53,9 @@ impl WireLog {
             highest_stream: AtomicU32::new(0),
             opened: Instant::now(),
             last_received: AtomicU64::new(0),
+            gone_away: AtomicBool::new(false),
+            go_away_received: Notify::new(),
+            too_many_pings: AtomicBool::new(false),
             closed: watch::Sender::new(false),
         })
     }
@@ -66,13 +72,39 @@ impl WireLog {
     pub(crate) fn last_received(&self) -> Instant {
         self.opened + Duration::from_micros(self.last_received.load(Ordering::Relaxed))
     }
+
+    /// Returns whether the member has sent a GOAWAY: it accepts no more requests on this connection.
+    pub(crate) fn has_gone_away(&self) -> bool {
+        self.gone_away.load(Ordering::Relaxed)
+    }
+
+    /// Waits for a GOAWAY. Wakes one waiter, once.
+    pub(crate) async fn gone_away(&self) {
+        self.go_away_received.notified().await;
+    }
+
+    /// Returns whether the member has sent a GOAWAY because of too many pings.
+    pub(crate) fn had_too_many_pings(&self) -> bool {
+        self.too_many_pings.load(Ordering::Relaxed)
+    }
+
+    fn record_go_away(&self, frame: &GoAway) {
+        let calm = frame.error_code == u32::from(h2::Reason::ENHANCE_YOUR_CALM);
+        if calm && frame.debug_data == TOO_MANY_PINGS {
+            self.too_many_pings.store(true, Ordering::Relaxed);
+        }
+        if !self.gone_away.swap(true, Ordering::Relaxed) {
+            self.go_away_received.notify_one();
+        }
+    }
 }
 
 /// A socket whose traffic is recorded in a [`WireLog`].
 pub(crate) struct LoggedIo<T> {
     io: T,
     log: Arc<WireLog>,
-    scanner: FrameScanner,
+    written: FrameScanner,
+    received: GoAwayScanner,
 }
 
 impl<T> LoggedIo<T> {
@@ -80,17 +112,21 @@ impl<T> LoggedIo<T> {
         Self {
             io,
             log,
-            scanner: FrameScanner::new(),
+            written: FrameScanner::new(PREFACE),
+            received: GoAwayScanner::new(),
         }
     }
 
     fn record_written<'a>(&mut self, slices: impl Iterator<Item = &'a [u8]>, mut count: usize) {
         for slice in slices {
-            let part = &slice[..slice.len().min(count)];
-            if let Some(stream) = self.scanner.scan(part) {
-                self.log.highest_stream.fetch_max(stream, Ordering::Release);
-            }
+            let mut part = &slice[..slice.len().min(count)];
             count -= part.len();
+            while let Some(frame) = self.written.next(&mut part) {
+                if frame.kind == HEADERS {
+                    let highest = &self.log.highest_stream;
+                    highest.fetch_max(frame.stream, Ordering::Release);
+                }
+            }
             if count == 0 {
                 break;
             }
@@ -104,52 +140,6 @@ impl<T> Drop for LoggedIo<T> {
     }
 }
 
-/// Finds HEADERS frames in a stream of bytes. Payloads are skipped.
-struct FrameScanner {
-    /// Remaining bytes of the connection preface or of a payload.
-    skip: usize,
-    header: [u8; FRAME_HEADER],
-    /// Number of bytes in `header`.
-    filled: usize,
-}
-
-impl FrameScanner {
-    fn new() -> Self {
-        Self {
-            skip: PREFACE,
-            header: [0; FRAME_HEADER],
-            filled: 0,
-        }
-    }
-
-    /// Returns the highest stream id among the HEADERS frames whose frame header ends in these bytes.
-    fn scan(&mut self, mut bytes: &[u8]) -> Option<u32> {
-        let mut highest = None;
-        while !bytes.is_empty() {
-            if self.skip > 0 {
-                let skipped = self.skip.min(bytes.len());
-                self.skip -= skipped;
-                bytes = &bytes[skipped..];
-                continue;
-            }
-            let copied = (FRAME_HEADER - self.filled).min(bytes.len());
-            self.header[self.filled..self.filled + copied].copy_from_slice(&bytes[..copied]);
-            self.filled += copied;
-            bytes = &bytes[copied..];
-            if self.filled == FRAME_HEADER {
-                let [a, b, c, kind, _flags, s1, s2, s3, s4] = self.header;
-                self.skip = u32::from_be_bytes([0, a, b, c]) as usize;
-                self.filled = 0;
-                if kind == HEADERS {
-                    let stream = u32::from_be_bytes([s1, s2, s3, s4]) & 0x7fff_ffff;
-                    highest = highest.max(Some(stream));
-                }
-            }
-        }
-        highest
-    }
-}
-
 impl<T: AsyncRead + Unpin> AsyncRead for LoggedIo<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -158,9 +148,13 @@ impl<T: AsyncRead + Unpin> AsyncRead for LoggedIo<T> {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.io).poll_read(cx, buf);
-        if buf.filled().len() > before {
+        let received = &buf.filled()[before..];
+        if !received.is_empty() {
             let micros = u64::try_from(self.log.opened.elapsed().as_micros()).unwrap_or(u64::MAX);
             self.log.last_received.store(micros, Ordering::Relaxed);
+            if let Some(go_away) = self.received.scan(received) {
+                self.log.record_go_away(&go_away);
+            }
         }
         polled
     }
@@ -207,25 +201,30 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for LoggedIo<T> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+    use crate::transport::frame_scanner::{GOAWAY, frame};
 
-    fn frame(kind: u8, stream: u32, payload: usize) -> Vec<u8> {
-        let mut bytes = u32::try_from(payload).unwrap().to_be_bytes()[1..].to_vec();
-        bytes.extend([kind, 0]);
-        bytes.extend(stream.to_be_bytes());
-        bytes.resize(FRAME_HEADER + payload, 0xff);
-        bytes
+    /// Writes bytes to a logged socket and returns the highest stream.
+    async fn highest_stream(chunks: impl Iterator<Item = &[u8]>) -> u32 {
+        let log = WireLog::new();
+        let (near, _far) = tokio::io::duplex(1 << 16);
+        let mut io = LoggedIo::new(near, log.clone());
+        for chunk in chunks {
+            io.write_all(chunk).await.unwrap();
+        }
+        log.highest_stream.load(Ordering::Relaxed)
     }
 
-    #[test]
-    fn stream_counts_as_sent_after_its_headers() {
-        let mut scanner = FrameScanner::new();
-        assert_eq!(scanner.scan(&[b'x'; PREFACE]), None);
-        let headers = frame(HEADERS, 7, 30);
-        assert_eq!(scanner.scan(&headers[..FRAME_HEADER - 1]), None);
-        assert_eq!(scanner.scan(&headers[FRAME_HEADER - 1..]), Some(7));
-        assert_eq!(scanner.scan(&frame(0, 9, 5)), None, "DATA opens no stream");
+    #[tokio::test]
+    async fn stream_counts_as_sent_after_its_headers() {
+        let mut bytes = vec![b'x'; PREFACE];
+        bytes.extend(frame(HEADERS, 0, 7, &[0; 30]));
+        bytes.extend(frame(0, 0, 9, &[0; 5]));
+        assert_eq!(highest_stream([&bytes[..PREFACE + 8]].into_iter()).await, 0);
+        let found = highest_stream([&bytes[..]].into_iter()).await;
+        assert_eq!(found, 7, "DATA opens no stream");
     }
 
     #[tokio::test(start_paused = true)]
@@ -234,14 +233,33 @@ mod tests {
         let (near, _far) = tokio::io::duplex(1024);
         let mut io = LoggedIo::new(near, log.clone());
         let mut bytes = vec![b'x'; PREFACE];
-        bytes.extend(frame(HEADERS, 3, 10));
-        tokio::io::AsyncWriteExt::write_all(&mut io, &bytes)
-            .await
-            .unwrap();
+        bytes.extend(frame(HEADERS, 0, 3, &[0; 10]));
+        io.write_all(&bytes).await.unwrap();
         assert!(!log.never_sent(5).await, "it may still be flushed");
         drop(io);
         assert!(log.never_sent(5).await);
         assert!(!log.never_sent(3).await);
+    }
+
+    #[tokio::test]
+    async fn goaway_is_recorded_when_it_arrives() {
+        let pings = [&[0, 0, 0, 0, 0, 0, 0, 11], TOO_MANY_PINGS].concat();
+        for (payload, too_many_pings) in [
+            (&pings[..], true),
+            (&[0; 8][..], false),
+            (&[0, 0, 0, 0, 0, 0, 0, 11][..], false),
+        ] {
+            let log = WireLog::new();
+            let (near, mut far) = tokio::io::duplex(1024);
+            let mut io = LoggedIo::new(near, log.clone());
+            let bytes = frame(GOAWAY, 0, 0, payload);
+            far.write_all(&bytes).await.unwrap();
+            assert!(!log.has_gone_away());
+            io.read_exact(&mut vec![0; bytes.len()]).await.unwrap();
+            assert!(log.has_gone_away());
+            assert_eq!(log.had_too_many_pings(), too_many_pings);
+            log.gone_away().await;
+        }
     }
 
     proptest! {
@@ -251,15 +269,15 @@ mod tests {
             chunk_size in 1usize..40,
         ) {
             let mut bytes = vec![b'x'; PREFACE];
-            let mut expected = None;
+            let mut expected = 0;
             for (kind, stream, payload) in frames {
-                bytes.extend(frame(kind, stream, payload));
+                bytes.extend(frame(kind, 0, stream, &vec![0xff; payload]));
                 if kind == HEADERS {
-                    expected = expected.max(Some(stream));
+                    expected = stream.max(expected);
                 }
             }
-            let mut scanner = FrameScanner::new();
-            let found = bytes.chunks(chunk_size).filter_map(|part| scanner.scan(part)).max();
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let found = runtime.block_on(highest_stream(bytes.chunks(chunk_size)));
             prop_assert_eq!(found, expected);
         }
     }

@@ -20,11 +20,13 @@ use super::engine::{
 use super::{SubscribeWatch, Watch, WatchEvent, WatchHandle};
 use crate::{
     call::MAX_TIMEOUT,
+    connection::Connection,
     error::{Error, ErrorKind, Outcome, Result},
     request::{
         ResponseFuture,
         key_range::{KeyRange, key_range_methods},
     },
+    transport::channel::StreamUse,
 };
 
 /// Maximum number of attempts to read a range whose revision is compacted between two pages.
@@ -272,11 +274,15 @@ fn timeout_error(client: &impl WatchClient) -> Error {
     if set.ready.is_empty() {
         return set.none_ready();
     }
-    Error::new(
-        ErrorKind::DeadlineExceeded,
-        Outcome::NotSent,
-        "no member created the watch in time",
-    )
+    let is_full =
+        |connection: &Arc<Connection>| !connection.channel.has_free_slot(StreamUse::LongLived);
+    let reason = if set.ready.iter().all(is_full) {
+        "no connection allows another stream for the watch: the members or a proxy limit the \
+         concurrent streams"
+    } else {
+        "no member created the watch in time"
+    };
+    Error::new(ErrorKind::DeadlineExceeded, Outcome::NotSent, reason)
 }
 
 impl<C: WatchClient> IntoFuture for WatchRequest<C> {

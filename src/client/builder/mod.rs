@@ -21,7 +21,9 @@ use crate::{
     error::Error,
     maintenance::versions::{member_versions, require_version},
     retry::{BudgetLimits, RetryPolicy, StandardRetry},
-    transport::{RawEndpoint, dial::DialOptions, resolver::Resolver, tls::Tls},
+    transport::{
+        RawEndpoint, dial::DialOptions, ping_pace::PingPace, resolver::Resolver, tls::Tls,
+    },
 };
 
 /// Options of a [`Client`], created by [`Client::builder`]. Every option has a default; the endpoints are enough to
@@ -78,6 +80,7 @@ impl ClientBuilder {
                 max_response_size: usize::MAX,
                 ping_interval: Some(Duration::from_secs(10)),
                 ping_timeout: Duration::from_secs(3),
+                ping_pace: PingPace::default(),
                 tls: Tls::default(),
                 resolver: Resolver::default(),
             },
@@ -113,13 +116,17 @@ impl ClientBuilder {
 
     /// Largest response the client accepts, in bytes. A larger one fails with
     /// [`ErrorKind::ResponseTooLarge`](crate::ErrorKind::ResponseTooLarge). Default: no limit.
+    ///
+    /// A response or stream that is not read occupies at most 2 MiB: the member sends more only when it is read. Up to
+    /// 1,000 unread ones do not delay the other requests of their connection.
     pub fn max_response_size(mut self, bytes: usize) -> Self {
         self.dial.max_response_size = bytes;
         self
     }
 
     /// Interval of HTTP/2 pings on connections with requests in flight; `None` sends none. Must be at least 10 s,
-    /// because etcd closes connections that are pinged more often than every 5 s. Default: 10 s.
+    /// because etcd closes connections that are pinged more often than every 5 s. If a server or proxy closes a
+    /// connection because of too many pings, the interval of that endpoint doubles. Default: 10 s.
     pub fn ping_interval(mut self, interval: impl Into<Option<Duration>>) -> Self {
         self.dial.ping_interval = limited(interval);
         self
@@ -231,9 +238,16 @@ impl ClientBuilder {
     }
 
     /// Continues if the endpoints lead to another cluster, for example one restored from a backup under the same
-    /// addresses. The client logs in there, [`Client::cluster_id`] changes, and watches end with
-    /// [`WatchEnd::ClusterChanged`](crate::watch::WatchEnd::ClusterChanged), because revisions of one cluster mean
-    /// nothing in another. Default: members of another cluster are rejected with
+    /// addresses. The client logs in there, [`Client::cluster_id`] changes, watches end with
+    /// [`WatchEnd::ClusterChanged`](crate::watch::WatchEnd::ClusterChanged), and kept leases with
+    /// [`LeaseLost::ClusterChanged`](crate::lease::LeaseLost::ClusterChanged), because revisions and leases of one
+    /// cluster mean nothing in another.
+    ///
+    /// The client uses one cluster at a time. It follows another one when every endpoint leads there, or when no member
+    /// of its cluster has responded for 1 s. From then on it refuses members of the cluster it left, also responses to
+    /// requests in flight, until no member of the new cluster responds.
+    ///
+    /// Default: members of another cluster are rejected with
     /// [`ErrorKind::ClusterChanged`](crate::ErrorKind::ClusterChanged).
     pub fn follow_cluster_change(mut self) -> Self {
         self.follow_cluster_change = true;
@@ -278,11 +292,19 @@ impl ClientBuilder {
 
     /// Starts the client, waits until a member is ready, and logs in if there are credentials.
     ///
+    /// The client belongs to the cluster that most of its endpoints report. It goes on as soon as more than half of them
+    /// agree; otherwise those that respond within 300 ms decide. Endpoints of another cluster are not used: they show
+    /// [`ErrorKind::ClusterChanged`](crate::ErrorKind::ClusterChanged) in [`Client::connectivity`]. On every new
+    /// connection the member has to show its cluster before it receives a password or token. An exception are endpoints
+    /// given by the user whose members report no cluster id at all, as some proxies do.
+    ///
     /// Fails with
     /// - [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no member is ready within the request timeout;
     ///   the error lists every endpoint with its last failure,
     /// - [`ErrorKind::TlsFailed`](crate::ErrorKind::TlsFailed) as soon as every endpoint has failed because of TLS:
     ///   a rejected certificate, a port without TLS, or plain `http://` to a port that expects TLS,
+    /// - [`ErrorKind::MixedClusters`](crate::ErrorKind::MixedClusters) as soon as the endpoints report different clusters,
+    ///   none of them the majority; the error lists every endpoint with the id of its cluster,
     /// - [`ErrorKind::AuthFailed`](crate::ErrorKind::AuthFailed) or another error of the login,
     /// - [`ErrorKind::InvalidEndpoint`](crate::ErrorKind::InvalidEndpoint),
     ///   [`ErrorKind::NoEndpoints`](crate::ErrorKind::NoEndpoints) or
@@ -312,7 +334,9 @@ impl ClientBuilder {
         }
     }
 
-    /// Starts the client without waiting for a member. Requests wait for one, up to their timeout.
+    /// Starts the client without waiting for a member. Requests wait for one, up to their timeout. While the endpoints
+    /// report different clusters without a majority, requests fail with
+    /// [`ErrorKind::MixedClusters`](crate::ErrorKind::MixedClusters) after their timeout.
     ///
     /// Fails only if the options are not valid, or if there is no tokio runtime with its timer enabled.
     pub async fn connect_lazy(self) -> Result<Client, Error> {

@@ -16,6 +16,8 @@ use crate::lease::{
 /// Deadline, subscribers and end of one lease.
 pub(crate) struct LeaseCell {
     id: i64,
+    /// Id of the cluster that granted the lease, or zero if it is not known.
+    cluster: u64,
     origin: Instant,
     /// Milliseconds after `origin`.
     deadline: AtomicU64,
@@ -33,9 +35,10 @@ struct LeaseSubscribers {
 }
 
 impl LeaseCell {
-    pub(crate) fn new(id: i64, ttl: Duration, deadline: Instant) -> Self {
+    pub(crate) fn new(id: i64, cluster: u64, ttl: Duration, deadline: Instant) -> Self {
         let cell = Self {
             id,
+            cluster,
             origin: Instant::now(),
             deadline: AtomicU64::new(0),
             ttl: AtomicU64::new(0),
@@ -48,6 +51,11 @@ impl LeaseCell {
 
     pub(crate) fn id(&self) -> i64 {
         self.id
+    }
+
+    /// Returns whether another cluster than this one granted the lease. Zero means that the cluster is not known.
+    pub(crate) fn is_of_other_cluster(&self, cluster: u64) -> bool {
+        self.cluster != 0 && cluster != 0 && self.cluster != cluster
     }
 
     pub(crate) fn ttl(&self) -> Duration {

@@ -15,12 +15,13 @@ impl Channel {
         if error.is_go_away() {
             self.state.close_to_requests();
         }
+        // A GOAWAY fails only the streams above its last stream id.
         let refused_by_member = error.is_remote()
             && (error.is_go_away()
                 || (error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM)));
         let reason = if refused_by_member {
             format!("the member closed the stream before it processed the request ({error})")
-        } else if !error.is_remote() && self.state.wire_log.never_sent(stream_id).await {
+        } else if is_connection_error(&error) && self.state.wire_log.never_sent(stream_id).await {
             format!("the connection was lost before the request was sent ({error})")
         } else {
             return self.lost_in_flight(error);
@@ -31,8 +32,16 @@ impl Channel {
 
     /// Returns the error of a request or stream that the member may have processed.
     pub(super) fn lost_in_flight(&self, error: h2::Error) -> Error {
-        let reason = format!("the connection was lost while the request was in flight ({error})");
-        let lost = Error::new(ErrorKind::ConnectionLost, Outcome::Unknown, reason);
+        let (kind, event) = if error.is_reset() && error.is_library() {
+            (ErrorKind::Protocol, "the response is not valid HTTP/2")
+        } else if error.is_reset() {
+            let event = "the stream was closed while the request was in flight";
+            (ErrorKind::ConnectionLost, event)
+        } else {
+            let event = "the connection was lost while the request was in flight";
+            (ErrorKind::ConnectionLost, event)
+        };
+        let lost = Error::new(kind, Outcome::Unknown, format!("{event} ({error})"));
         self.with_endpoint(lost.with_source(error))
     }
 
@@ -55,6 +64,11 @@ impl Channel {
     pub(super) fn with_endpoint(&self, error: Error) -> Error {
         error.with_endpoint(self.state.endpoint.name())
     }
+}
+
+/// Returns whether the connection has ended on this side: nothing more is written to it.
+fn is_connection_error(error: &h2::Error) -> bool {
+    !error.is_remote() && (error.is_io() || error.is_go_away())
 }
 
 /// Returns whether an error concerns a single stream, which was reset or had ended before a send. Its connection may

@@ -4,12 +4,15 @@
 //! [`raw_exchange`](Channel::raw_exchange), the service under tonic's generated clients.
 
 mod failure;
+#[cfg(test)]
+mod frame_tests;
 mod monitor;
 mod raw_exchange;
 mod request_head;
 mod stream;
+mod stream_slots;
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use h2::{
@@ -18,9 +21,8 @@ use h2::{
 };
 use http::Request;
 use prost::Message;
-use tokio::sync::Semaphore;
 
-use self::monitor::{ChannelState, OpenStreamGuard};
+use self::monitor::ChannelState;
 use super::{
     endpoint::Endpoint,
     grpc::{self, HeaderStatus, MessageReader, RpcFailure},
@@ -34,10 +36,8 @@ pub(crate) use self::{
     monitor::{ChannelMonitor, RequestTracker},
     request_head::Metadata,
     stream::{StreamReceiver, StreamSender},
+    stream_slots::{StreamSlot, StreamUse},
 };
-
-/// Number of streams reserved for calls that last as long as the connection: watches, keepalives, health.
-const RESERVED_STREAMS: usize = 8;
 
 /// A handle to one HTTP/2 connection. Clones share the connection.
 #[derive(Clone)]
@@ -70,34 +70,40 @@ impl Channel {
 
     /// Returns the number of open requests and streams.
     pub(crate) fn open_streams(&self) -> usize {
-        self.state.open_streams.load(Ordering::Relaxed)
+        self.state.slots.open()
     }
 
-    /// Stores the member's limit of concurrent streams. Call it after the first response: the member has announced the
-    /// limit by then.
-    pub(crate) fn store_stream_limit(&self) {
-        let limit = self.requests.current_max_send_streams();
-        if limit < Semaphore::MAX_PERMITS {
-            let permits = limit.saturating_sub(RESERVED_STREAMS).max(1);
-            let _ = self.state.stream_permits.set(Semaphore::new(permits));
-        }
+    /// Returns whether the member allows another stream now.
+    pub(crate) fn has_free_slot(&self, stream_use: StreamUse) -> bool {
+        self.state.slots.have_room(stream_use)
     }
 
-    /// Returns the permits for requests, if the member limits the streams of a connection. Every request must hold one.
-    pub(crate) fn stream_permits(&self) -> Option<&Semaphore> {
-        self.state.stream_permits.get()
+    /// Takes the slot of a stream, if one is free. Every stream holds one.
+    pub(crate) fn try_slot(&self, stream_use: StreamUse) -> Option<StreamSlot> {
+        self.state.slots.try_take(stream_use)
+    }
+
+    /// Waits for the slot of a stream, in the order of the requests. Nothing is sent meanwhile.
+    pub(crate) async fn slot(&self, stream_use: StreamUse) -> StreamSlot {
+        self.state.slots.take(stream_use).await
+    }
+
+    /// Returns the number of streams that the member allows at once, if it limits them.
+    pub(crate) fn stream_limit(&self) -> Option<usize> {
+        self.state.slots.limit()
     }
 
     /// Returns whether the connection accepts another request, as far as is known.
     pub(crate) fn accepts_requests(&self) -> bool {
-        !self.state.closed_to_requests.load(Ordering::Relaxed)
+        self.state.accepts_requests()
     }
 
     pub(crate) fn wire_log(&self) -> &WireLog {
         &self.state.wire_log
     }
 
-    /// Sends a request and returns its response. `tracker` records the progress of the request.
+    /// Sends a request and returns its response. The caller holds a [slot](Self::slot) until then. `tracker` records the
+    /// progress of the request.
     pub(crate) async fn unary<M: Message + Default>(
         &self,
         path: &'static str,
@@ -105,13 +111,21 @@ impl Channel {
         body: Bytes,
         tracker: &RequestTracker,
     ) -> Result<M, RpcFailure> {
-        let _open = OpenStreamGuard::new(&self.state);
-        let (response, mut request) = self.start(path, metadata)?;
+        let started = self.start(path, metadata)?;
+        self.complete(started, body, tracker).await
+    }
+
+    /// Sends the body of a request and returns the response.
+    async fn complete<M: Message + Default>(
+        &self,
+        (response, mut request): (ResponseFuture, SendStream<Bytes>),
+        body: Bytes,
+        tracker: &RequestTracker,
+    ) -> Result<M, RpcFailure> {
         let stream_id = request.stream_id().as_u32();
         tracker.handed_to_h2(stream_id);
-        if let Err(error) = request.send_data(body, true) {
-            return Err(self.request_lost(error, stream_id).await.into());
-        }
+        // Fails if the stream has ended already, by a GOAWAY or an early response: the response shows which.
+        let _ = request.send_data(body, true);
         let response = match response.await {
             Ok(response) => response,
             Err(error) => return Err(self.request_lost(error, stream_id).await.into()),

@@ -1,24 +1,22 @@
 //! The state that the clones of a channel share, and the progress of single requests.
 
 use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+    Arc,
+    atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 
+use super::stream_slots::StreamSlots;
 use crate::transport::{endpoint::Endpoint, wire_log::WireLog};
 
 pub(super) struct ChannelState {
     pub(super) endpoint: Endpoint,
     pub(super) wire_log: Arc<WireLog>,
     pub(super) max_response_size: usize,
-    pub(super) open_streams: AtomicUsize,
-    /// Permits for requests, if the member limits the streams of a connection. Requests wait for a permit and not
-    /// inside h2, so that a waiting request is known to be unsent.
-    pub(super) stream_permits: OnceLock<Semaphore>,
-    /// Whether the connection accepts no more requests: after a GOAWAY, or when its stream ids are used up.
-    pub(super) closed_to_requests: AtomicBool,
+    pub(super) slots: Arc<StreamSlots>,
+    /// Whether h2 accepts no more requests, for example because the stream ids are used up.
+    closed_to_requests: AtomicBool,
     closed_notify: Notify,
 }
 
@@ -32,11 +30,15 @@ impl ChannelState {
             endpoint,
             wire_log,
             max_response_size,
-            open_streams: AtomicUsize::new(0),
-            stream_permits: OnceLock::new(),
+            slots: StreamSlots::new(),
             closed_to_requests: AtomicBool::new(false),
             closed_notify: Notify::new(),
         }
+    }
+
+    /// Returns whether the connection accepts another request, as far as is known.
+    pub(super) fn accepts_requests(&self) -> bool {
+        !self.closed_to_requests.load(Ordering::Relaxed) && !self.wire_log.has_gone_away()
     }
 
     pub(super) fn close_to_requests(&self) {
@@ -57,28 +59,30 @@ impl ChannelMonitor {
 
     /// Returns the number of open requests and streams.
     pub(crate) fn open_streams(&self) -> usize {
-        self.0.open_streams.load(Ordering::Relaxed)
+        self.0.slots.open()
     }
 
-    /// Waits until the connection accepts no more requests. Wakes one waiter, once.
+    /// Waits until the connection accepts no more requests: after a GOAWAY, or when its stream ids are used up. Wakes
+    /// one waiter, once.
     pub(crate) async fn closed_to_requests(&self) {
-        self.0.closed_notify.notified().await;
+        tokio::select! {
+            () = self.0.closed_notify.notified() => {}
+            () = self.0.wire_log.gone_away() => {}
+        }
     }
-}
 
-/// Counts a stream while it is open.
-pub(super) struct OpenStreamGuard(Arc<ChannelState>);
-
-impl OpenStreamGuard {
-    pub(super) fn new(state: &Arc<ChannelState>) -> Self {
-        state.open_streams.fetch_add(1, Ordering::Relaxed);
-        Self(state.clone())
+    /// Waits until the member allows fewer streams than this number.
+    pub(crate) async fn stream_limit_below(&self, number: usize) {
+        self.0.slots.limit_below(number).await;
     }
-}
 
-impl Drop for OpenStreamGuard {
-    fn drop(&mut self) {
-        self.0.open_streams.fetch_sub(1, Ordering::Relaxed);
+    /// Sets the number of streams that the member allows at once.
+    pub(crate) fn set_stream_limit(&self, limit: usize) {
+        self.0.slots.set_limit(limit);
+    }
+
+    pub(crate) fn wire_log(&self) -> &WireLog {
+        &self.0.wire_log
     }
 }
 

@@ -13,7 +13,7 @@ use http::{HeaderMap, Request, Response};
 use http_body::{Body as _, Frame};
 use tonic::body::Body;
 
-use super::{Channel, request_head};
+use super::{Channel, StreamSlot, request_head};
 use crate::{
     error::{Error, ErrorKind},
     transport::grpc,
@@ -23,10 +23,11 @@ use crate::{
 type FailureObserver = Box<dyn Fn(ErrorKind) + Send + Sync>;
 
 impl Channel {
-    /// Sends a request of a generated client and returns its response. Replaces only address and user agent.
-    /// Calls `on_failure` if the status of the call is an error, while the headers or the body are read.
+    /// Sends a request of a generated client and returns its response. Replaces address and user agent, and adds
+    /// the API version. Calls `on_failure` if the status of the call is an error, while the headers or the body are read.
     pub(crate) async fn raw_exchange(
         &self,
+        slot: StreamSlot,
         request: Request<Body>,
         on_failure: impl Fn(ErrorKind) + Send + Sync + 'static,
     ) -> Result<Response<ResponseBody>, Error> {
@@ -42,8 +43,8 @@ impl Channel {
         })
         .await;
         match sent {
-            Some(Ok(())) => {}
-            Some(Err(error)) => return Err(self.request_lost(error, stream_id).await),
+            // An error means that the stream has ended already; the response shows why.
+            Some(Ok(()) | Err(_)) => {}
             None => drop(tokio::spawn(async move {
                 // The reader of the response receives the error of a lost stream.
                 let _ = poll_fn(|cx| poll_send_body(&mut body, &mut stream, cx)).await;
@@ -60,6 +61,7 @@ impl Channel {
             data_ended: false,
             channel: self.clone(),
             on_failure,
+            slot: Some(slot),
         }))
     }
 }
@@ -109,6 +111,8 @@ pub struct ResponseBody {
     data_ended: bool,
     channel: Channel,
     on_failure: FailureObserver,
+    /// Slot of the stream; `None` once it has ended.
+    slot: Option<StreamSlot>,
 }
 
 impl fmt::Debug for ResponseBody {
@@ -139,7 +143,9 @@ impl http_body::Body for ResponseBody {
                 None => this.data_ended = true,
             }
         }
-        match ready!(this.stream.poll_trailers(cx)) {
+        let trailers = ready!(this.stream.poll_trailers(cx));
+        this.slot = None;
+        match trailers {
             Ok(Some(trailers)) => {
                 report_failure(&trailers, &this.on_failure);
                 Poll::Ready(Some(Ok(Frame::trailers(trailers))))

@@ -13,8 +13,12 @@ const USER_AGENT: HeaderValue =
 const HAS_LEADER: HeaderName = HeaderName::from_static("hasleader");
 const TOKEN: HeaderName = HeaderName::from_static("token");
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+const CLIENT_API_VERSION: HeaderName = HeaderName::from_static("client-api-version");
+/// Version of the API in `proto/`, as major and minor. The server counts requests by it
+/// (`etcd_server_client_requests_total`).
+const API_VERSION: HeaderValue = HeaderValue::from_static("3.7");
 /// Largest number of headers of a request. A map with more room is slower to allocate.
-const MAX_HEADERS: usize = 6;
+const MAX_HEADERS: usize = 7;
 
 /// Options that a request sends as headers.
 #[derive(Debug, Clone, Default)]
@@ -41,6 +45,7 @@ pub(super) fn build(
         HeaderValue::from_static("application/grpc"),
     );
     headers.insert(http::header::USER_AGENT, USER_AGENT);
+    headers.insert(CLIENT_API_VERSION, API_VERSION);
     if metadata.require_leader {
         headers.insert(HAS_LEADER, HeaderValue::from_static("true"));
     }
@@ -58,7 +63,8 @@ pub(super) fn build(
     Ok(request)
 }
 
-/// Replaces the address and the user agent in the head of a request from a generated client.
+/// Replaces the address and the user agent in the head of a request from a generated client, and adds the API version
+/// unless the request has one.
 pub(super) fn readdress(request: &mut Request<()>, endpoint: &Endpoint) -> Result<(), Error> {
     let path = request.uri().path_and_query().cloned();
     *request.uri_mut() = uri(
@@ -66,9 +72,9 @@ pub(super) fn readdress(request: &mut Request<()>, endpoint: &Endpoint) -> Resul
         path.unwrap_or_else(|| PathAndQuery::from_static("/")),
     )?;
     *request.version_mut() = Version::HTTP_2;
-    request
-        .headers_mut()
-        .insert(http::header::USER_AGENT, USER_AGENT);
+    let headers = request.headers_mut();
+    headers.insert(http::header::USER_AGENT, USER_AGENT);
+    headers.entry(CLIENT_API_VERSION).or_insert(API_VERSION);
     Ok(())
 }
 

@@ -6,19 +6,23 @@ use bytes::Bytes;
 use h2::client::ResponseFuture;
 use prost::Message;
 
-use super::{Channel, Metadata, OpenStreamGuard};
+use super::{Channel, Metadata, StreamSlot, StreamUse};
 use crate::{
-    error::Error,
+    error::{Error, ErrorKind, Outcome},
     transport::grpc::{self, MessageReader, RpcFailure},
 };
 
 impl Channel {
-    /// Opens a stream. The first read waits for the response headers.
+    /// Opens a long-lived stream. The first read waits for the response headers. Fails with
+    /// [`ErrorKind::TooManyRequests`] if the member allows no more of them.
     pub(crate) fn stream<Req: Message, Res: Message + Default>(
         &self,
         path: &'static str,
         metadata: &Metadata,
     ) -> Result<(StreamSender<Req>, StreamReceiver<Res>), Error> {
+        let slot = self
+            .try_slot(StreamUse::LongLived)
+            .ok_or_else(|| self.no_slot())?;
         let (response, request) = self.start(path, metadata)?;
         let sender = StreamSender {
             request,
@@ -29,10 +33,24 @@ impl Channel {
             state: ReceiveState::AwaitingHeaders(response),
             channel: self.clone(),
             oversized_start: Bytes::new(),
-            _open: OpenStreamGuard::new(&self.state),
+            _slot: slot,
             message: PhantomData,
         };
         Ok((sender, receiver))
+    }
+
+    /// Returns the error of a long-lived stream that the member does not allow.
+    fn no_slot(&self) -> Error {
+        let limit = self.stream_limit().unwrap_or(0);
+        let reason = format!(
+            "the connection allows {limit} concurrent streams, and none is free for another \
+             long-lived stream"
+        );
+        self.with_endpoint(Error::new(
+            ErrorKind::TooManyRequests,
+            Outcome::NotSent,
+            reason,
+        ))
     }
 }
 
@@ -79,7 +97,7 @@ pub(crate) struct StreamReceiver<Res> {
     channel: Channel,
     /// First bytes of the message that ended the stream because of its size.
     oversized_start: Bytes,
-    _open: OpenStreamGuard,
+    _slot: StreamSlot,
     message: PhantomData<fn() -> Res>,
 }
 

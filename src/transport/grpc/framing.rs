@@ -9,6 +9,9 @@ use crate::error::Error;
 /// Length of the prefix: the compression flag and a 32-bit length.
 pub(super) const PREFIX: usize = 5;
 
+/// Largest message. h2 sends no larger buffer.
+const MAX_MESSAGE: usize = (1 << 31) - 1 - PREFIX;
+
 /// Returns the message with its prefix. The bytes can be sent any number of times.
 pub(crate) fn encode(message: &impl Message) -> Result<Bytes, Error> {
     let length = checked_length(message)?;
@@ -37,7 +40,9 @@ pub(crate) fn encode_all<M: Message>(messages: &[M]) -> Result<Bytes, Error> {
 
 fn checked_length(message: &impl Message) -> Result<u32, Error> {
     u32::try_from(message.encoded_len())
-        .map_err(|_| Error::invalid("the message is larger than 4 GiB"))
+        .ok()
+        .filter(|length| *length as usize <= MAX_MESSAGE)
+        .ok_or_else(|| Error::invalid("the message is larger than 2 GiB"))
 }
 
 fn put_message(buffer: &mut BytesMut, message: &impl Message, length: u32) {

@@ -3,7 +3,10 @@
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::protocol_error;
-use crate::{error::Error, retry::pushback::PUSHBACK_KEY};
+use crate::{
+    error::{Error, ErrorKind, Outcome},
+    retry::pushback::PUSHBACK_KEY,
+};
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
@@ -35,21 +38,38 @@ pub(crate) enum HeaderStatus {
 
 /// Returns the status of a call from the headers of its response. A response that is not gRPC is a failure.
 pub(crate) fn status_from_headers(http_status: StatusCode, headers: &HeaderMap) -> HeaderStatus {
-    let failed = |reason: &str| HeaderStatus::Final(Err(protocol_error(reason).into()));
     if let Some(status) = find_status(headers) {
         return HeaderStatus::Final(status);
     }
     if http_status != StatusCode::OK {
-        return failed(&format!("the response is HTTP {http_status}, not gRPC"));
+        return HeaderStatus::Final(Err(http_failure(http_status).into()));
     }
-    let content_type = headers
-        .get(http::header::CONTENT_TYPE)
-        .map(HeaderValue::as_bytes);
-    if content_type.is_some_and(|value| value.starts_with(b"application/grpc")) {
-        HeaderStatus::Pending
-    } else {
-        failed("the response is not gRPC")
+    let content_type = headers.get(http::header::CONTENT_TYPE);
+    if content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc")) {
+        return HeaderStatus::Pending;
     }
+    let failure = match content_type.and_then(|value| value.to_str().ok()) {
+        Some(other) => protocol_error(&format!("the response is {other}, not gRPC")),
+        None => protocol_error("the response is not gRPC"),
+    };
+    HeaderStatus::Final(Err(failure.into()))
+}
+
+/// Returns the error of an HTTP status without a gRPC status, which comes from a proxy and not from etcd.
+///
+/// gRPC maps 429, 502, 503 and 504 to `UNAVAILABLE`. None of them proves that the proxy did not forward the request: it
+/// may have forwarded it, lost the response, and failed to send it again. So the outcome of a write is unknown, also
+/// for 429.
+fn http_failure(status: StatusCode) -> Error {
+    let kind = match status {
+        StatusCode::TOO_MANY_REQUESTS
+        | StatusCode::BAD_GATEWAY
+        | StatusCode::SERVICE_UNAVAILABLE
+        | StatusCode::GATEWAY_TIMEOUT => ErrorKind::ServerUnavailable,
+        _ => ErrorKind::Protocol,
+    };
+    let reason = format!("the response is HTTP {status}, not gRPC");
+    Error::new(kind, Outcome::Unknown, reason)
 }
 
 /// Returns the status in these headers or trailers, if they carry one.

@@ -1,4 +1,4 @@
-//! Tracing events: each connectivity change and each retry.
+//! Tracing events: each connectivity change, each retry, and endpoints of another cluster.
 
 use std::{
     collections::BTreeMap,
@@ -6,8 +6,8 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use actix_etcd::{Client, balancer::ConnectivityState};
-use testbed::{Reply, ScriptedServer};
+use actix_etcd::{Client, ErrorKind, balancer::ConnectivityState};
+use testbed::{Reply, STATUS, ScriptedServer, StatusResponse};
 use tokio_stream::StreamExt;
 use tracing::{
     Event, Subscriber,
@@ -23,9 +23,11 @@ use tracing_subscriber::{
 use crate::support::{
     process_isolation::in_own_process,
     scripted_put::{PUT, put_reply},
+    wait::until,
 };
 
-/// Fields of an event and of the spans around it. The text of the event is its field `message`.
+/// Fields of an event and of the spans around it. The text of the event is its field `message`, its level the field
+/// `level`.
 type Fields = BTreeMap<String, String>;
 
 #[derive(Clone, Default)]
@@ -70,6 +72,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for RecordedEvents {
             );
         }
         event.record(&mut FieldVisitor(&mut fields));
+        let level = event.metadata().level().to_string();
+        fields.insert("level".to_owned(), level);
         self.0.lock().unwrap().push(fields);
     }
 }
@@ -158,4 +162,38 @@ fn retries_are_traced() {
         .map(|fields| (fields["rpc"].as_str(), fields["attempts"].as_str()))
         .collect();
     assert_eq!(scheduled, [(PUT, "1"), (PUT, "2")]);
+}
+
+#[test]
+fn endpoint_of_other_cluster_is_warned_about_once() {
+    if !in_own_process!() {
+        return;
+    }
+    let mut endpoint = String::new();
+    let events = record_events(async || {
+        let foreign = ScriptedServer::start().await;
+        foreign.on(STATUS, |_| {
+            let mut status = StatusResponse::healthy();
+            status.header.as_mut().unwrap().cluster_id = 0xf0;
+            Reply::message(&status)
+        });
+        let (first, second) = (ScriptedServer::start().await, ScriptedServer::start().await);
+        endpoint = foreign.endpoint();
+        let endpoints = [&foreign, &first, &second].map(ScriptedServer::endpoint);
+        let builder = Client::builder(endpoints).on_current_arbiter();
+        let etcd = builder.connect().await.unwrap();
+        until("the endpoint was refused several times", || {
+            foreign.accepted() > 2
+        })
+        .await;
+        let error = etcd.connectivity().remove(0).last_error.unwrap();
+        assert_eq!(error.kind(), ErrorKind::ClusterChanged);
+    });
+    let message = "endpoint refused: its member belongs to another cluster";
+    let warnings = events.with_message(message);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    let field = |name: &str| warnings[0][name].as_str();
+    assert_eq!(field("level"), "WARN");
+    assert_eq!(field("endpoint"), endpoint);
+    assert_eq!((field("cluster"), field("client_cluster")), ("f0", "1"));
 }

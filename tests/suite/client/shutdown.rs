@@ -1,6 +1,9 @@
 //! Shutdown of a client: no actor, socket or thread remains, and requests in flight may finish.
 
-use std::{fs, time::Duration};
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 use actix_etcd::{Client, ErrorKind, test_faults::live_actors};
 use testbed::{Reply, ScriptedServer};
@@ -9,8 +12,11 @@ use crate::support::{
     process_isolation::in_own_process,
     process_threads::{client_thread_count, thread_names},
     scripted_put::{PUT, RANGE, put_reply, range_reply},
-    wait::until,
+    wait::{TEST_TIMEOUT, until},
 };
+
+/// Longer than any wait of these tests.
+const LONG_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Returns the number of established connections to this port.
 fn sockets_to(port: u16) -> usize {
@@ -130,6 +136,88 @@ async fn requests_fail_after_shutdown_grace() {
     etcd.shutdown().await;
     let error = put.await.unwrap().unwrap_err();
     assert_eq!(error.outcome(), actix_etcd::Outcome::Unknown, "{error:?}");
+}
+
+#[actix_rt::test]
+async fn connections_on_arbiter_close_after_shutdown_grace() {
+    let server = ScriptedServer::start().await;
+    server.on(PUT, |_| Reply::hang());
+    let etcd = Client::builder([server.endpoint()])
+        .on_current_arbiter()
+        .shutdown_grace(Duration::from_millis(50))
+        .connect()
+        .await
+        .unwrap();
+    let put = etcd.put("k", "v").timeout(LONG_TIMEOUT);
+    let put = actix_rt::spawn(put.into_future());
+    until("the request has arrived", || server.count(PUT) == 1).await;
+    let started = Instant::now();
+    etcd.shutdown().await;
+    let error = put.await.unwrap().unwrap_err();
+    assert!(started.elapsed() < TEST_TIMEOUT / 2, "{error:?}");
+    assert_eq!(error.outcome(), actix_etcd::Outcome::Unknown, "{error:?}");
+    until("the connection is closed", || server.connections() == 0).await;
+}
+
+/// A replaced connection is not in use, but its requests in flight have the grace, too.
+#[actix_rt::test]
+async fn shutdown_includes_replaced_connections() {
+    let server = ScriptedServer::start().await;
+    server.on(PUT, |call| match call.nth {
+        0 => put_reply().after(Duration::from_millis(500)),
+        _ => Reply::hang(),
+    });
+    let connect = || Client::builder([server.endpoint()]).on_current_arbiter();
+    let patient = connect().shutdown_grace(TEST_TIMEOUT);
+    let hasty = connect().shutdown_grace(Duration::from_millis(50));
+    for (builder, succeeds) in [(patient, true), (hasty, false)] {
+        let etcd = builder.connect().await.unwrap();
+        let (puts, accepted) = (server.count(PUT), server.accepted());
+        let put = etcd.put("k", "v").timeout(LONG_TIMEOUT);
+        let put = actix_rt::spawn(put.into_future());
+        until("the request has arrived", || server.count(PUT) > puts).await;
+        server.go_away_gracefully();
+        until("the connection is replaced", || {
+            server.accepted() > accepted
+        })
+        .await;
+        etcd.shutdown().await;
+        let result = put.await.unwrap();
+        assert_eq!(result.is_ok(), succeeds, "{result:?}");
+        until("all connections are closed", || server.connections() == 0).await;
+    }
+}
+
+#[test]
+fn cancelled_shutdown_goes_on() {
+    if !in_own_process!() {
+        return;
+    }
+    actix_rt::System::new().block_on(async {
+        let server = ScriptedServer::start().await;
+        server.on(PUT, |_| Reply::hang());
+        for on_arbiter in [true, false] {
+            let builder =
+                Client::builder([server.endpoint()]).shutdown_grace(Duration::from_millis(200));
+            let builder = if on_arbiter {
+                builder.on_current_arbiter()
+            } else {
+                builder
+            };
+            let etcd = builder.connect().await.unwrap();
+            let (puts, clone) = (server.count(PUT), etcd.clone());
+            let put = etcd.put("k", "v").timeout(LONG_TIMEOUT);
+            let put = actix_rt::spawn(put.into_future());
+            until("the request has arrived", || server.count(PUT) > puts).await;
+            let cancelled = tokio::time::timeout(Duration::ZERO, etcd.shutdown()).await;
+            assert!(cancelled.is_err(), "the request is in flight");
+            until("the connection is closed", || server.connections() == 0).await;
+            assert!(put.await.unwrap().is_err());
+            clone.shutdown().await;
+            assert_eq!(client_thread_count(), 0);
+            until("all actors end", || live_actors() == 0).await;
+        }
+    });
 }
 
 #[test]

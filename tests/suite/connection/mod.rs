@@ -3,6 +3,7 @@
 mod addresses;
 mod balancing;
 mod dns;
+mod http2;
 mod liveness;
 mod load_balancer;
 mod replacement;

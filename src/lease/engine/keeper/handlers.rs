@@ -76,7 +76,9 @@ impl Handler<ReleaseLease> for KeeperActor {
                 kept.actor.do_send(StopKeeping);
             }
         }
-        if release.revoke && (unkept || slot.is_some()) && !self.closed {
+        let cluster = self.caller.context.cluster.get();
+        let revocable = release.revoke && !release.cell.is_of_other_cluster(cluster);
+        if revocable && (unkept || slot.is_some()) && !self.closed {
             self.revoke_in_background(id);
         }
     }

@@ -13,7 +13,7 @@
 //! | `KeepAliveResponsesReceived`, `KeepAliveStreamEnded` | the task that reads a stream |
 //! | `KeeperTimerFired`, `ReadyWaitEnded` | itself |
 //!
-//! Sends `KeepAliveDue`, `KeepAliveResponded`, `KeepAliveFailed`, `KeepAliveDenied` and `StopKeeping` to lease actors,
+//! Sends `KeepAliveDue`, `KeepAliveResponded`, `KeepAliveFailed`, `KeepAliveDenied`, `ClusterLeft` and `StopKeeping` to lease actors,
 //! and `AwaitReady` to the balancer.
 //!
 //! States: running; closed after `KeeperShutdown`, which also stops the actor. While no member is ready, keepalives

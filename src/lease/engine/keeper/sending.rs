@@ -16,10 +16,11 @@ use crate::{
         clock::now,
         keepalive_route::{self, PENALTY, RouteCandidate},
         kept_leases::{LastKeepAlive, QueuedKeepAlive},
+        lease_actor::ClusterLeft,
     },
 };
 
-/// Delay before the next request to the balancer after one that failed.
+/// Delay before the next request to the balancer after one that failed, or while ready members allow no more streams.
 const AWAIT_READY_RETRY: Duration = Duration::from_millis(50);
 
 impl KeeperActor {
@@ -40,7 +41,12 @@ impl KeeperActor {
         self.close_unused_streams(&connections, now);
         let candidates = self.candidates(&connections);
         let mut shortest_timeout = None;
+        let cluster = self.caller.context.cluster.get();
         for keepalive in keepalives {
+            let ended = self.end_lease_of_other_cluster(&keepalive, cluster);
+            if ended && !self.once_waiters.contains_key(&keepalive.lease) {
+                continue;
+            }
             let Some(last) = self.last_keepalive(&keepalive) else {
                 continue;
             };
@@ -76,6 +82,21 @@ impl KeeperActor {
         if !self.waiting_for_member.is_empty() {
             self.await_ready(ctx);
         }
+    }
+
+    /// Ends the lease of a keepalive if another cluster granted it: a lease of the same id in this cluster is not the same
+    /// lease. Returns whether it did.
+    fn end_lease_of_other_cluster(&self, keepalive: &QueuedKeepAlive, cluster: u64) -> bool {
+        let ended = keepalive.slot.and_then(|slot| {
+            self.leases.with(slot, |kept| {
+                let ended = kept.cell.is_of_other_cluster(cluster);
+                if ended {
+                    kept.actor.do_send(ClusterLeft);
+                }
+                ended
+            })
+        });
+        ended == Some(true)
     }
 
     fn flush_streams(&mut self) {
@@ -133,8 +154,9 @@ impl KeeperActor {
             leaderless: false,
         });
         let keeper = ctx.address().downgrade();
+        let streams_refused = !self.caller.ready_set.load().ready.is_empty();
         actix_rt::spawn(async move {
-            if wait.await.is_err() {
+            if wait.await.is_err() || streams_refused {
                 tokio::time::sleep(AWAIT_READY_RETRY).await;
             }
             if let Some(keeper) = keeper.upgrade() {

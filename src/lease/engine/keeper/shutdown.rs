@@ -7,7 +7,11 @@ use actix::{ActorContext, Context, Handler, ResponseFuture};
 use super::{KeeperActor, messages::KeeperShutdown};
 use crate::{
     call::Caller,
-    lease::{LeaseLost, engine::lease_actor::StopKeeping, revoke},
+    lease::{
+        LeaseLost,
+        engine::{lease_actor::StopKeeping, lease_cell::LeaseCell},
+        revoke,
+    },
 };
 
 /// Timeout of a revoke that no caller waits for.
@@ -32,15 +36,18 @@ impl Handler<KeeperShutdown> for KeeperActor {
 
     fn handle(&mut self, shutdown: KeeperShutdown, ctx: &mut Context<Self>) -> ResponseFuture<()> {
         self.closed = true;
+        let cluster = self.caller.context.cluster.get();
+        let is_revocable =
+            |cell: &LeaseCell| cell.revoke_on_drop() && !cell.is_of_other_cluster(cluster);
         let unkept = self.unkept.drain();
         let mut to_revoke: Vec<i64> = unkept
-            .filter_map(|(id, cell)| cell.revoke_on_drop().then_some(id))
+            .filter_map(|(id, cell)| is_revocable(&cell).then_some(id))
             .collect();
         for (id, slot) in self.slots.drain() {
             let Some(kept) = self.leases.remove(slot) else {
                 continue;
             };
-            if kept.cell.revoke_on_drop() {
+            if is_revocable(&kept.cell) {
                 to_revoke.push(id);
             }
             kept.cell.report_lost(LeaseLost::Shutdown);

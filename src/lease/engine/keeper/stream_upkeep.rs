@@ -58,9 +58,11 @@ impl KeeperActor {
                 Some(self.streams.len() - 1)
             }
             Err(error) => {
-                let endpoint = &connection.endpoint;
-                tracing::debug!(%endpoint, %error, "failed to open a keepalive stream");
-                self.penalties.insert(connection.id, now + PENALTY);
+                let penalty = self.penalties.insert(connection.id, now + PENALTY);
+                // Repeated at short intervals while the connection allows no more streams.
+                if penalty.is_none_or(|until| until <= now) {
+                    tracing::warn!(%error, "failed to open a keepalive stream");
+                }
                 None
             }
         }

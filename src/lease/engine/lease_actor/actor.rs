@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use actix::{Actor, ActorContext, Addr, Context, Handler, Supervised};
 
-use super::{KeepAliveDenied, KeepAliveDue, KeepAliveFailed, KeepAliveResponded, StopKeeping};
+use super::{
+    ClusterLeft, KeepAliveDenied, KeepAliveDue, KeepAliveFailed, KeepAliveResponded, StopKeeping,
+};
 use crate::runtime::supervisor::crashes;
 use crate::{
     lease::{
@@ -50,6 +52,16 @@ impl LeaseActor {
                 Some((Step::Wait { until }, _)) => return self.leases.check_at(self.slot, until),
                 Some((Step::Ended, _)) | None => return,
             }
+        }
+    }
+
+    /// Ends the lease for this reason, unless it has ended already.
+    fn end(&mut self, reason: LeaseLost, ctx: &mut Context<Self>) {
+        let ended = self
+            .leases
+            .with(self.slot, |kept| kept.deadline.end(reason));
+        if let Some(Some(reason)) = ended {
+            self.lose(reason, ctx);
         }
     }
 
@@ -128,12 +140,15 @@ impl Handler<KeepAliveDenied> for LeaseActor {
     type Result = ();
 
     fn handle(&mut self, _: KeepAliveDenied, ctx: &mut Context<Self>) {
-        let ended = self.leases.with(self.slot, |kept| {
-            kept.deadline.end(LeaseLost::PermissionDenied)
-        });
-        if let Some(Some(reason)) = ended {
-            self.lose(reason, ctx);
-        }
+        self.end(LeaseLost::PermissionDenied, ctx);
+    }
+}
+
+impl Handler<ClusterLeft> for LeaseActor {
+    type Result = ();
+
+    fn handle(&mut self, _: ClusterLeft, ctx: &mut Context<Self>) {
+        self.end(LeaseLost::ClusterChanged, ctx);
     }
 }
 

@@ -30,6 +30,11 @@ pub(crate) struct KeepAliveFailed {
 #[rtype(result = "()")]
 pub(crate) struct KeepAliveDenied;
 
+/// The client belongs to another cluster than the one that granted the lease.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct ClusterLeft;
+
 /// Stop: the lease is kept no longer.
 #[derive(Message)]
 #[rtype(result = "()")]

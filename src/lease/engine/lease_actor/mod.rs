@@ -9,6 +9,7 @@
 //! | `KeepAliveResponded` | a response needs a decision: the lease does not exist, or the response is late |
 //! | `KeepAliveFailed` | the stream of a keepalive ended without a response |
 //! | `KeepAliveDenied` | the server refused the keepalive to this user |
+//! | `ClusterLeft` | the client follows another cluster |
 //! | `StopKeeping` | the lease is kept no longer |
 //!
 //! Sends `Renewed`, `AtRisk` and `Lost` to the subscribers of the lease, and keepalives and check times to the keeper.
@@ -21,5 +22,5 @@ mod messages;
 
 pub(crate) use actor::LeaseActor;
 pub(crate) use messages::{
-    KeepAliveDenied, KeepAliveDue, KeepAliveFailed, KeepAliveResponded, StopKeeping,
+    ClusterLeft, KeepAliveDenied, KeepAliveDue, KeepAliveFailed, KeepAliveResponded, StopKeeping,
 };

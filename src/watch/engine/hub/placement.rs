@@ -12,8 +12,8 @@ use super::{
 };
 use crate::{
     balancer::ReadyEndpoints,
-    connection::Connection,
-    error::Error,
+    connection::{Connection, EndpointId},
+    error::{Error, ErrorKind},
     transport::channel::Metadata,
     watch::engine::watch_stream::{StreamActor, WatchCount},
 };
@@ -44,8 +44,10 @@ impl HubActor {
         attach: &AttachWatch,
         ctx: &mut Context<Self>,
     ) -> Option<(u64, Addr<StreamActor>)> {
-        // Each round either returns a stream or excludes a dead connection.
-        while let Some(connection) = self.pick_member(attach) {
+        // Members whose connection allows no more streams.
+        let mut full = Vec::new();
+        // Each round either returns a stream or excludes a connection.
+        while let Some(connection) = self.pick_member(attach, &full) {
             let token_generation = self.caller.context.token.generation();
             let limit = if self.id_choosing_members.contains(&connection.id) {
                 1
@@ -63,6 +65,10 @@ impl HubActor {
             }
             match self.open_stream(&connection, attach.require_leader(), ctx) {
                 Ok(opened) => return Some(opened),
+                Err(error) if error.kind() == ErrorKind::TooManyRequests => {
+                    tracing::debug!(%error, "could not open watch stream");
+                    full.push(connection.id);
+                }
                 Err(error) => {
                     let endpoint = &connection.endpoint;
                     tracing::debug!(%endpoint, %error, "could not open watch stream");
@@ -74,13 +80,14 @@ impl HubActor {
         None
     }
 
-    fn pick_member(&self, attach: &AttachWatch) -> Option<Arc<Connection>> {
+    fn pick_member(&self, attach: &AttachWatch, full: &[EndpointId]) -> Option<Arc<Connection>> {
         let set = self.caller.ready_set.load();
         let now = Instant::now();
         let usable = |connections: &[Arc<Connection>], with_leader: bool| -> Vec<Arc<Connection>> {
             let is_usable = |connection: &&Arc<Connection>| {
                 // The snapshot may be older than the member's health.
                 (!with_leader || connection.health().verdict.is_fine())
+                    && !full.contains(&connection.id)
                     && self
                         .member_backoff
                         .allows(connection.id, connection.generation, now)
