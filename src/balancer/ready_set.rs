@@ -95,6 +95,12 @@ impl ReadySet {
         failures.join("; ")
     }
 
+    /// Returns whether a ready member other than `member` refuses no tokens.
+    pub(crate) fn accepts_tokens_without(&self, member: EndpointId) -> bool {
+        let mut others = self.ready.iter().filter(|other| other.id != member);
+        others.any(|other| !other.refuses_tokens())
+    }
+
     fn connected_except(&self, except: EndpointId) -> impl Iterator<Item = &Arc<Connection>> {
         self.ready
             .iter()

@@ -220,6 +220,7 @@ impl Caller {
             let mut copies = copies.iter();
             copies.all(|copy| lead_to_different_members(&copy.connection, connection))
                 && !call.avoids(connection)
+                && self.accepts_token(connection)
         };
         let mut others = self.other_members(unused);
         others.retain(|other| other.channel.has_free_slot(StreamUse::Call));

@@ -25,7 +25,7 @@ use tokio::{
 
 use crate::{
     balancer::{BalancePolicy, BalancerActor, ReadyEndpoints, ReadySetCell, messages::AwaitReady},
-    connection::{Connection, ConnectionContext, foreign_cluster_error, token::Token},
+    connection::{Connection, ConnectionContext, EndpointId, foreign_cluster_error, token::Token},
     error::{Error, ErrorKind, Outcome},
     proto::{ResponseHeader, rpc::Rpc},
     retry::{
@@ -38,7 +38,7 @@ use crate::{
     transport::{
         Endpoint,
         channel::{Metadata, StreamUse},
-        grpc::RpcFailure,
+        grpc::{RpcFailure, message_size},
     },
 };
 use copies::CopiesFailed;
@@ -93,6 +93,7 @@ impl Caller {
             rpc,
             started: Instant::now(),
             deadline: deadline_in(timeout),
+            body_size: body.len(),
             failures: None,
         };
         let deadline = call.deadline;
@@ -158,6 +159,8 @@ impl Caller {
     ) -> Result<R, Error> {
         self.retry_policy.succeeded(rpc.path);
         self.budget.succeeded(Instant::now().into_std());
+        connection.token_accepted();
+        connection.token_answered();
         self.accept(rpc, response, connection)
     }
 
@@ -174,7 +177,10 @@ impl Caller {
             let ended = Error::shut_down().with_outcome(failure.error.outcome());
             return AfterFailure::ShutDown(call.complete(ended));
         }
-        let failure = self.add_user(failure);
+        let failure = self.add_context(failure, call.body_size);
+        if failure.error.code().is_some() {
+            connection.token_answered();
+        }
         if concerns_member(failure.error.kind()) {
             connection.request_probe();
         }
@@ -215,7 +221,7 @@ impl Caller {
         let Some(log) = &call.failures else {
             return Ok(());
         };
-        if plan.renew_token {
+        if plan.renew_token && !self.is_members_fault(token, log) {
             self.renew_token(token, call.deadline, log).await?;
         }
         if !plan.renew_token || !plan.delay.is_zero() {
@@ -225,12 +231,23 @@ impl Caller {
         Ok(())
     }
 
-    /// Adds the user to the error of a request that lacks a permission.
-    fn add_user(&self, mut failure: RpcFailure) -> RpcFailure {
+    /// Adds the user to the error of a request that lacks a permission, and checks which message was too large.
+    fn add_context(&self, mut failure: RpcFailure, body_size: usize) -> RpcFailure {
+        failure.error = failure.error.with_request_size(message_size(body_size));
         if failure.error.kind() == ErrorKind::PermissionDenied {
             failure.error = failure.error.with_user(self.context.token.user());
         }
         failure
+    }
+
+    /// Returns whether to send the request to another member with the same token.
+    fn is_members_fault(&self, refused: &Token, log: &FailureLog) -> bool {
+        let Some((member, kind)) = log.last_failure() else {
+            return false;
+        };
+        let has_choice = self.named_endpoint.is_none();
+        let member = EndpointId(member);
+        self.tokens.is_members_fault(member, refused, kind) && has_choice
     }
 
     /// Waits for a token newer than the rejected one. Fails with the last error if there can be none.
@@ -244,6 +261,10 @@ impl Caller {
         match self.tokens.renewed(rejected, kind, deadline).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(log.clone().into_error()),
+            // The renewed token was refused as well: that is the reason, not the wait for the next login.
+            Err(error) if error.kind() == ErrorKind::DeadlineExceeded && log.attempts() > 1 => {
+                Err(log.clone().into_error())
+            }
             Err(error) => Err(log.complete(error.with_outcome(Outcome::Rejected))),
         }
     }
@@ -303,8 +324,10 @@ impl Caller {
         if usable.is_empty() {
             return None;
         }
-        let avoided =
-            |connection: &Connection| failures.is_some_and(|log| log.avoids(connection.id.0));
+        let avoided = |connection: &Connection| {
+            failures.is_some_and(|log| log.avoids(connection.id.0))
+                || !self.accepts_token(connection)
+        };
         let preferred = |connection: &Connection| {
             let channel = &connection.channel;
             channel.accepts_requests() && channel.has_free_slot(stream_use) && !avoided(connection)
@@ -323,10 +346,18 @@ impl Caller {
             return Some(other.clone());
         }
         // All have failed or have no free stream. The rounds above end at the same member each time, so the waiting
-        // calls are spread at random.
-        let waited_for: Vec<_> = usable.iter().filter(|other| !avoided(other)).collect();
+        // calls are spread at random. A member that has not responded to a token yet is better than one that refused it.
+        let mut waited_for: Vec<_> = usable.iter().filter(|other| !avoided(other)).collect();
+        if waited_for.is_empty() {
+            waited_for.extend(usable.iter().filter(|other| !other.refuses_tokens()));
+        }
         let index = fastrand::usize(..waited_for.len().max(1));
         Some(waited_for.get(index).copied().unwrap_or(picked).clone())
+    }
+
+    /// Returns whether the member is known to process requests with the client's token.
+    fn accepts_token(&self, connection: &Connection) -> bool {
+        !connection.refuses_tokens() && (!self.tokens.are_sent() || connection.answers_tokens())
     }
 
     /// Returns the ready members that pass the filter. A request that names its member has no others.
@@ -449,6 +480,8 @@ struct CallState {
     rpc: Rpc,
     started: Instant,
     deadline: Instant,
+    /// Size of the encoded request.
+    body_size: usize,
     failures: Option<FailureLog>,
 }
 

@@ -9,7 +9,11 @@ use tokio::{
 };
 
 use crate::{
-    connection::token::{RenewToken, RenewalReason, Token, TokenCell},
+    balancer::ReadySetCell,
+    connection::{
+        EndpointId, RefusalDecision,
+        token::{RenewToken, RenewalReason, Token, TokenCell},
+    },
     error::{Error, ErrorKind, Outcome},
     retry::{RetryDecision, decision::remedy},
     runtime::backoff::Backoff,
@@ -22,7 +26,15 @@ const LOGIN_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration:
 #[derive(Debug, Clone)]
 pub(crate) struct Tokens {
     cell: Arc<TokenCell>,
-    renewer: Option<Recipient<RenewToken>>,
+    renewer: Option<TokenRenewer>,
+}
+
+/// Renews tokens.
+#[derive(Debug, Clone)]
+struct TokenRenewer {
+    actor: Recipient<RenewToken>,
+    /// The members that may accept a token which another member refuses.
+    ready_set: Arc<ReadySetCell>,
 }
 
 impl Tokens {
@@ -35,11 +47,15 @@ impl Tokens {
     }
 
     /// Uses the cell's token, which the actor `renewer` renews.
-    pub(crate) fn renewed_by(cell: Arc<TokenCell>, renewer: Recipient<RenewToken>) -> Self {
-        cell.set_renewer(&renewer);
+    pub(crate) fn renewed_by(
+        cell: Arc<TokenCell>,
+        actor: Recipient<RenewToken>,
+        ready_set: Arc<ReadySetCell>,
+    ) -> Self {
+        cell.set_renewer(&actor);
         Self {
             cell,
-            renewer: Some(renewer),
+            renewer: Some(TokenRenewer { actor, ready_set }),
         }
     }
 
@@ -48,7 +64,7 @@ impl Tokens {
         loop {
             let token = Token::clone(&self.cell.load());
             match &self.renewer {
-                Some(actor) if self.cell.is_retired(token.generation) => {
+                Some(TokenRenewer { actor, .. }) if self.cell.is_retired(token.generation) => {
                     renew(actor, token.generation, RenewalReason::Missing, deadline).await?;
                 }
                 _ => return Ok(token),
@@ -64,8 +80,8 @@ impl Tokens {
         deadline: Instant,
     ) -> Result<bool, Error> {
         match &self.renewer {
-            Some(actor) => renew(
-                actor,
+            Some(renewer) => renew(
+                &renewer.actor,
                 rejected.generation,
                 RenewalReason::Rejected,
                 deadline,
@@ -76,18 +92,63 @@ impl Tokens {
         }
     }
 
-    /// Requests a token newer than a rejected one and returns at once; later requests wait for it. Returns `false` if
-    /// the token was not the reason, or if there can be no other token.
-    pub(crate) fn report_rejected(&self, rejected: &Token, kind: ErrorKind) -> bool {
+    /// Records that a member refused a token. Returns whether another member should receive the request with the same
+    /// token: the member is at fault, not the token, and another member is ready.
+    pub(crate) fn is_members_fault(
+        &self,
+        member: EndpointId,
+        refused: &Token,
+        kind: ErrorKind,
+    ) -> bool {
+        let Some(TokenRenewer { ready_set, .. }) = &self.renewer else {
+            return false;
+        };
+        // The other kinds show that the users or permissions changed for all members.
+        let is_unknown_token = kind == ErrorKind::InvalidAuthToken
+            || kind == ErrorKind::UserEmpty && refused.value.is_some();
+        if !is_unknown_token || refused.generation != self.cell.generation() {
+            return false;
+        }
+        let set = ready_set.load();
+        let connection = set.ready.iter().find(|connection| connection.id == member);
+        connection.is_some_and(|connection| {
+            connection.token_refused(refused) == RefusalDecision::AvoidMember
+        }) && set.accepts_tokens_without(member)
+    }
+
+    /// Handles a refused token without waiting: the next request uses another member or waits for a new token. Returns
+    /// `false` if the token was not the reason, or if there can be no other token.
+    pub(crate) fn report_refused(
+        &self,
+        member: EndpointId,
+        refused: &Token,
+        kind: ErrorKind,
+    ) -> bool {
         if remedy(kind) != RetryDecision::RenewToken {
             return false;
         }
-        let Some(actor) = &self.renewer else {
-            return permissions_changed(rejected, kind);
+        let Some(TokenRenewer { actor, ready_set }) = &self.renewer else {
+            return permissions_changed(refused, kind);
         };
-        self.cell.retire(rejected.generation);
-        RenewToken::request(actor, rejected.generation, RenewalReason::Rejected);
+        if self.is_members_fault(member, refused, kind) {
+            return true;
+        }
+        let set = ready_set.load();
+        let connection = set.ready.iter().find(|connection| connection.id == member);
+        match connection {
+            // The other members may still accept the token: their requests do not wait for the login.
+            Some(connection) if set.accepts_tokens_without(member) => {
+                connection.avoid_during_login();
+            }
+            _ => self.cell.retire(refused.generation),
+        }
+        RenewToken::request(actor, refused.generation, RenewalReason::Rejected);
         true
+    }
+
+    /// Returns whether requests carry a token.
+    pub(crate) fn are_sent(&self) -> bool {
+        self.cell.has_value()
     }
 
     /// Returns whether requests have to wait for a new token now.
@@ -117,6 +178,7 @@ async fn renew(
         actor.do_send(RenewToken {
             generation,
             reason,
+            through: None,
             renewed,
         });
         match timeout_at(deadline, result).await {
@@ -164,6 +226,7 @@ mod tests {
         let token = Token {
             value: value.clone(),
             generation: 1,
+            issued: None,
         };
         let metadata = Metadata {
             token: value,

@@ -73,8 +73,9 @@ impl Service<Request<Body>> for GrpcService {
             if let Some(value) = &token.value {
                 request.headers_mut().insert("token", value.clone());
             }
+            let member = connection.id;
             let on_failure = move |kind| {
-                tokens.report_rejected(&token, kind);
+                tokens.report_refused(member, &token, kind);
             };
             let channel = &connection.channel;
             let registration = connection.register_stream();

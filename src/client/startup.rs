@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use actix::Addr;
 use tokio::runtime::Handle;
 
 use super::{
@@ -82,6 +83,7 @@ impl Client {
                     policy.clone(),
                     retries.clone().recipient(),
                 );
+                let token_members = ready_set.clone();
                 let caller = Caller {
                     ready_set,
                     context,
@@ -100,7 +102,9 @@ impl Client {
                     .map(|options| AuthActor::start(token.clone(), options, caller.clone()));
                 let tokens = match &auth {
                     None => Tokens::fixed(token),
-                    Some(actor) => Tokens::renewed_by(token, actor.clone().recipient()),
+                    Some(actor) => {
+                        Tokens::renewed_by(token, actor.clone().recipient(), token_members)
+                    }
                 };
                 let caller = Caller {
                     in_flight,
@@ -114,16 +118,8 @@ impl Client {
         update_endpoints(&caller, endpoints, EndpointSource::User).await?;
 
         let caller = Arc::new(caller);
-        let (hub_caller, keeper_caller) = (caller.clone(), caller.clone());
-        let watches_per_stream = options.watches_per_stream;
-        let (watch_hub, lease_keeper) = runtime
-            .call(move || {
-                (
-                    HubActor::start(hub_caller, watches_per_stream),
-                    KeeperActor::start(keeper_caller),
-                )
-            })
-            .await?;
+        let (watch_hub, lease_keeper) =
+            start_stream_actors(&runtime, &caller, options.watches_per_stream).await?;
         let actors = ClientActors {
             watch_hub,
             lease_keeper,
@@ -141,6 +137,23 @@ impl Client {
         }
         Ok(Self { running })
     }
+}
+
+/// Starts the actors of watches and leases.
+async fn start_stream_actors(
+    runtime: &Runtime,
+    caller: &Arc<Caller>,
+    watches_per_stream: usize,
+) -> Result<(Addr<HubActor>, Addr<KeeperActor>), Error> {
+    let (hub_caller, keeper_caller) = (caller.clone(), caller.clone());
+    runtime
+        .call(move || {
+            (
+                HubActor::start(hub_caller, watches_per_stream),
+                KeeperActor::start(keeper_caller),
+            )
+        })
+        .await
 }
 
 /// Fails outside of a tokio runtime and on one without a timer, where every request would panic.

@@ -13,6 +13,7 @@ use super::{
     active_connection::{ActiveConnection, Outage},
     driver_task::DriverEvent,
     first_contact::first_contact,
+    ignored_token::replace_ignored_token,
     messages::{
         ClosedToRequests, ConnectionLost, ConnectionStateChanged, DialFinished, MemberSuspected,
         ReconnectDue, ReplacementDue,
@@ -193,10 +194,10 @@ impl ConnectionActor {
             };
             let result =
                 first_contact(id, &endpoint, &options, &context, &addresses, on_event).await;
-            let contact = result.as_ref().ok();
-            if let Some(generation) = contact.and_then(|contact| contact.ignored_token) {
-                context.token.retire_and_renew(generation);
-            }
+            let result = match result {
+                Ok(contact) => replace_ignored_token(contact, id, &context).await,
+                failed => failed,
+            };
             send(&actor, DialFinished { generation, result });
         }));
     }

@@ -4,7 +4,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -14,8 +14,10 @@ use tokio::{sync::watch, time::Instant};
 
 use super::{
     ConnectionActor, EndpointId, LinkTiming, MemberHealth,
-    messages::{ForeignClusterDetected, Suspect},
+    messages::{ForeignClusterDetected, Probe, Suspect},
     raft_term::{ObservedTerm, TermMark},
+    token::Token,
+    token_refusals::{RefusalDecision, TokenRefusals},
 };
 use crate::transport::{Endpoint, channel::Channel};
 
@@ -34,6 +36,11 @@ pub(crate) struct Connection {
     term: ObservedTerm,
     /// How long to wait for responses.
     pub(crate) timing: LinkTiming,
+    token_refusals: TokenRefusals,
+    /// Whether the member responded to a request with a token.
+    token_answered: AtomicBool,
+    /// Whether a probe was requested because of `token_answered`.
+    token_probe_requested: AtomicBool,
 }
 
 impl Connection {
@@ -57,6 +64,9 @@ impl Connection {
             streams: AtomicUsize::new(0),
             term: ObservedTerm::new(Instant::now()),
             timing,
+            token_refusals: TokenRefusals::new(Instant::now()),
+            token_answered: AtomicBool::new(false),
+            token_probe_requested: AtomicBool::new(false),
         }
     }
 
@@ -120,6 +130,61 @@ impl Connection {
     /// Returns the term of the last response. Call it when a request is sent; it is evaluated if the request is slow.
     pub(crate) fn term_mark(&self) -> TermMark {
         self.term.mark()
+    }
+
+    /// Returns whether requests with a token should use another member.
+    pub(crate) fn refuses_tokens(&self) -> bool {
+        self.token_refusals.is_avoided(Instant::now)
+    }
+
+    /// Records that the member responded to a request with a token.
+    pub(crate) fn token_answered(&self) {
+        // Read before written: many requests share this cache line.
+        if !self.token_answered.load(Ordering::Relaxed) {
+            self.token_answered.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether the member has responded to a request with a token.
+    pub(crate) fn has_answered_token(&self) -> bool {
+        self.token_answered.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the member has responded to a request with a token. If not, requests a probe, which has one.
+    pub(crate) fn answers_tokens(&self) -> bool {
+        let answered = self.has_answered_token();
+        if !answered && !self.token_probe_requested.swap(true, Ordering::Relaxed) {
+            self.send(Probe);
+        }
+        answered
+    }
+
+    /// Records whether a probe had a response and a token. After one without, another can be requested.
+    pub(super) fn token_probe_finished(&self, answered: bool) {
+        if answered {
+            self.token_answered();
+        } else {
+            self.token_probe_requested.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Records that the member accepted a token.
+    pub(crate) fn token_accepted(&self) {
+        self.token_refusals.accepted();
+    }
+
+    /// Records that the member refused a token, and returns what to do.
+    pub(crate) fn token_refused(&self, token: &Token) -> RefusalDecision {
+        let now = Instant::now();
+        let age = token.issued.map_or(Duration::MAX, |issued| {
+            now.saturating_duration_since(issued)
+        });
+        self.token_refusals.refused(token.generation, age, now)
+    }
+
+    /// Avoids the member until a login that it caused has finished.
+    pub(crate) fn avoid_during_login(&self) {
+        self.token_refusals.avoid_during_login(Instant::now());
     }
 
     /// Reports that a response contained the id of another cluster. The connection is closed.

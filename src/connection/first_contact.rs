@@ -33,6 +33,8 @@ pub(super) struct FirstContact {
     pub(super) response: ProbeResult,
     /// Time from the first request to its response.
     pub(super) round_trip: Duration,
+    /// Whether the member responded to a request with a token.
+    pub(super) responded_to_token: bool,
     /// Generation of the token to which the member did not respond, although it responded without a token.
     pub(super) ignored_token: Option<u64>,
     pub(super) membership: ClusterMembership,
@@ -75,7 +77,7 @@ pub(super) async fn first_contact(
         error.with_endpoint(endpoint.name())
     })?;
     let round_trip = contact.identity.round_trip;
-    let (response, ignored_token) =
+    let (response, token) =
         authenticated_response(&contact.channel, contact.identity, &context.token).await;
     Ok(FirstContact {
         address: contact.address,
@@ -83,7 +85,11 @@ pub(super) async fn first_contact(
         driver: contact.driver,
         response: usable_response(endpoint, options, response)?,
         round_trip,
-        ignored_token,
+        responded_to_token: token == TokenResponse::Received,
+        ignored_token: match token {
+            TokenResponse::Missing { generation } => Some(generation),
+            TokenResponse::Received | TokenResponse::NoToken => None,
+        },
         membership,
     })
 }
@@ -231,26 +237,40 @@ fn all_failed(endpoint: &Endpoint, mut failed: Vec<(DialAddress, Error)>) -> Err
     Error::new(kind, Outcome::NotSent, reason).with_endpoint(endpoint.name())
 }
 
+/// Whether a member responded to the client's token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TokenResponse {
+    /// There is no token.
+    NoToken,
+    Received,
+    /// The member did not respond to the token of this generation.
+    Missing {
+        generation: u64,
+    },
+}
+
 /// Returns the status in response to the token. If the member does not respond to it, returns the response without a
-/// token and the generation of the ignored token.
+/// token.
 async fn authenticated_response(
     channel: &Channel,
     identity: ClusterIdentity,
     token: &TokenCell,
-) -> (ProbeResult, Option<u64>) {
+) -> (ProbeResult, TokenResponse) {
     let token = token.load_without_waiting();
     if token.value.is_none() {
-        return (identity.response, None);
+        return (identity.response, TokenResponse::NoToken);
     }
     let metadata = Metadata {
         require_leader: true,
         token: token.value,
         timeout: None,
     };
-    match timeout(identity.patience(), request_status(channel, &metadata)).await {
-        Ok(response) => (response, None),
-        Err(_) => (identity.response, Some(token.generation)),
+    let request = request_status(channel, &metadata);
+    if let Ok(response) = timeout(identity.patience(), request).await {
+        return (response, TokenResponse::Received);
     }
+    let generation = token.generation;
+    (identity.response, TokenResponse::Missing { generation })
 }
 
 fn only_link_local(endpoint: &Endpoint) -> Error {

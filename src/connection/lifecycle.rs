@@ -96,6 +96,7 @@ impl ConnectionActor {
         health: MemberHealth,
         ctx: &mut Context<Self>,
     ) {
+        let responded_to_token = contact.responded_to_token;
         let connection = Arc::new(Connection::new(
             self.id,
             self.endpoint.clone(),
@@ -105,6 +106,9 @@ impl ConnectionActor {
             health,
             LinkTiming::new(self.context.liveness.clone(), contact.round_trip),
         ));
+        if responded_to_token {
+            connection.token_answered();
+        }
         let health_service = self.follow_health_service(&connection, ctx);
         self.active = Some(ActiveConnection {
             connection,

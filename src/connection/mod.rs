@@ -26,7 +26,8 @@
 //! The decisions are pure code: [`state_machine`] (states, reconnect and replacement delays), [`member_health`] (whether
 //! a member can be used), [`cluster_choice`] (to which cluster the client belongs), [`liveness`] and [`round_trips`] (how
 //! long to wait on this link), [`probe_schedule`] and [`probe_budget`] (when to probe), [`probe_timeout`] (when a member
-//! counts as unresponsive) and [`raft_term`] (whether a write was lost with its leader).
+//! counts as unresponsive), [`raft_term`] (whether a write may be lost with its leader) and [`token_refusals`] (whether a
+//! refused token is the member's fault).
 
 mod active_connection;
 mod actor;
@@ -41,6 +42,7 @@ mod driver_task;
 mod first_contact;
 mod handlers;
 mod health_service;
+mod ignored_token;
 mod lifecycle;
 mod liveness;
 mod member_health;
@@ -57,6 +59,7 @@ mod retired;
 mod round_trips;
 mod state_machine;
 pub(crate) mod token;
+mod token_refusals;
 
 pub(crate) use actor::{ConnectionActor, ConnectionObserver};
 pub(crate) use cluster_choice::Voter;
@@ -70,4 +73,6 @@ pub(crate) use liveness::LinkTiming;
 pub use liveness::Liveness;
 pub(crate) use member_health::{MemberHealth, OtherMembers, RaftStatus, Verdict};
 pub(crate) use open_connections::OpenConnections;
+pub(crate) use probe::responds_to_token;
 pub(crate) use raft_term::{TermMark, leader_changed};
+pub(crate) use token_refusals::RefusalDecision;

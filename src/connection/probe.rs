@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use http::HeaderValue;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
     RaftStatus,
@@ -38,6 +39,14 @@ pub(super) enum ProbeResult {
 }
 
 impl ProbeResult {
+    /// Returns whether the member responded.
+    pub(super) fn is_response(&self) -> bool {
+        match self {
+            Self::Status(_) | Self::Alive | Self::NoLeader => true,
+            Self::Silent | Self::Ignored | Self::Failed(_) => false,
+        }
+    }
+
     /// Returns the reported cluster id, or zero if the member did not report one.
     pub(super) fn cluster(&self) -> u64 {
         match self {
@@ -101,6 +110,21 @@ async fn send_request(channel: &Channel, metadata: &Metadata) -> ProbeResult {
             _ => ProbeResult::Failed(failure.error),
         },
     }
+}
+
+/// Returns whether the member responds to a request with this token within `limit`.
+pub(crate) async fn responds_to_token(
+    channel: &Channel,
+    token: &HeaderValue,
+    limit: Duration,
+) -> bool {
+    let metadata = Metadata {
+        require_leader: false,
+        token: Some(token.clone()),
+        timeout: None,
+    };
+    let response = timeout(limit, request_status(channel, &metadata)).await;
+    response.is_ok_and(|response| !matches!(response, ProbeResult::Failed(_)))
 }
 
 /// Returns whether an error shows that a member processed the request. A proxy without a connection to a member

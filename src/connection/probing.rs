@@ -1,6 +1,6 @@
 //! Sends and schedules probes, and handles their results.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use actix::{AsyncContext, Context};
 use tokio::time::Instant;
@@ -34,6 +34,7 @@ impl ConnectionActor {
         active.schedule.probe_sent(now);
         let silence = active.connection.timing.unresponsive_after();
         let channel = active.connection.channel.clone();
+        let connection = Arc::downgrade(&active.connection);
         let generation = active.generation();
         let (id, members) = (self.id, self.context.members.clone());
         let actor = ctx.address().downgrade();
@@ -47,6 +48,9 @@ impl ConnectionActor {
                 send(&actor, late);
             };
             let result = probe(&channel, &metadata, silence, others_responded, on_late).await;
+            if let Some(connection) = connection.upgrade() {
+                connection.token_probe_finished(metadata.token.is_some() && result.is_response());
+            }
             let finished = ProbeFinished {
                 generation,
                 result,

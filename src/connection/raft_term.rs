@@ -1,7 +1,8 @@
-//! Whether a write that waits for its response was lost because the leader changed.
+//! Whether a write that waits for its response may be lost because the leader changed.
 //!
-//! A leader that is replaced drops its uncommitted writes without reporting it, and the member responds to them only
-//! after its own timeout. A newer raft term in other responses or in a probe reveals the loss earlier.
+//! The next leader commits some writes of its predecessor and drops the others without reporting it. The member responds
+//! to a dropped write only after its own timeout. A newer raft term in other responses or in a probe reveals the change
+//! earlier. The write may have been applied nevertheless.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -30,12 +31,12 @@ pub(crate) fn leader_changed(
     }
 }
 
-/// Raft term of the last response on a connection, and when it was received. Updated by every response, so it uses
+/// Newest raft term of the responses on a connection, and when it was last received. Updated by every response, so it uses
 /// atomics instead of a lock.
 pub(super) struct ObservedTerm {
     origin: Instant,
     term: AtomicU64,
-    /// Time of the last response, in milliseconds after `origin`.
+    /// Time of the last response with this term, in milliseconds after `origin`.
     at_millis: AtomicU64,
 }
 
@@ -51,8 +52,10 @@ impl ObservedTerm {
     pub(super) fn observe(&self, term: u64, now: Instant) {
         let elapsed = now.saturating_duration_since(self.origin).as_millis();
         let at = u64::try_from(elapsed).unwrap_or(u64::MAX);
-        self.term.store(term, Ordering::Relaxed);
-        self.at_millis.store(at, Ordering::Relaxed);
+        // A late response from before a change of the leader must not restore the old term.
+        if self.term.fetch_max(term, Ordering::Relaxed) <= term {
+            self.at_millis.fetch_max(at, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn last(&self) -> u64 {
@@ -130,5 +133,17 @@ mod tests {
         let mark = observed.mark();
         assert_eq!(mark.at(start + Duration::from_secs(11)), Some(7));
         assert_eq!(mark.at(start + Duration::from_secs(12)), None);
+    }
+
+    #[test]
+    fn late_response_does_not_lower_the_term() {
+        let start = Instant::now();
+        let observed = ObservedTerm::new(start);
+        observed.observe(7, start + Duration::from_secs(1));
+        observed.observe(6, start + Duration::from_secs(2));
+        assert_eq!(observed.last(), 7);
+        let mark = observed.mark();
+        assert_eq!(mark.at(start + Duration::from_secs(2)), Some(7));
+        assert_eq!(mark.at(start + Duration::from_secs(3)), None);
     }
 }

@@ -16,10 +16,13 @@ use actix::{Message, Recipient, WeakRecipient};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use http::HeaderValue;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 use zeroize::Zeroizing;
 
-use crate::error::{Error, ErrorKind, Outcome};
+use crate::{
+    error::{Error, ErrorKind, Outcome},
+    transport::channel::Channel,
+};
 
 /// Requests a token newer than this generation.
 #[derive(Debug, Message)]
@@ -27,6 +30,8 @@ use crate::error::{Error, ErrorKind, Outcome};
 pub(crate) struct RenewToken {
     pub(crate) generation: u64,
     pub(crate) reason: RenewalReason,
+    /// The channel for the login; `None` for any ready member.
+    pub(crate) through: Option<LoginChannel>,
     /// Receives the result when the new token is in the cell.
     pub(crate) renewed: oneshot::Sender<Result<(), Error>>,
 }
@@ -38,8 +43,18 @@ impl RenewToken {
         actor.do_send(Self {
             generation,
             reason,
+            through: None,
             renewed,
         });
+    }
+}
+
+/// A channel on which to log in.
+pub(crate) struct LoginChannel(pub(crate) Channel);
+
+impl fmt::Debug for LoginChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LoginChannel({})", self.0.endpoint())
     }
 }
 
@@ -58,6 +73,8 @@ pub(crate) struct Token {
     /// `None` if the cluster requires no token.
     pub(crate) value: Option<HeaderValue>,
     pub(crate) generation: u64,
+    /// Time at which the token was received.
+    pub(crate) issued: Option<Instant>,
 }
 
 /// The token in use.
@@ -87,14 +104,19 @@ impl TokenCell {
     /// a member might never respond to it.
     pub(crate) fn load_without_waiting(&self) -> Token {
         let token = Token::clone(&self.load());
+        let is_retired = self.is_retired(token.generation);
         Token {
-            value: token.value.filter(|_| !self.is_retired(token.generation)),
-            generation: token.generation,
+            value: token.value.filter(|_| !is_retired),
+            ..token
         }
     }
 
     pub(crate) fn generation(&self) -> u64 {
         self.token.load().generation
+    }
+
+    pub(crate) fn has_value(&self) -> bool {
+        self.token.load().value.is_some()
     }
 
     /// Returns whether this is the value of the current token.
@@ -105,7 +127,12 @@ impl TokenCell {
     /// Stores the next token. Must not be called concurrently.
     pub(crate) fn replace(&self, value: Option<HeaderValue>) {
         let generation = self.generation() + 1;
-        self.token.store(Arc::new(Token { value, generation }));
+        let issued = Some(Instant::now());
+        self.token.store(Arc::new(Token {
+            value,
+            generation,
+            issued,
+        }));
         self.used.store(false, Ordering::Relaxed);
     }
 
@@ -134,19 +161,22 @@ impl TokenCell {
         true
     }
 
-    /// Retires the current token because a member does not respond to it, and requests the next one. Does nothing if
-    /// there is no renewer. etcd's simple tokens contain a raft index, and a member of another cluster waits until it
-    /// reaches that index: it neither rejects the token nor responds.
-    pub(crate) fn retire_and_renew(&self, generation: u64) {
-        let Some(actor) = self.renewer.get().and_then(WeakRecipient::upgrade) else {
-            return;
-        };
-        if generation == 0 || generation != self.generation() {
-            return;
-        }
-        tracing::warn!(generation, "token retired: a member does not respond to it");
-        self.retire(generation);
-        RenewToken::request(&actor, generation, RenewalReason::Missing);
+    /// Requests a token newer than this generation, with a login on this channel. Returns `None` if tokens are not
+    /// renewed.
+    pub(crate) fn renew_through(
+        &self,
+        generation: u64,
+        channel: &Channel,
+    ) -> Option<oneshot::Receiver<Result<(), Error>>> {
+        let actor = self.renewer.get().and_then(WeakRecipient::upgrade)?;
+        let (renewed, result) = oneshot::channel();
+        actor.do_send(RenewToken {
+            generation,
+            reason: RenewalReason::Missing,
+            through: Some(LoginChannel(channel.clone())),
+            renewed,
+        });
+        Some(result)
     }
 
     /// Retires the current token because the client follows another cluster, and requests the next one. Does nothing if

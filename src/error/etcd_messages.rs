@@ -78,6 +78,16 @@ const MESSAGES: &[(&str, ErrorKind)] = &[
     ("etcdserver: context deadline exceeded", ErrorKind::ServerDeadlineExceeded),
     ("context deadline exceeded", ErrorKind::ServerDeadlineExceeded),
     ("raft proposal dropped", ErrorKind::ProposalDropped),
+    // Snapshot, defragment, hash and hash_kv of etcd 3.4 and 3.5.
+    ("auth: invalid auth token", ErrorKind::InvalidAuthToken),
+    ("auth: permission denied", ErrorKind::PermissionDenied),
+    ("auth: user name is empty", ErrorKind::UserEmpty),
+    ("auth: revision in header is old", ErrorKind::AuthOldRevision),
+    // A login of a user without a password.
+    ("auth: authentication failed, password was given for no password user", ErrorKind::AuthFailed),
+    // The server's election service.
+    ("election: no leader", ErrorKind::NoElectionLeader),
+    ("election: not leader", ErrorKind::LockLost),
 ];
 
 /// Removes every leading `rpc error: code = X desc = `. etcd leaves this prefix in the reasons of cancelled watches,
@@ -93,14 +103,36 @@ pub(crate) fn strip_rpc_prefix(message: &str) -> &str {
     rest
 }
 
-/// Message of the server's gRPC library for requests far above etcd's own limit; the sizes follow.
+/// Message of gRPC's Go library about a message that it received, followed by sizes: `(2097153 vs. 2097152)`. A server
+/// returns it for a request, a proxy also for a response of the server behind it.
 const GRPC_TOO_LARGE: &str = "grpc: received message larger than max";
+/// Messages of gRPC's Go library about responses. Requests of this client are never compressed.
+const GRPC_RESPONSE_TOO_LARGE: [&str; 2] = [
+    "grpc: trying to send message larger than max",
+    "grpc: received message after decompression larger than max",
+];
+
+/// Returns whether gRPC's message about a size limit concerns a message of another size than the request's.
+pub(super) fn concerns_other_size(message: &str, request_size: usize) -> bool {
+    let Some(sizes) = message.strip_prefix(GRPC_TOO_LARGE) else {
+        return false;
+    };
+    let sizes = sizes.trim_start().strip_prefix('(');
+    let size = sizes.and_then(|sizes| sizes.split_once(" vs. "));
+    !size.is_some_and(|(size, _)| size.parse() == Ok(request_size))
+}
 
 /// Returns the kind of a message, with or without etcd's prefixes.
 pub(crate) fn kind_of_message(message: &str) -> Option<ErrorKind> {
     let bare = strip_rpc_prefix(message);
     if bare.starts_with(GRPC_TOO_LARGE) {
         return Some(ErrorKind::RequestTooLarge);
+    }
+    if GRPC_RESPONSE_TOO_LARGE
+        .iter()
+        .any(|text| bare.starts_with(text))
+    {
+        return Some(ErrorKind::ResponseTooLarge);
     }
     let found = |matches: &dyn Fn(&str) -> bool| {
         MESSAGES
@@ -196,7 +228,9 @@ impl ErrorKind {
             | Self::InvalidDowngradeTargetVersion
             | Self::ClusterVersionUnavailable
             | Self::DowngradeInProcess
-            | Self::NoInflightDowngrade => Outcome::Rejected,
+            | Self::NoInflightDowngrade
+            | Self::NoElectionLeader
+            | Self::LockLost => Outcome::Rejected,
 
             // The write that crosses the quota is applied *and* fails with NoSpace; later writes are rejected.
             Self::NoSpace
@@ -234,7 +268,6 @@ impl ErrorKind {
             | Self::TlsFailed
             | Self::CredentialsUnavailable
             | Self::SessionLost
-            | Self::LockLost
             | Self::FileFailed
             | Self::Internal
             | Self::Other => Outcome::Unknown,

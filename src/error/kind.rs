@@ -108,6 +108,7 @@ impl ErrorKind {
                 | Self::NoInflightDowngrade
                 | Self::SessionLost
                 | Self::LockLost
+                | Self::NoElectionLeader
         )
     }
 }
@@ -151,6 +152,9 @@ kinds! {
     BadLeaderTransferee: "the leadership cannot be moved to this member", "choose a healthy voting member";
     Unhealthy: "the cluster is not healthy enough for this change", "wait until all members are connected";
     Corrupt: "the members have different data", "stop writing and follow etcd's guide to data corruption";
+
+    // Elections run by the server.
+    NoElectionLeader: "the election has no leader", "wait until a candidate is elected";
 
     // Users, roles, tokens.
     RootUserNotExist: "the root user does not exist", "create it before enabling authentication";
@@ -202,14 +206,14 @@ kinds! {
     ConnectionLost: "the connection was lost", "";
     MemberUnresponsive: "the member does not respond", "";
     NotServing: "the member does not serve requests now, probably because of a defragmentation", "use another member, or wait";
-    LeaderLost: "the leader was lost before the response arrived", "";
+    LeaderLost: "the leader changed before the response arrived", "a write may have been applied; read the key before you repeat it";
     DeadlineExceeded: "the deadline of the call passed", "";
     Overloaded: "the client has the maximum number of calls in flight", "make fewer calls at once, or raise the limit";
     Shutdown: "the client has been shut down", "create a new client";
     ClusterChanged: "the response comes from another cluster than before", "check the endpoints: one client serves one cluster";
     MixedClusters: "the endpoints belong to different clusters", "give a client the endpoints of one cluster only";
     OldCluster: "the cluster runs an older version than required", "upgrade it, or lower `min_cluster_version`";
-    ResponseTooLarge: "the response is larger than the client allows", "read in pages, or raise `max_response_size`";
+    ResponseTooLarge: "the response is larger than the client or a proxy allows", "read in pages, or raise `max_response_size`";
     Protocol: "the response is not valid gRPC", "check that the endpoint is etcd's client URL, with the right scheme";
     TlsFailed: "the TLS connection could not be established", "check the certificates, their names and their dates";
     CredentialsUnavailable: "the credentials are not available", "";

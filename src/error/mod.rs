@@ -14,7 +14,7 @@ pub use outcome::Outcome;
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
-use crate::proto::rpc::Rpc;
+use crate::proto::rpc::{Rpc, SplitRejection};
 
 /// A result whose error is this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -132,6 +132,19 @@ impl Error {
         error
     }
 
+    /// Corrects "request too large" for a request of `size` bytes: if another message was too large, it was the response.
+    #[must_use]
+    pub(crate) fn with_request_size(mut self, size: usize) -> Self {
+        let details = &mut *self.0;
+        if details.kind == ErrorKind::RequestTooLarge
+            && etcd_messages::concerns_other_size(&details.reason, size)
+        {
+            details.kind = ErrorKind::ResponseTooLarge;
+            details.outcome = ErrorKind::ResponseTooLarge.outcome_of_response();
+        }
+        self
+    }
+
     /// Returns the reason alone, without operation, endpoint and advice: for a list of failures.
     pub(crate) fn brief(&self) -> String {
         let details = &*self.0;
@@ -214,8 +227,15 @@ impl fmt::Display for Error {
         if let (None, Some(endpoint)) = (details.rpc, &details.endpoint) {
             write!(f, " at {endpoint}")?;
         }
-        if details.outcome == Outcome::Unknown && details.rpc.is_some_and(Rpc::is_write) {
-            f.write_str("; it may have been applied (outcome unknown)")?;
+        if details.outcome == Outcome::Unknown
+            && let Some(rpc) = details.rpc.filter(|rpc| rpc.is_write())
+        {
+            // The kind alone would read like a proof.
+            f.write_str(if rpc.split_rejection != SplitRejection::None && self.is_auth() {
+                "; other members may have applied it if they run etcd before 3.7 (outcome unknown)"
+            } else {
+                "; it may have been applied (outcome unknown)"
+            })?;
         }
         match details.kind.advice() {
             "" => Ok(()),

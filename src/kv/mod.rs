@@ -26,6 +26,7 @@ mod delete;
 mod get;
 mod pages;
 mod put;
+mod split_rejection;
 mod txn;
 
 pub use compact::{Compact, CompactResponse, compact};

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::{Compare, Delete, DeleteResponse, Get, GetResponse, Put, PutResponse, ResponseHeader};
+use super::{
+    Compare, Delete, DeleteResponse, Get, GetResponse, Put, PutResponse, ResponseHeader,
+    split_rejection::{check_read_revisions, split_rejection, writes},
+};
 use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     proto::{self, RequestOp, TxnRequest, request_op, response_op, rpc, rpc::RpcClass},
@@ -11,6 +14,13 @@ use crate::{
 };
 
 /// Checks conditions and applies one of two lists of operations, atomically at one revision.
+///
+/// A transaction that writes must not read at a [revision](Get::revision), except in a nested transaction: etcd before
+/// 3.7 would apply it on some members only if that revision is compacted or in the future. It is not sent. Read at the
+/// revision in a separate request; the result is the same.
+///
+/// If etcd denies permission for a transaction with writes and reads, its [outcome](Error::outcome) is unknown: if only
+/// a read was denied, etcd before 3.7 applied the writes on the members that did not receive the request.
 #[derive(Debug, Clone)]
 #[must_use = "a request is sent when it is awaited"]
 pub struct Txn<C = ()> {
@@ -76,10 +86,11 @@ impl<C> Txn<C> {
 
     async fn perform(self, client: &impl ClientHandle, timeout: Duration) -> Result<TxnResponse> {
         let wire = self.wire().map_err(|error| error.with_rpc(rpc::TXN))?;
+        check_read_revisions(&wire).map_err(|error| error.with_rpc(rpc::TXN))?;
         let rpc = if is_read_only(&wire) {
             rpc::TXN.with_class(RpcClass::Read)
         } else {
-            rpc::TXN
+            rpc::TXN.with_split_rejection(split_rejection(&wire))
         };
         let body = grpc::encode(&wire)?;
         let response: proto::TxnResponse = client.caller().unary(rpc, body, timeout).await?;
@@ -88,16 +99,7 @@ impl<C> Txn<C> {
 }
 
 fn is_read_only(txn: &TxnRequest) -> bool {
-    txn.success
-        .iter()
-        .chain(&txn.failure)
-        .all(|op| match &op.request {
-            Some(request_op::Request::RequestRange(_)) | None => true,
-            Some(request_op::Request::RequestTxn(nested)) => is_read_only(nested),
-            Some(
-                request_op::Request::RequestPut(_) | request_op::Request::RequestDeleteRange(_),
-            ) => false,
-        })
+    !txn.success.iter().chain(&txn.failure).any(writes)
 }
 
 /// One operation of a transaction, created `From` a [`Put`], [`Get`], [`Delete`] or nested [`Txn`].

@@ -60,6 +60,7 @@ impl<C> KeepAliveOnce<C> {
         let mut elsewhere = false;
         let mut last_error = None;
         while Instant::now() < deadline {
+            let token = client.caller().tokens.current(deadline).await?;
             let (response, received) = oneshot::channel();
             let keeper = &client.leases().keeper;
             if !keeper.connected() {
@@ -81,8 +82,17 @@ impl<C> KeepAliveOnce<C> {
                     return response.try_into();
                 }
                 Ok(Ok(Err(error))) => {
-                    if remedy(error.kind()) == RetryDecision::Fail {
-                        return Err(error);
+                    let tokens = &client.caller().tokens;
+                    match remedy(error.kind()) {
+                        RetryDecision::Fail => return Err(error),
+                        RetryDecision::RenewToken => {
+                            if !tokens.renewed(&token, error.kind(), deadline).await? {
+                                return Err(error);
+                            }
+                        }
+                        RetryDecision::NextMember
+                        | RetryDecision::Backoff
+                        | RetryDecision::After(_) => {}
                     }
                     last_error = Some(error);
                     tokio::time::sleep(RETRY_DELAY).await;
@@ -92,6 +102,9 @@ impl<C> KeepAliveOnce<C> {
                 Err(_) => {}
             }
             elsewhere = true;
+        }
+        if let Some(error) = last_error.take_if(|error| error.is_auth()) {
+            return Err(error);
         }
         let reason = last_error.map_or_else(
             || "no member responded to the keepalive in time".to_owned(),

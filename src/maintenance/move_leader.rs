@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 use super::Maintenance;
 use crate::{
     call::deadline_in,
-    error::{ErrorKind, Result},
+    error::{Error, ErrorKind, Outcome, Result},
     proto::{MoveLeaderRequest, MoveLeaderResponse, rpc},
     request::{ClientHandle, HeaderResponse, macros::request},
     transport::grpc,
@@ -48,9 +48,11 @@ impl MoveLeader {
         let body = grpc::encode(&MoveLeaderRequest { target_id: self.to })?;
         let caller = client.caller();
         let deadline = deadline_in(timeout);
+        let mut not_leader: Option<Error> = None;
         loop {
-            caller.wait_ready(deadline).await?;
-            let mut not_leader = None;
+            if let Err(error) = caller.wait_ready(deadline).await {
+                return Err(not_leader.unwrap_or(error));
+            }
             for member in caller.members_by_readiness() {
                 if caller.connect_to(member.clone(), deadline).await.is_err() {
                     continue;
@@ -63,14 +65,25 @@ impl MoveLeader {
                 {
                     Ok(response) => return response.try_into(),
                     Err(error) if error.kind() == ErrorKind::NotLeader => not_leader = Some(error),
+                    // The deadline of the search can pass during a request to a follower.
+                    Err(error) if error.kind() == ErrorKind::DeadlineExceeded => {
+                        let outcome = error.outcome();
+                        return Err(not_leader.map_or(error, |last| last.with_outcome(outcome)));
+                    }
                     Err(error) => return Err(error),
                 }
             }
             // No leader: an election is in progress, or the leader is not ready or not an endpoint of this client.
-            match not_leader {
-                Some(error) if Instant::now() + SEARCH_INTERVAL >= deadline => return Err(error),
-                _ => sleep(SEARCH_INTERVAL).await,
+            if Instant::now() + SEARCH_INTERVAL >= deadline {
+                return Err(not_leader.unwrap_or_else(no_leader_found));
             }
+            sleep(SEARCH_INTERVAL).await;
         }
     }
+}
+
+fn no_leader_found() -> Error {
+    let reason = "no endpoint accepted a connection before the deadline";
+    let kind = ErrorKind::DeadlineExceeded;
+    Error::new(kind, Outcome::NotSent, reason).with_rpc(rpc::MOVE_LEADER)
 }

@@ -17,6 +17,17 @@ pub enum RpcClass {
     Mutation,
 }
 
+/// The rejections of a transaction by one member after which other members may have applied it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SplitRejection {
+    /// None: every rejection proves that no member applied it.
+    None,
+    /// A missing permission.
+    Permission,
+    /// A missing permission, a missing user, or a token from before a change of permissions.
+    UserOrPermission,
+}
+
 /// An RPC and how the client calls it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rpc {
@@ -28,6 +39,7 @@ pub(crate) struct Rpc {
     pub(crate) leaderless: bool,
     /// Whether the server responds only after another client has acted: a lock, a campaign.
     pub(crate) blocking: bool,
+    pub(crate) split_rejection: SplitRejection,
 }
 
 impl Rpc {
@@ -38,6 +50,7 @@ impl Rpc {
             class,
             leaderless: false,
             blocking: false,
+            split_rejection: SplitRejection::None,
         }
     }
 
@@ -67,6 +80,11 @@ impl Rpc {
     /// Returns the RPC with another class, which depends on the request: a transaction without writes is a read.
     pub(crate) const fn with_class(mut self, class: RpcClass) -> Self {
         self.class = class;
+        self
+    }
+
+    pub(crate) const fn with_split_rejection(mut self, split_rejection: SplitRejection) -> Self {
+        self.split_rejection = split_rejection;
         self
     }
 

@@ -16,7 +16,7 @@ use tokio_stream::Stream;
 use super::ClientHandle;
 use crate::{
     call::{Caller, tokens::Tokens},
-    connection::{Connection, StreamRegistration, token::Token},
+    connection::{Connection, EndpointId, StreamRegistration, token::Token},
     error::{Error, Result},
     proto::rpc::Rpc,
     transport::{
@@ -78,6 +78,7 @@ impl<T: Send + 'static> ResponseStream<T> {
 /// An open stream of responses. Its member is probed while the stream is open.
 pub(crate) struct OpenStream<R> {
     responses: StreamReceiver<R>,
+    member: EndpointId,
     tokens: Tokens,
     token: Token,
     _registration: StreamRegistration,
@@ -101,6 +102,7 @@ impl<R: Message + Default> OpenStream<R> {
         requests.finish();
         Ok(Self {
             responses,
+            member: connection.id,
             tokens,
             token,
             _registration: connection.register_stream(),
@@ -113,7 +115,8 @@ impl<R: Message + Default> OpenStream<R> {
 
     /// Returns whether the error is a rejected token that can be renewed, and requests the renewal.
     fn token_rejected(&self, error: &Error) -> bool {
-        self.tokens.report_rejected(&self.token, error.kind())
+        let tokens = &self.tokens;
+        tokens.report_refused(self.member, &self.token, error.kind())
     }
 }
 

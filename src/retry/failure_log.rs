@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     FailedAttempt, RetryDecision, RetryPolicy,
-    decision::{decide, may_repeat, outcome_of_call, remedy, shows_other_success},
+    decision::{decide, may_be_split, may_repeat, outcome_of_call, remedy, shows_other_success},
     pushback::Pushback,
     quorum_backoff::QuorumBackoff,
 };
@@ -35,6 +35,8 @@ pub(crate) struct FailureLog {
     any_unknown: bool,
     /// Members not to try next, as long as there are others.
     avoided: Vec<u64>,
+    /// Member of the last failure.
+    last_member: u64,
     last: Option<Error>,
 }
 
@@ -49,6 +51,7 @@ impl FailureLog {
             token_renewed: false,
             any_unknown: false,
             avoided: Vec::new(),
+            last_member: 0,
             last: None,
         }
     }
@@ -71,6 +74,11 @@ impl FailureLog {
     /// Returns the kind of the last failure.
     pub(crate) fn last_kind(&self) -> Option<ErrorKind> {
         self.last.as_ref().map(Error::kind)
+    }
+
+    /// Returns the member and the kind of the last failure.
+    pub(crate) fn last_failure(&self) -> Option<(u64, ErrorKind)> {
+        Some((self.last_member, self.last_kind()?))
     }
 
     /// Returns whether this failure shows that another attempt succeeded: an earlier one, or one that is in flight.
@@ -102,6 +110,11 @@ impl FailureLog {
         elapsed: Duration,
         random: &mut impl FnMut() -> f64,
     ) -> Option<RetryPlan> {
+        let error = if may_be_split(self.rpc.split_rejection, error.kind()) {
+            error.with_outcome(Outcome::Unknown)
+        } else {
+            error
+        };
         self.any_unknown |= error.outcome() == Outcome::Unknown;
         self.attempts = self.attempts.saturating_add(1);
         let attempt = FailedAttempt {
@@ -119,9 +132,10 @@ impl FailureLog {
             random: random(),
         };
         self.last = Some(error);
+        self.last_member = member;
         let plan = self.plan(policy, &attempt, member, random);
         self.avoided.push(member);
-        let at_once = plan.is_some_and(|plan| plan.delay.is_zero() && !plan.renew_token);
+        let at_once = plan.is_some_and(|plan| plan.delay.is_zero());
         if !at_once || self.avoided.len() >= self.members {
             self.avoided.clear();
         }
@@ -194,8 +208,12 @@ impl FailureLog {
         self.complete(last)
     }
 
-    /// Returns the error of a call whose deadline passed between two attempts.
+    /// Returns the error of a call whose deadline passed between two attempts. If the last attempt was refused for its
+    /// user or token, that is the reason.
     pub(crate) fn deadline_exceeded(&self) -> Error {
+        if self.last.as_ref().is_some_and(Error::is_auth) {
+            return self.clone().into_error();
+        }
         let (outcome, reason) = match &self.last {
             Some(last) => (
                 last.outcome(),
@@ -218,7 +236,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{proto::rpc, retry::StandardRetry};
+    use crate::{
+        proto::rpc::{self, SplitRejection},
+        retry::StandardRetry,
+    };
 
     const OUTCOMES: [Outcome; 3] = [Outcome::NotSent, Outcome::Rejected, Outcome::Unknown];
 
@@ -314,6 +335,30 @@ mod tests {
     }
 
     #[test]
+    fn transaction_that_other_members_may_apply_is_not_repeated() {
+        let denied = failure(ErrorKind::PermissionDenied, Outcome::Rejected, 1);
+        let outdated = failure(ErrorKind::AuthOldRevision, Outcome::Rejected, 1);
+        for (split, denied_plan, outdated_plan) in [
+            (
+                SplitRejection::None,
+                Some(retry_after(0)),
+                Some(renew_after(0)),
+            ),
+            (SplitRejection::Permission, None, Some(renew_after(0))),
+            (SplitRejection::UserOrPermission, None, None),
+        ] {
+            let mut txn = FailureLog::new(rpc::TXN.with_split_rejection(split), 3);
+            let plan = record(&mut txn, &AlwaysRetry, &denied, None);
+            assert_eq!(plan, denied_plan, "{split:?}");
+            let mut txn = FailureLog::new(rpc::TXN.with_split_rejection(split), 3);
+            assert_eq!(next(&mut txn, &outdated), outdated_plan, "{split:?}");
+            if outdated_plan.is_none() {
+                assert_eq!(txn.into_error().outcome(), Outcome::Unknown);
+            }
+        }
+    }
+
+    #[test]
     fn lease_granted_by_a_lost_attempt_is_a_success() {
         let exists = failure(ErrorKind::LeaseExists, Outcome::Rejected, 2);
         let mut grant = FailureLog::new(rpc::LEASE_GRANT, 3);
@@ -377,6 +422,7 @@ mod tests {
         let mut get = FailureLog::new(rpc::RANGE, 3);
         let stale = failure(ErrorKind::InvalidAuthToken, Outcome::Rejected, 1);
         assert_eq!(next(&mut get, &stale), Some(renew_after(0)));
+        assert!(get.avoids(1), "the next attempt uses another member");
         assert_eq!(next(&mut get, &stale), Some(renew_after(25)));
         assert_eq!(next(&mut get, &stale), Some(renew_after(50)));
     }

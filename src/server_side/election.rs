@@ -56,7 +56,7 @@ impl<C: Clone> ServerElections<C> {
         Request::new::<CampaignResponse>(&self.0, rpc, &request)
     }
 
-    /// Changes the proclaimed value.
+    /// Changes the proclaimed value. Fails with [`ErrorKind::LockLost`] if the leadership has ended.
     pub fn proclaim(
         &self,
         leader: &LeaderKey,
@@ -79,8 +79,7 @@ impl<C: Clone> ServerElections<C> {
         Request::new::<ResignResponse>(&self.0, rpc, &request)
     }
 
-    /// Returns the leader. Fails with [`ErrorKind::Other`] and the server's message `election: no leader` if there is
-    /// none.
+    /// Returns the leader. Fails with [`ErrorKind::NoElectionLeader`] if there is none.
     pub fn leader(&self, name: impl IntoBytes) -> Request<ServerLeader, C> {
         let request = LeaderRequest {
             name: name.into_bytes(),

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     auth::CredentialsProvider,
     call::Caller,
-    connection::token::{RenewToken, RenewalReason, TokenCell},
+    connection::token::{LoginChannel, RenewToken, RenewalReason, TokenCell},
     error::Error,
     runtime::{
         abort_on_drop::AbortOnDrop,
@@ -69,10 +69,20 @@ impl AuthActor {
         )
     }
 
-    fn start_login(&mut self, login: u64, ctx: &Context<Self>) {
-        tracing::debug!(login, "logging in");
+    fn start_login(
+        &mut self,
+        login: u64,
+        delay: Duration,
+        through: Option<LoginChannel>,
+        ctx: &Context<Self>,
+    ) {
+        tracing::debug!(login, ?delay, "logging in");
         let actor = ctx.address().downgrade();
-        let task = actix_rt::spawn(log_in(self.options.clone(), self.caller.clone()));
+        let (options, caller) = (self.options.clone(), self.caller.clone());
+        let task = actix_rt::spawn(async move {
+            tokio::time::sleep(delay).await;
+            log_in(options, caller, through).await
+        });
         self.login_task = Some(task.abort_handle().into());
         actix_rt::spawn(async move {
             let result = match task.await {
@@ -122,8 +132,8 @@ impl Actor for AuthActor {
         // The crash ended the timers. Its login must end, too, because another one may start.
         self.renewal_timer = None;
         self.login_task = None;
-        match self.queue.restart() {
-            Some(login) => self.start_login(login, ctx),
+        match self.queue.restart(Instant::now()) {
+            Some(login) => self.start_login(login, Duration::ZERO, None, ctx),
             None => self.set_renewal_timer(self.renewal_delay(), ctx),
         }
     }
@@ -154,7 +164,9 @@ impl Handler<RenewToken> for AuthActor {
         match decision {
             RenewalDecision::AlreadyRenewed(waiter) => drop(waiter.send(Ok(()))),
             RenewalDecision::RecentlyRejected(waiter, error) => drop(waiter.send(Err(error))),
-            RenewalDecision::StartLogin(login) => self.start_login(login, ctx),
+            RenewalDecision::StartLogin { login, delay } => {
+                self.start_login(login, delay, request.through, ctx);
+            }
             RenewalDecision::Wait => {}
         }
     }
@@ -168,8 +180,8 @@ impl Handler<RenewalDue> for AuthActor {
         if generation != self.cell.generation() || self.cell.lapse(generation) {
             return;
         }
-        if let Some(login) = self.queue.start_early() {
-            self.start_login(login, ctx);
+        if let Some(login) = self.queue.start_early(Instant::now()) {
+            self.start_login(login, Duration::ZERO, None, ctx);
         }
     }
 }

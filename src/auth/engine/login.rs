@@ -2,28 +2,103 @@
 
 use std::{
     borrow::Cow,
+    collections::HashSet,
     time::{Duration, SystemTime},
 };
 
-use tokio::time::{Instant, timeout};
+use bytes::Bytes;
+use http::HeaderValue;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout, timeout_at},
+};
 use zeroize::Zeroize;
 
 use super::{actor::AuthOptions, messages::NewToken, token_lifetime::remaining_lifetime};
 use crate::{
     auth::credentials::{Secret, secret_body},
     call::Caller,
-    connection::token::header_value,
+    connection::{
+        foreign_cluster_error, responds_to_token,
+        token::{LoginChannel, header_value},
+    },
     error::{Error, ErrorKind, Outcome},
     proto::{AuthenticateRequest, AuthenticateResponse, rpc},
     request::macros::response_headers,
+    transport::channel::{Channel, Metadata, RequestTracker},
 };
+
+/// Longest wait for the first response to a new token.
+const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time after which members that became ready meanwhile receive the new token, too.
+const RECHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// Time after which a member that has not responded to a token is probed.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 response_headers!(AuthenticateResponse);
 
-/// Logs in and returns the new token. The provider and the cluster may each take up to the request timeout.
+/// Logs in and returns the new token, once a member has responded to it. The provider and the cluster may each take up
+/// to the request timeout.
 ///
-/// `caller` sends without a token.
-pub(super) async fn log_in(options: AuthOptions, caller: Caller) -> Result<NewToken, Error> {
+/// `caller` sends without a token. `through` is the channel to use; without it, any ready member.
+pub(super) async fn log_in(
+    options: AuthOptions,
+    caller: Caller,
+    through: Option<LoginChannel>,
+) -> Result<NewToken, Error> {
+    let token = request_token(&options, &caller, through.as_ref()).await?;
+    if let Some(value) = &token.value {
+        match through {
+            Some(LoginChannel(channel)) => {
+                if !responds_to_token(&channel, value, options.request_timeout).await {
+                    let reason = "the member does not respond to the new token";
+                    let kind = ErrorKind::MemberUnresponsive;
+                    return Err(Error::new(kind, Outcome::NotSent, reason));
+                }
+            }
+            None => await_first_answer(&caller, value).await,
+        }
+    }
+    Ok(token)
+}
+
+/// Sends the first token to the members as they become ready, and waits for a moment until one responds. Requests with
+/// a token avoid members that have not responded to one.
+async fn await_first_answer(caller: &Caller, token: &HeaderValue) {
+    let (answered, mut first_answer) = mpsc::channel(1);
+    let mut checked = HashSet::new();
+    let deadline = Instant::now() + FIRST_ANSWER_TIMEOUT;
+    while Instant::now() < deadline {
+        let set = caller.ready_set.load_full();
+        for connection in set.ready.iter().cloned() {
+            if connection.has_answered_token() {
+                return;
+            }
+            if !checked.insert((connection.id.0, connection.generation)) {
+                continue;
+            }
+            let (token, answered) = (token.clone(), answered.clone());
+            actix_rt::spawn(async move {
+                if responds_to_token(&connection.channel, &token, ANSWER_TIMEOUT).await {
+                    connection.token_answered();
+                    let _ = answered.try_send(());
+                } else {
+                    connection.request_probe();
+                }
+            });
+        }
+        let recheck = deadline.min(Instant::now() + RECHECK_INTERVAL);
+        if timeout_at(recheck, first_answer.recv()).await.is_ok() {
+            return;
+        }
+    }
+}
+
+async fn request_token(
+    options: &AuthOptions,
+    caller: &Caller,
+    through: Option<&LoginChannel>,
+) -> Result<NewToken, Error> {
     let started = Instant::now();
     // Called inside the timeout, which then includes the time before the function returns its future.
     let provided = async { options.provider.provide().await };
@@ -53,10 +128,13 @@ pub(super) async fn log_in(options: AuthOptions, caller: Caller) -> Result<NewTo
     };
     let body = secret_body(&request);
     request.password.zeroize();
-    match caller
-        .unary::<AuthenticateResponse>(rpc::AUTHENTICATE, body, options.request_timeout)
-        .await
-    {
+    let limit = options.request_timeout;
+    let response = match through {
+        None => caller.unary(rpc::AUTHENTICATE, body, limit).await,
+        Some(LoginChannel(channel)) => authenticate_through(channel, caller, body, limit).await,
+    };
+    let response: Result<AuthenticateResponse, Error> = response;
+    match response {
         Ok(mut response) => {
             let token = new_token(&response.token, started, options.token_lifetime);
             response.token.zeroize();
@@ -68,6 +146,33 @@ pub(super) async fn log_in(options: AuthOptions, caller: Caller) -> Result<NewTo
         }),
         Err(error) => Err(error),
     }
+}
+
+/// Logs in on this channel, without retries.
+async fn authenticate_through(
+    channel: &Channel,
+    caller: &Caller,
+    body: Bytes,
+    limit: Duration,
+) -> Result<AuthenticateResponse, Error> {
+    let metadata = Metadata {
+        require_leader: true,
+        token: None,
+        timeout: Some(limit),
+    };
+    let tracker = RequestTracker::default();
+    let request = channel.unary(rpc::AUTHENTICATE.path, &metadata, body, &tracker);
+    let Ok(response) = timeout(limit, request).await else {
+        let reason = "the member did not respond to the login";
+        let kind = ErrorKind::MemberUnresponsive;
+        return Err(Error::new(kind, Outcome::Unknown, reason));
+    };
+    let response: AuthenticateResponse = response.map_err(|failure| failure.error)?;
+    let cluster = response.header.map_or(0, |header| header.cluster_id);
+    if !caller.context.cluster.accepts(cluster) {
+        return Err(foreign_cluster_error(caller.context.cluster.get(), cluster));
+    }
+    Ok(response)
 }
 
 /// Returns a token that was requested at `requested_at`.

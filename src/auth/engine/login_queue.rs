@@ -6,14 +6,16 @@ use tokio::time::Instant;
 
 use crate::error::{Error, ErrorKind};
 
-/// Delay before the next login after wrong credentials: hashing a password is expensive for the server.
-const DELAY_AFTER_REJECTION: Duration = Duration::from_millis(500);
+/// Shortest time between the starts of two logins: hashing a password is expensive for the server.
+const LOGIN_SPACING: Duration = Duration::from_secs(1);
 
 /// The requests that wait for a token, and the state of the login. `W` is the response channel of a request.
 pub(super) struct LoginQueue<W> {
     state: LoginState<W>,
     /// Number of logins so far, which is also the number of the newest one.
     logins: u64,
+    /// Time at which the newest login starts or started.
+    last_start: Option<Instant>,
     /// Time and error of the last login, if its credentials were rejected.
     last_rejection: Option<(Instant, Error)>,
 }
@@ -33,8 +35,8 @@ pub(super) enum RenewalDecision<W> {
     AlreadyRenewed(W),
     /// Respond with this error: the credentials were rejected a moment ago.
     RecentlyRejected(W, Error),
-    /// Start the login with this number. The request waits for it.
-    StartLogin(u64),
+    /// Start the login with this number after the delay. The request waits for it.
+    StartLogin { login: u64, delay: Duration },
     /// Do nothing. The request waits for the login in flight.
     Wait,
 }
@@ -44,6 +46,7 @@ impl<W> LoginQueue<W> {
         Self {
             state: LoginState::Idle,
             logins: 0,
+            last_start: None,
             last_rejection: None,
         }
     }
@@ -65,26 +68,33 @@ impl<W> LoginQueue<W> {
             return RenewalDecision::Wait;
         }
         match &self.last_rejection {
-            Some((at, error)) if now < *at + DELAY_AFTER_REJECTION => {
+            Some((at, error)) if now < *at + LOGIN_SPACING => {
                 RenewalDecision::RecentlyRejected(waiter, error.clone())
             }
-            _ => RenewalDecision::StartLogin(self.start(vec![waiter])),
+            _ => {
+                let allowed = self.last_start.map_or(now, |last| last + LOGIN_SPACING);
+                let start = allowed.max(now);
+                RenewalDecision::StartLogin {
+                    login: self.start(vec![waiter], start),
+                    delay: start - now,
+                }
+            }
         }
     }
 
     /// Returns the number of a login to start before the token expires, or `None` if a login is in flight.
-    pub(super) fn start_early(&mut self) -> Option<u64> {
+    pub(super) fn start_early(&mut self, now: Instant) -> Option<u64> {
         match self.state {
-            LoginState::Idle => Some(self.start(Vec::new())),
+            LoginState::Idle => Some(self.start(Vec::new(), now)),
             LoginState::InFlight { .. } => None,
         }
     }
 
     /// Handles a crash of the actor, which ended the login in flight. Returns the number of the login that replaces it,
     /// if requests wait.
-    pub(super) fn restart(&mut self) -> Option<u64> {
+    pub(super) fn restart(&mut self, now: Instant) -> Option<u64> {
         let waiting = self.take_waiting()?;
-        (!waiting.is_empty()).then(|| self.start(waiting))
+        (!waiting.is_empty()).then(|| self.start(waiting, now))
     }
 
     /// Handles the end of a login. Returns the requests that wait for it, or `None` if that login is not in flight.
@@ -104,7 +114,8 @@ impl<W> LoginQueue<W> {
         Some(waiting)
     }
 
-    fn start(&mut self, waiting: Vec<W>) -> u64 {
+    fn start(&mut self, waiting: Vec<W>, at: Instant) -> u64 {
+        self.last_start = Some(at);
         self.state = LoginState::InFlight { waiting };
         self.logins += 1;
         self.logins
@@ -124,6 +135,10 @@ mod tests {
     use super::{RenewalDecision::*, *};
     use crate::error::Outcome;
 
+    fn starts<W>(decision: &RenewalDecision<W>, number: u64, after: Duration) -> bool {
+        matches!(decision, StartLogin { login, delay } if (*login, *delay) == (number, after))
+    }
+
     fn wrong_password() -> Error {
         Error::new(ErrorKind::AuthFailed, Outcome::Rejected, "")
     }
@@ -132,14 +147,37 @@ mod tests {
     fn many_rejected_requests_cause_one_login() {
         let now = Instant::now();
         let mut queue = LoginQueue::new();
-        assert!(matches!(queue.request(1, 4, 4, now), StartLogin(1)));
+        assert!(starts(&queue.request(1, 4, 4, now), 1, Duration::ZERO));
         for waiter in 2..100 {
             assert!(matches!(queue.request(waiter, 4, 4, now), Wait));
         }
         assert_eq!(queue.finish(1, None, now).unwrap().len(), 99);
         // A request rejected with the old token finds the new one.
         assert!(matches!(queue.request(0, 4, 5, now), AlreadyRenewed(0)));
-        assert!(matches!(queue.request(0, 5, 5, now), StartLogin(2)));
+        let half = LOGIN_SPACING / 2;
+        assert!(starts(&queue.request(0, 5, 5, now + half), 2, half));
+    }
+
+    #[test]
+    fn logins_are_spaced() {
+        let start = Instant::now();
+        let mut queue = LoginQueue::new();
+        for login in 1..=5 {
+            let now = start + LOGIN_SPACING * u32::try_from(login - 1).unwrap();
+            assert!(starts(
+                &queue.request(0, login, login, now),
+                login,
+                Duration::ZERO
+            ));
+            queue.finish(login, None, now);
+        }
+        // Also after a failure.
+        let now = start + LOGIN_SPACING * 4;
+        assert!(starts(&queue.request(0, 6, 6, now), 6, LOGIN_SPACING));
+        let transient = Error::new(ErrorKind::Unavailable, Outcome::NotSent, "");
+        queue.finish(6, Some(&transient), now + LOGIN_SPACING);
+        let next = queue.request(0, 6, 6, now + LOGIN_SPACING);
+        assert!(starts(&next, 7, LOGIN_SPACING));
     }
 
     #[test]
@@ -148,24 +186,21 @@ mod tests {
         let mut queue = LoginQueue::new();
         let _ = queue.request(1, 0, 0, now);
         queue.finish(1, Some(&wrong_password()), now);
-        let early = queue.request(2, 0, 0, now + DELAY_AFTER_REJECTION / 2);
+        let early = queue.request(2, 0, 0, now + LOGIN_SPACING / 2);
         assert!(matches!(early, RecentlyRejected(2, _)));
-        let later = queue.request(2, 0, 0, now + DELAY_AFTER_REJECTION);
-        assert!(matches!(later, StartLogin(2)));
-        let transient = Error::new(ErrorKind::Unavailable, Outcome::NotSent, "");
-        queue.finish(2, Some(&transient), now);
-        assert!(matches!(queue.request(3, 0, 0, now), StartLogin(3)));
+        let later = queue.request(2, 0, 0, now + LOGIN_SPACING);
+        assert!(starts(&later, 2, Duration::ZERO));
     }
 
     #[test]
     fn early_login_serves_later_requests() {
         let now = Instant::now();
         let mut queue = LoginQueue::new();
-        assert_eq!(queue.start_early(), Some(1));
-        assert_eq!(queue.start_early(), None);
+        assert_eq!(queue.start_early(now), Some(1));
+        assert_eq!(queue.start_early(now), None);
         assert!(matches!(queue.request(7, 4, 4, now), Wait));
         assert_eq!(queue.finish(1, None, now), Some(vec![7]));
-        assert_eq!(queue.start_early(), Some(2));
+        assert_eq!(queue.start_early(now), Some(2));
     }
 
     #[test]
@@ -173,10 +208,10 @@ mod tests {
         let now = Instant::now();
         let mut queue = LoginQueue::new();
         let _ = queue.request(1, 0, 0, now);
-        assert_eq!(queue.restart(), Some(2));
+        assert_eq!(queue.restart(now), Some(2));
         assert_eq!(queue.finish(1, None, now), None);
         assert_eq!(queue.finish(2, None, now), Some(vec![1]));
         assert_eq!(queue.finish(2, None, now), None);
-        assert_eq!(queue.restart(), None);
+        assert_eq!(queue.restart(now), None);
     }
 }

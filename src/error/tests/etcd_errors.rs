@@ -97,4 +97,12 @@ pub const ROWS: &[Row] = &[
     (Code::Unknown, "context deadline exceeded", K::ServerDeadlineExceeded, Unknown, Reads),
     (Code::Unknown, "mvcc: required revision has been compacted", K::Compacted, Rejected, Never),
     (Code::Unknown, "raft: stopped", K::Stopped, Unknown, Reads),
+    (Code::Unknown, "auth: invalid auth token", K::InvalidAuthToken, Rejected, WithToken),
+    (Code::Unknown, "auth: permission denied", K::PermissionDenied, Rejected, Never),
+    (Code::Unknown, "auth: user name is empty", K::UserEmpty, Rejected, WithToken),
+    (Code::Unknown, "auth: revision in header is old", K::AuthOldRevision, Rejected, WithToken),
+    (Code::Unknown, "auth: authentication failed, password was given for no password user", K::AuthFailed, Rejected, Never),
+    (Code::Unknown, "election: no leader", K::NoElectionLeader, Rejected, Never),
+    (Code::Unknown, "election: not leader", K::LockLost, Rejected, Never),
+    (Code::ResourceExhausted, "grpc: trying to send message larger than max (3145736 vs. 2097152)", K::ResponseTooLarge, Unknown, Never),
 ];

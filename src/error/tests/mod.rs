@@ -237,4 +237,14 @@ fn grpc_size_limit_is_request_too_large() {
     let error = Error::from_status(Code::ResourceExhausted, message);
     assert_eq!(error.kind(), ErrorKind::RequestTooLarge);
     assert_eq!(error.outcome(), Outcome::Rejected);
+    let about_request = error.clone().with_request_size(3_145_736);
+    assert_eq!(about_request.outcome(), Outcome::Rejected);
+    let about_response = error.with_request_size(20);
+    assert_eq!(about_response.kind(), ErrorKind::ResponseTooLarge);
+    assert_eq!(about_response.outcome(), Outcome::Unknown);
+    let etcd_limit = Error::from_status(Code::InvalidArgument, "etcdserver: request is too large");
+    assert_eq!(
+        etcd_limit.with_request_size(20).outcome(),
+        Outcome::Rejected
+    );
 }

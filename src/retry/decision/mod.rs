@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     error::{ErrorKind, Outcome},
-    proto::rpc::RpcClass,
+    proto::rpc::{RpcClass, SplitRejection},
 };
 
 /// Whether and how a failed request is retried.
@@ -40,6 +40,18 @@ pub(crate) fn may_repeat(class: RpcClass, outcome: Outcome) -> bool {
             Outcome::NotSent | Outcome::Rejected => true,
             Outcome::Unknown => false,
         },
+    }
+}
+
+/// Returns whether other members may have applied a transaction that one member rejected with this error.
+pub(crate) fn may_be_split(split: SplitRejection, kind: ErrorKind) -> bool {
+    match split {
+        SplitRejection::None => false,
+        SplitRejection::Permission => kind == ErrorKind::PermissionDenied,
+        SplitRejection::UserOrPermission => matches!(
+            kind,
+            ErrorKind::PermissionDenied | ErrorKind::UserEmpty | ErrorKind::AuthOldRevision
+        ),
     }
 }
 
@@ -160,6 +172,7 @@ pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
         | ErrorKind::CredentialsUnavailable
         | ErrorKind::SessionLost
         | ErrorKind::LockLost
+        | ErrorKind::NoElectionLeader
         | ErrorKind::FileFailed
         | ErrorKind::Other => RetryDecision::Fail,
     }

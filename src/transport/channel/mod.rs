@@ -59,6 +59,10 @@ impl Channel {
         }
     }
 
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.state.endpoint
+    }
+
     /// Returns a view of this channel that does not keep the connection open.
     pub(crate) fn monitor(&self) -> ChannelMonitor {
         ChannelMonitor::new(self.state.clone())

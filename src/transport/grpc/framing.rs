@@ -20,6 +20,11 @@ pub(crate) fn encode(message: &impl Message) -> Result<Bytes, Error> {
     Ok(buffer.freeze())
 }
 
+/// Returns the size of a message without its prefix, given the size of [`encode`]'s result.
+pub(crate) fn message_size(encoded: usize) -> usize {
+    encoded.saturating_sub(PREFIX)
+}
+
 /// Returns the messages with their prefixes in one buffer.
 pub(crate) fn encode_all<M: Message>(messages: &[M]) -> Result<Bytes, Error> {
     let length: usize = messages

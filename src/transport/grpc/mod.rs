@@ -4,7 +4,7 @@ mod framing;
 mod message_reader;
 mod status;
 
-pub(crate) use framing::{decode, encode, encode_all};
+pub(crate) use framing::{decode, encode, encode_all, message_size};
 pub(crate) use message_reader::{MessageReader, ReadError};
 pub(crate) use status::{HeaderStatus, RpcFailure, find_status, status_from_headers};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use actix_etcd::{Client, Outcome};
+use actix_etcd::{Client, ErrorKind, Outcome};
 use serde_json::json;
 use testbed::{Cluster, number};
 use tokio::time::timeout;
@@ -43,6 +43,7 @@ async fn server_side_election_is_won_observed_and_resigned() {
     let elections = etcd.server_elections();
     let no_leader = elections.leader("seat").await.unwrap_err();
     assert!(no_leader.to_string().contains("no leader"), "{no_leader}");
+    assert_eq!(no_leader.kind(), ErrorKind::NoElectionLeader);
     let won = elections
         .campaign("seat", grant_lease(&cluster).await, "ann")
         .await
@@ -59,6 +60,9 @@ async fn server_side_election_is_won_observed_and_resigned() {
     let seen = observed.next().await.unwrap().unwrap().kv.unwrap();
     assert_eq!(seen.value, "queen ann");
     elections.resign(&won.leader).await.unwrap();
+    let lost = elections.proclaim(&won.leader, "late").await.unwrap_err();
+    let found = (lost.kind(), lost.outcome());
+    assert_eq!(found, (ErrorKind::LockLost, Outcome::Rejected), "{lost}");
     let next = elections
         .campaign("seat", grant_lease(&cluster).await, "bob")
         .await

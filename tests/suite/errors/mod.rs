@@ -3,3 +3,4 @@
 mod etcd_messages;
 mod invalid_input;
 mod outcomes;
+mod transactions;

@@ -96,6 +96,24 @@ async fn server_message_cannot_forge_not_sent() {
     }
 }
 
+/// gRPC's Go library returns the same text for a request and, in a proxy, for the response of the server behind it.
+#[tokio::test]
+async fn size_limit_of_response_is_not_a_rejection() {
+    let too_large = |size: usize| {
+        let message = format!("grpc: received message larger than max ({size} vs. 4)");
+        move |_| Reply::status(8, &message)
+    };
+    let (result, sent) = put_with_script(too_large(5_000_000)).await;
+    let error = result.unwrap_err();
+    let found = (error.kind(), error.outcome());
+    assert_eq!(found, (ErrorKind::ResponseTooLarge, Outcome::Unknown));
+    assert_eq!(sent.len(), 1);
+    let (result, _) = put_with_script(too_large(sent[0].body.len())).await;
+    let error = result.unwrap_err();
+    let found = (error.kind(), error.outcome());
+    assert_eq!(found, (ErrorKind::RequestTooLarge, Outcome::Rejected));
+}
+
 #[tokio::test]
 async fn deadline_of_sent_request_ends_unknown() {
     let (_server, client) = start_scripted(|_| Reply::hang()).await;

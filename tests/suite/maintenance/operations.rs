@@ -221,3 +221,16 @@ async fn downgrade_is_validated_enabled_and_cancelled() {
     let status = maintenance.status().await.unwrap();
     assert_eq!(status.downgrading_to, None);
 }
+
+/// The deadline of the search for the leader passes during a request to a follower.
+#[tokio::test]
+async fn leader_move_at_follower_fails_with_its_reason() {
+    let follower = ScriptedServer::start().await;
+    follower.on("/etcdserverpb.Maintenance/MoveLeader", |_| {
+        Reply::status(9, "etcdserver: not leader").after(Duration::from_millis(200))
+    });
+    let etcd = Client::connect([follower.endpoint()]).await.unwrap();
+    let moved = etcd.maintenance().move_leader(1);
+    let refused = moved.timeout(Duration::from_millis(400)).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NotLeader, "{refused}");
+}

@@ -13,7 +13,8 @@ use crate::{
     balancer::messages::AwaitReady,
     connection::Connection,
     lease::engine::{
-        keepalive_route::{self, RouteCandidate},
+        clock::now,
+        keepalive_route::{self, PENALTY, RouteCandidate},
         kept_leases::{LastKeepAlive, QueuedKeepAlive},
         lease_actor::ClusterLeft,
     },
@@ -133,7 +134,11 @@ impl KeeperActor {
             .map(|(connection, status)| RouteCandidate {
                 id: connection.id,
                 is_leader: leader.is_some() && status.map(|status| status.member) == leader,
-                penalty: self.penalties.get(&connection.id).copied(),
+                penalty: if connection.refuses_tokens() {
+                    Some(now() + PENALTY)
+                } else {
+                    self.penalties.get(&connection.id).copied()
+                },
             })
             .collect()
     }

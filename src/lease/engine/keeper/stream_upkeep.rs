@@ -146,7 +146,12 @@ impl KeeperActor {
             tracing::debug!(endpoint = %connection.endpoint, %error, "keepalive stream ended");
             if error.kind() == ErrorKind::NoLeader {
                 connection.request_probe();
-            } else if remedy(error.kind()) == RetryDecision::RenewToken {
+            } else if remedy(error.kind()) == RetryDecision::RenewToken
+                && !self
+                    .caller
+                    .tokens
+                    .is_members_fault(endpoint, &stream.token, error.kind())
+            {
                 self.penalties.remove(&endpoint);
                 self.renew_token(stream.token.clone(), error.kind());
             }

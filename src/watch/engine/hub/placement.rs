@@ -98,7 +98,9 @@ impl HubActor {
         if members.is_empty() && !attach.require_leader() {
             members = usable(&set.leaderless, false);
         }
-        let is_other = |connection: &Arc<Connection>| Some(connection.id) != attach.avoid;
+        let is_other = |connection: &Arc<Connection>| {
+            Some(connection.id) != attach.avoid && !connection.refuses_tokens()
+        };
         if members.iter().any(is_other) {
             members.retain(is_other);
         }

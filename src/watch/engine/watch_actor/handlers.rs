@@ -12,7 +12,11 @@ use super::{
     },
     watch_state::WatchState,
 };
-use crate::watch::{WatchEnd, engine::hub::RequestWatchProgress};
+use crate::{
+    error::Error,
+    retry::{RetryDecision, decision::remedy},
+    watch::{WatchEnd, engine::hub::RequestWatchProgress},
+};
 
 impl Handler<UpdateReceived> for WatchActor {
     type Result = ();
@@ -39,6 +43,11 @@ impl Handler<UpdateReceived> for WatchActor {
                 reason,
             } => self.cancelled(endpoint, compact_revision, &reason, ctx),
             StreamUpdate::ResponseTooLarge(error) => self.end(WatchEnd::Refused(error), ctx),
+            StreamUpdate::StreamFailed { endpoint, error }
+                if remedy(error.kind()) == RetryDecision::RenewToken =>
+            {
+                self.token_rejected(endpoint, Error::clone(&error), ctx);
+            }
             StreamUpdate::StreamFailed { endpoint, error } => {
                 self.stream_lost(endpoint, error, ctx);
             }

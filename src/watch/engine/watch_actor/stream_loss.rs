@@ -49,7 +49,10 @@ impl WatchActor {
                 let error = Error::from_status(Code::PermissionDenied, reason);
                 self.end(WatchEnd::PermissionDenied(error), ctx);
             }
-            CancelReason::TokenRejected => self.token_rejected(reason, ctx),
+            CancelReason::TokenRejected => {
+                let error = Error::from_status(Code::Unauthenticated, reason);
+                self.token_rejected(endpoint, error, ctx);
+            }
             CancelReason::Refused(reason) => {
                 let error = Error::new(ErrorKind::WatchCanceled, Outcome::Rejected, reason);
                 self.end(WatchEnd::Refused(error), ctx);

@@ -14,8 +14,8 @@ use super::{
     watch_state::WatchState,
 };
 use crate::{
-    connection::token::Token,
-    error::{Code, Error, ErrorKind, Outcome},
+    connection::{EndpointId, token::Token},
+    error::{Error, ErrorKind, Outcome},
     watch::WatchEnd,
 };
 
@@ -29,15 +29,41 @@ pub(super) struct RejectedToken {
 }
 
 impl WatchActor {
-    pub(super) fn token_rejected(&mut self, reason: &str, ctx: &mut Context<Self>) {
-        let error = Error::from_status(Code::Unauthenticated, reason);
+    pub(super) fn token_rejected(
+        &mut self,
+        endpoint: EndpointId,
+        error: Error,
+        ctx: &mut Context<Self>,
+    ) {
         if self.state.is_attached() && self.spec.options.status_events {
             self.buffer.disconnected(Arc::new(error.clone()));
         }
         let generation = self.state.token_generation().unwrap_or(0);
         self.detach();
+        let Some(caller) = self.caller.upgrade() else {
+            return self.end(WatchEnd::Shutdown, ctx);
+        };
+        let token = Token::clone(&caller.context.token.load());
+        if token.generation == generation
+            && caller
+                .tokens
+                .is_members_fault(endpoint, &token, error.kind())
+        {
+            return self.attach_later(Some(endpoint), ctx);
+        }
         let rejected = RejectedToken { generation, error };
         self.renew_token(Some(rejected), Duration::ZERO, ctx);
+    }
+
+    /// Requests a stream after a delay, which prevents a busy loop if the token is rejected again.
+    fn attach_later(&mut self, avoid: Option<EndpointId>, ctx: &mut Context<Self>) {
+        self.interrupt(ctx, |gap| WatchState::BackingOff { gap });
+        let due = AttachDue {
+            attempt: self.attempt,
+            avoid,
+        };
+        let delay = self.next_delay(1);
+        ctx.notify_later(due, delay);
     }
 
     /// Gets a token after `delay`: a new one in place of the `rejected` one, or else the first one.
@@ -52,15 +78,15 @@ impl WatchActor {
             return self.end(WatchEnd::Shutdown, ctx);
         };
         let (attempt, watch) = (self.attempt, ctx.address().downgrade());
-        let token_value = caller.context.token.load().value.clone();
+        let token = Token::clone(&caller.context.token.load());
         actix_rt::spawn(async move {
             tokio::time::sleep(delay).await;
             let deadline = Instant::now() + RENEWAL_TIMEOUT;
             let result = match &rejected {
                 Some(RejectedToken { generation, error }) => {
                     let token = Token {
-                        value: token_value,
                         generation: *generation,
+                        ..token
                     };
                     caller.tokens.renewed(&token, error.kind(), deadline).await
                 }
@@ -88,16 +114,7 @@ impl Handler<TokenRenewalEnded> for WatchActor {
         }
         match (renewal.result, renewal.rejected) {
             (Ok(false), Some(rejected)) => self.end(WatchEnd::Refused(rejected.error), ctx),
-            (Ok(_), _) => {
-                self.interrupt(ctx, |gap| WatchState::BackingOff { gap });
-                let due = AttachDue {
-                    attempt: self.attempt,
-                    avoid: None,
-                };
-                // The delay prevents a busy loop if the new token is rejected again.
-                let delay = self.next_delay(1);
-                ctx.notify_later(due, delay);
-            }
+            (Ok(_), _) => self.attach_later(None, ctx),
             (Err(error), rejected) => match error.kind() {
                 ErrorKind::Shutdown => self.end(WatchEnd::Shutdown, ctx),
                 ErrorKind::AuthFailed | ErrorKind::InvalidAuthToken => {
