@@ -1,0 +1,71 @@
+//! The state of one call over all its attempts.
+
+use tokio::time::Instant;
+
+use crate::{
+    connection::Connection,
+    error::Error,
+    proto::rpc::Rpc,
+    retry::failure_log::{FailureLog, RetryPlan},
+};
+
+/// One call: a request with its retries and copies.
+pub(super) struct CallState {
+    pub(super) rpc: Rpc,
+    pub(super) started: Instant,
+    pub(super) deadline: Instant,
+    /// Size of the encoded request.
+    pub(super) body_size: usize,
+    pub(super) failures: Option<FailureLog>,
+}
+
+impl CallState {
+    pub(super) fn failed_attempts(&self) -> u32 {
+        self.failures.as_ref().map_or(0, FailureLog::attempts)
+    }
+
+    /// Returns whether the next attempt should use another member, if there is one.
+    pub(super) fn avoids(&self, connection: &Connection) -> bool {
+        let failures = self.failures.as_ref();
+        failures.is_some_and(|log| log.avoids(connection.id.0))
+    }
+
+    /// Returns whether the last failure ends the call even if a copy of the request is in flight.
+    pub(super) fn is_over(&self) -> bool {
+        self.failures
+            .as_ref()
+            .is_some_and(FailureLog::last_is_final)
+    }
+
+    /// Records a copy in flight that is cancelled because the call has failed.
+    pub(super) fn record_cancelled(&mut self, may_be_sent: bool) {
+        if let Some(log) = &mut self.failures {
+            log.record_cancelled(may_be_sent);
+        }
+    }
+
+    /// Adds the operation, and the outcome of earlier attempts, to an error that ends the call.
+    pub(super) fn complete(&self, error: Error) -> Error {
+        match &self.failures {
+            None => error.with_rpc(self.rpc),
+            Some(log) => log.complete(error),
+        }
+    }
+
+    /// Returns the error of the call: that of the last attempt.
+    pub(super) fn take_error(&mut self) -> Error {
+        let failures = self.failures.take();
+        failures.map_or_else(Error::shut_down, FailureLog::into_error)
+    }
+}
+
+/// What follows after a failed attempt.
+pub(super) enum AfterFailure {
+    /// The failure shows that another attempt succeeded.
+    Succeeded,
+    Retry(RetryPlan),
+    /// The attempt is not retried.
+    Fail,
+    /// The client was shut down. Carries the error of the call.
+    ShutDown(Error),
+}
