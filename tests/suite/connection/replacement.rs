@@ -176,7 +176,8 @@ async fn member_is_used_after_health_stream_ends() {
     .await;
     end_stream.notify_one();
     etcd.put("k", "v").await.unwrap();
-    assert_eq!(server.accepted(), 1, "the connection must be kept");
+    let put = &server.calls(PUT)[0];
+    assert_eq!(put.connection, 0, "the connection must be kept");
 }
 
 #[tokio::test]

@@ -223,7 +223,7 @@ async fn slow_calls_cause_two_probes_per_second_at_most() {
 #[tokio::test]
 async fn hundred_endpoints_share_a_probe_budget() {
     let server = ScriptedServer::start().await;
-    server.on(PUT, |_| put_reply().after(Duration::from_millis(400)));
+    server.on(PUT, |_| put_reply().after(Duration::from_millis(1500)));
     let links: Vec<_> = (0..100)
         .map(|_| TcpProxy::to_port(server.address().port()))
         .collect();
