@@ -18,7 +18,7 @@ use super::{
 use crate::{error::Error, transport::dial::DialOptions};
 
 /// Shortest time between two replacements that have no other reason than slow calls.
-const LEAVE_SLOW_MEMBER_SPACING: Duration = Duration::from_secs(10);
+const LEAVE_SLOW_MEMBER_SPACING: Duration = Duration::from_secs(3);
 
 impl ConnectionActor {
     /// Starts or ends the attempts to replace the connection in use, after a probe with this verdict.
