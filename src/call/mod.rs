@@ -45,7 +45,7 @@ use copies::CopiesFailed;
 use in_flight_limit::InFlightLimit;
 use tokens::Tokens;
 
-/// Time after which a call that was to receive its retry ticket waits without the retry actor.
+/// Longest time that a call waits for its retry ticket after the retry is due.
 const TICKET_GRACE: Duration = Duration::from_millis(250);
 
 /// Longest timeout. The deadline of a longer one could overflow `Instant`.
@@ -160,12 +160,12 @@ impl Caller {
         self.retry_policy.succeeded(rpc.path);
         self.budget.succeeded(Instant::now().into_std());
         connection.token_accepted();
-        connection.token_answered();
+        connection.record_token_response();
         self.accept(rpc, response, connection)
     }
 
-    /// Records a failed attempt. `other_in_flight` is whether another copy of the request may have been sent and has not
-    /// ended.
+    /// Records a failed attempt. `other_in_flight` is whether another copy of the request may have been sent and is
+    /// still in flight.
     fn record_failure(
         &self,
         call: &mut CallState,
@@ -179,7 +179,7 @@ impl Caller {
         }
         let failure = self.add_context(failure, call.body_size);
         if failure.error.code().is_some() {
-            connection.token_answered();
+            connection.record_token_response();
         }
         if concerns_member(failure.error.kind()) {
             connection.request_probe();
@@ -240,7 +240,7 @@ impl Caller {
         failure
     }
 
-    /// Returns whether to send the request to another member with the same token.
+    /// Returns whether the member is the reason for a refused token, so that another member gets the request.
     fn is_members_fault(&self, refused: &Token, log: &FailureLog) -> bool {
         let Some((member, kind)) = log.last_failure() else {
             return false;
@@ -346,7 +346,8 @@ impl Caller {
             return Some(other.clone());
         }
         // All have failed or have no free stream. The rounds above end at the same member each time, so the waiting
-        // calls are spread at random. A member that has not responded to a token yet is better than one that refused it.
+        // calls are spread at random. A member that has not responded to a token yet is better than one that refused
+        // it.
         let mut waited_for: Vec<_> = usable.iter().filter(|other| !avoided(other)).collect();
         if waited_for.is_empty() {
             waited_for.extend(usable.iter().filter(|other| !other.refuses_tokens()));
@@ -357,7 +358,7 @@ impl Caller {
 
     /// Returns whether the member is known to process requests with the client's token.
     fn accepts_token(&self, connection: &Connection) -> bool {
-        !connection.refuses_tokens() && (!self.tokens.are_sent() || connection.answers_tokens())
+        !connection.refuses_tokens() && (!self.tokens.are_sent() || connection.responds_to_tokens())
     }
 
     /// Returns the ready members that pass the filter. A request that names its member has no others.
