@@ -34,7 +34,7 @@ pub fn with_resolver(
     builder.resolver(Resolver::from_fn(lookup))
 }
 
-/// Ends the time for which requests keep endpoints connected by naming them, and waits until this is done.
+/// Ends the time for which named endpoints stay connected, and waits until this is done.
 pub async fn expire_named_endpoints(client: &Client) {
     let _ = client.caller().balancer.send(ExpireNamedEndpoints).await;
 }

@@ -1,4 +1,4 @@
-//! The load of one client: writers, readers, a watch and a lease, and what they record.
+//! The load of one client: writers, readers, a watch and a lease, which record their results.
 
 use std::{
     sync::{
@@ -55,6 +55,7 @@ pub struct Records {
 
 type Shared = Arc<Mutex<Records>>;
 
+/// A running load.
 pub struct Load {
     client: Client,
     stop: Arc<AtomicBool>,

@@ -1,4 +1,4 @@
-//! 100 endpoints that lead to three members: how many status requests the client sends.
+//! Counts the status requests of a client with 100 endpoints that lead to three members.
 
 use std::time::{Duration, Instant};
 
@@ -63,7 +63,7 @@ async fn status_count(cluster: &Cluster) -> f64 {
     sum
 }
 
-/// Puts from several tasks without pause.
+/// Sends puts from several tasks, without pauses.
 async fn put_for(client: &Client, duration: Duration) {
     let end = Instant::now() + duration;
     let put = |_| {

@@ -14,9 +14,9 @@ pub struct Outcomes {
     /// Number of keys written more than once; each key belongs to one call.
     pub written_twice: usize,
     /// Number of writes in the history whose calls reported that they were not applied.
-    pub denied_but_there: usize,
+    pub applied_despite_error: usize,
     /// Number of acknowledged writes that are not in the history.
-    pub acknowledged_but_lost: usize,
+    pub missing: usize,
     pub events: usize,
     /// Number of revisions that the watch did not deliver although it delivered later ones.
     pub missed_revisions: usize,
@@ -32,10 +32,10 @@ impl Outcomes {
             *applied.entry(key).or_default() += 1;
         }
         let is_applied = |key: &str| applied.contains_key(key);
-        let denied_but_there = records.puts.iter().filter(|call| {
+        let applied_despite_error = records.puts.iter().filter(|call| {
             let failure = call.failure.as_ref();
-            let denied = failure.is_some_and(|(_, outcome)| *outcome != Outcome::Unknown);
-            denied && is_applied(&call.key)
+            let excluded = failure.is_some_and(|(_, outcome)| *outcome != Outcome::Unknown);
+            excluded && is_applied(&call.key)
         });
         let lost = records
             .puts
@@ -57,8 +57,8 @@ impl Outcomes {
         Self {
             puts: records.puts.len(),
             written_twice: applied.values().filter(|times| **times > 1).count(),
-            denied_but_there: denied_but_there.count(),
-            acknowledged_but_lost: lost.count(),
+            applied_despite_error: applied_despite_error.count(),
+            missing: lost.count(),
             events: delivered.len(),
             missed_revisions: (expected.count() + repeated).saturating_sub(delivered.len()),
             repeated_revisions: repeated,
@@ -68,8 +68,8 @@ impl Outcomes {
     pub fn are_correct(&self) -> bool {
         let violations = [
             self.written_twice,
-            self.denied_but_there,
-            self.acknowledged_but_lost,
+            self.applied_despite_error,
+            self.missing,
             self.missed_revisions,
             self.repeated_revisions,
         ];

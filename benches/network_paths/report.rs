@@ -26,11 +26,11 @@ pub fn print_run(run: &Run) {
     }
     let outcomes = &run.outcomes;
     println!(
-        "\n{} puts: {} written twice, {} denied but there, {} acknowledged but lost. {} events: {} missed, {} repeated.",
+        "\n{} puts: {} written twice, {} applied although the error excludes it, {} acknowledged but missing. {} events: {} missed, {} repeated.",
         outcomes.puts,
         outcomes.written_twice,
-        outcomes.denied_but_there,
-        outcomes.acknowledged_but_lost,
+        outcomes.applied_despite_error,
+        outcomes.missing,
         outcomes.events,
         outcomes.missed_revisions,
         outcomes.repeated_revisions,

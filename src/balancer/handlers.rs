@@ -70,8 +70,12 @@ impl Handler<MemberSuspected> for BalancerActor {
     type Result = ();
 
     fn handle(&mut self, suspected: MemberSuspected, _: &mut Context<Self>) {
-        let position = |endpoint: &ManagedEndpoint| endpoint.view.id == suspected.id;
-        let start = self.endpoints.iter().position(position).unwrap_or_default();
+        let is_suspected = |endpoint: &ManagedEndpoint| endpoint.view.id == suspected.id;
+        let start = self
+            .endpoints
+            .iter()
+            .position(is_suspected)
+            .unwrap_or_default();
         let (before, after) = self.endpoints.split_at(start);
         let others = after.iter().skip(1).chain(before);
         let connected = others.filter(|endpoint| endpoint.view.connection.is_some());

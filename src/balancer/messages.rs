@@ -72,7 +72,7 @@ pub(super) struct NamedEndpointsExpired;
 #[rtype(result = "bool")]
 pub(crate) struct CrashConnection(pub(crate) Endpoint);
 
-/// Ends the time for which requests keep endpoints connected by naming them.
+/// Ends the time for which named endpoints stay connected.
 #[cfg(feature = "test-faults")]
 #[derive(Debug, Message)]
 #[rtype(result = "()")]

@@ -1,7 +1,7 @@
 //! One request on one connection. While the response is late, the member is probed.
 //!
-//! A request in flight ends early only if something shows that its response will not come: its connection broke, or the
-//! leader that had to commit it is gone. Time alone does not.
+//! A request in flight ends early only on evidence that its response will not come: its connection broke, or the leader
+//! that had to commit it is gone. A late response alone is no evidence.
 
 use std::{
     future::poll_fn,
@@ -159,8 +159,8 @@ impl Attempt<'_> {
         LEADER_GRACE.max(self.connection.timing.suspect_after())
     }
 
-    /// Returns the failure of a request whose member has lost the leader. Any other state of the member is no reason to
-    /// expect no response.
+    /// Returns the failure of a request whose member has lost the leader. In any other state of the member, the
+    /// response may still arrive.
     fn lost_leader(&self, health: &MemberHealth) -> Option<RpcFailure> {
         match health.verdict {
             Verdict::NoLeader | Verdict::CutOff if !self.rpc.leaderless => {

@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-/// Why the copies of a request led to no response.
+/// The result of a request without a response.
 pub(super) enum CopiesFailed {
     /// The request is sent again.
     Retry(RetryPlan),
@@ -41,7 +41,7 @@ struct CopyInFlight<'a, R> {
     result: Pin<Box<dyn Future<Output = Result<R, RpcFailure>> + Send + 'a>>,
 }
 
-/// The tracker of a copy. That of the first copy exists before the request is late, so it is not allocated.
+/// The tracker of a copy. The tracker of the first copy is borrowed, so that a request in time needs no allocation.
 enum Tracker<'a> {
     First(&'a RequestTracker),
     Hedge(Arc<RequestTracker>),
@@ -267,8 +267,8 @@ impl Caller {
     }
 }
 
-/// Returns whether two connections lead to different members. Those of one endpoint do if the endpoint is a load balancer
-/// and the members have shown different ids.
+/// Returns whether two connections lead to different members. Two connections of one endpoint can do so behind a load
+/// balancer; the ids of the members show it.
 fn lead_to_different_members(one: &Connection, other: &Connection) -> bool {
     let member = |connection: &Connection| connection.health().status.map(|status| status.member);
     if one.id != other.id {

@@ -1,4 +1,4 @@
-//! Waits for the first ready member, or until it is known that there will be none.
+//! Waits for the first ready member. Fails early if no endpoint can become ready.
 
 use tokio::{
     sync::broadcast::{Receiver, error::RecvError},
@@ -12,8 +12,8 @@ use crate::{
 };
 
 impl Caller {
-    /// Waits until a member is ready. Fails at once if TLS fails at every endpoint, or if the endpoints belong to different
-    /// clusters without a majority.
+    /// Waits until a member is ready. Fails at once if TLS fails at every endpoint, or if the endpoints belong to
+    /// different clusters without a majority.
     pub(crate) async fn first_ready(&self, deadline: Instant) -> Result<(), Error> {
         let changes = self.balancer.send(SubscribeToChanges).await;
         let changes = changes.map_err(|_| Error::shut_down())?;

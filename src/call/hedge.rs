@@ -1,4 +1,4 @@
-//! When a late request is sent a second time, to another member. Pure: time is an argument.
+//! Decides when a late request is also sent to another member. Pure: time is an argument.
 //!
 //! A slow member does not fail, so a retry would come late or not at all. A hedge sends a copy of the request elsewhere
 //! while the first copy stays in flight; the first response wins. Only requests that may be repeated are hedged.
@@ -11,7 +11,7 @@ use crate::{error::Outcome, proto::rpc::Rpc, retry::decision::may_repeat};
 
 /// Largest number of copies of one request in flight at the same time.
 const MAX_COPIES: usize = 2;
-/// Time after which a copy is considered again that could not be sent: there was no other member, or no budget.
+/// Time after which a copy that could not be sent is considered again: there was no other member, or no budget.
 pub(super) const RECHECK_AFTER: Duration = Duration::from_millis(200);
 
 /// Returns whether a request may be sent to two members at the same time. No other member can serve a request that
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn second_copy_is_due_when_the_first_is_late() {
+    fn second_copy_is_due_when_first_is_late() {
         let late = Instant::now() + ms(400);
         let mut schedule = HedgeSchedule::new(late, true);
         assert_eq!(schedule.due(), Some(late));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn third_copy_follows_a_failure_when_the_other_is_late() {
+    fn third_copy_waits_for_failure_and_late_copy() {
         let late = Instant::now() + ms(400);
         let mut schedule = HedgeSchedule::new(late, true);
         schedule.copy_sent(late + ms(400));
@@ -189,7 +189,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn copies_are_at_most_two_and_one_more_than_failures(
+        fn copies_in_flight_are_at_most_two(
             hedged in any::<bool>(),
             events in prop::collection::vec((event(), 0..500_u64), 0..60),
         ) {

@@ -157,13 +157,13 @@ impl Caller {
         // A login carries no token, so its response shows nothing about tokens.
         if self.tokens.are_sent() {
             connection.token_accepted();
-            connection.token_answered();
+            connection.record_token_response();
         }
         self.accept(rpc, response, connection)
     }
 
-    /// Records a failed attempt. `other_in_flight` is whether another copy of the request may have been sent and has not
-    /// ended.
+    /// Records a failed attempt. `other_in_flight` is whether another copy of the request may have been sent and is
+    /// still in flight.
     fn record_failure(
         &self,
         call: &mut CallState,
@@ -177,7 +177,7 @@ impl Caller {
         }
         let failure = self.add_context(failure, call.body_size);
         if failure.error.code().is_some() && self.tokens.are_sent() {
-            connection.token_answered();
+            connection.record_token_response();
         }
         if concerns_member(failure.error.kind()) {
             connection.request_probe();

@@ -97,7 +97,7 @@ impl Caller {
 
     /// Returns whether the member is known to process requests with the client's token.
     pub(super) fn accepts_token(&self, connection: &Connection) -> bool {
-        !connection.refuses_tokens() && (!self.tokens.are_sent() || connection.answers_tokens())
+        !connection.refuses_tokens() && (!self.tokens.are_sent() || connection.responds_to_tokens())
     }
 
     /// Returns the ready members that pass the filter. A request that names its member has no others.

@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// Time after which a call that was to receive its retry ticket waits without the retry actor.
+/// Longest time that a call waits for its retry ticket after the retry is due.
 const TICKET_GRACE: Duration = Duration::from_millis(250);
 
 impl Caller {

@@ -1,7 +1,7 @@
 //! Decides which addresses of a member list may be used. Pure.
 //!
 //! A member list comes from the cluster, not from the user, and every member may write its own entry. So a list must
-//! not lead the client, and with it the token, to places that the user did not mean.
+//! not lead the client to addresses that the user did not intend, where it would send its token.
 
 use std::net::IpAddr;
 
@@ -17,8 +17,8 @@ pub(super) const MAX_ADVERTISED: usize = 100;
 /// Returns the client addresses of all members that have started and are not learners.
 ///
 /// Leaves out invalid addresses, Unix sockets, link-local addresses, plain addresses if any other endpoint is encrypted
-/// (unless `allow_plain` is set), and all after the first [`MAX_ADVERTISED`]. Addresses of the seeds are
-/// always allowed.
+/// (unless `allow_plain` is set), and all after the first [`MAX_ADVERTISED`]. Unix sockets and link-local addresses are
+/// used if they are seeds.
 pub(super) fn advertised_endpoints(
     members: &[Member],
     seeds: &[Endpoint],
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn local_targets_are_used_only_if_given_by_user() {
+    fn local_targets_must_be_given_by_user() {
         let local = [
             "unix:///run/docker.sock",
             "http://169.254.169.254:80",

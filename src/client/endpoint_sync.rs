@@ -2,8 +2,8 @@
 //!
 //! Members can advertise addresses that the client cannot reach, for example behind a load balancer. Therefore a new
 //! address is adopted only after its member has responded with the right cluster id, an empty list is never adopted,
-//! and the endpoints given by the user stay as a fallback. `advertised_endpoints` decides which addresses are considered
-//! at all.
+//! and the endpoints given by the user stay as a fallback. `advertised_endpoints` decides which addresses are
+//! considered at all.
 //!
 //! New addresses are checked on separate connections, without a token. The endpoints of the client change in one step
 //! after all checks, so a sync that ends early changes nothing.
@@ -38,13 +38,13 @@ impl Client {
     /// Replaces the endpoints by the addresses in the cluster's member list, and returns the endpoints then in use.
     ///
     /// Leaves out learners, members that have not started, and new addresses that do not respond with this cluster's
-    /// id; they receive no token. A list cannot lead to Unix sockets, link-local addresses (169.254.0.0/16, `fe80::/10`),
-    /// or plain addresses if the client's own endpoints are encrypted (unless `TlsOptions::allow_plain_endpoints` is
-    /// set). At most 100 addresses are used.
+    /// id; they receive no token. A list cannot lead to Unix sockets, link-local addresses (169.254.0.0/16,
+    /// `fe80::/10`), or plain addresses if the client's own endpoints are encrypted (unless
+    /// `TlsOptions::allow_plain_endpoints` is set). At most 100 addresses are used.
     ///
-    /// If no address is left, the endpoints stay as they are. If no member can be reached, the endpoints that were given
-    /// to the client are tried, too. If [`set_endpoints`](Self::set_endpoints) is called meanwhile, its endpoints are
-    /// used.
+    /// If no address is left, the endpoints stay as they are. If no member can be reached, the endpoints that were
+    /// given to the client are tried, too. If [`set_endpoints`](Self::set_endpoints) is called meanwhile, its endpoints
+    /// are used.
     ///
     /// Calls at the same time share one sync. It runs to its end even if a caller drops its future.
     pub async fn sync(&self) -> Result<Vec<String>, Error> {
@@ -155,7 +155,7 @@ async fn sync_endpoints(caller: &Caller, timeout: Duration) -> SyncResult {
     let adopted = adopted_endpoints(set.endpoints(), &advertised, &checks);
     update_endpoints(caller, adopted, source).await?;
     let names = caller.ready_set.load().endpoints();
-    Ok(names.iter().map(|it| it.as_str().to_owned()).collect())
+    Ok(names.iter().map(|name| name.as_str().to_owned()).collect())
 }
 
 /// Returns the seeds without plain ones if endpoints in use are encrypted, unless the user allows the mixture.
@@ -335,7 +335,7 @@ mod tests {
         assert!(next.try_recv().is_err());
         assert!(
             sync.join().1.is_some(),
-            "a run that ended early blocks none"
+            "a sync that ended early does not block the next"
         );
     }
 }

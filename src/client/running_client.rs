@@ -80,8 +80,8 @@ impl RunningClient {
         }
     }
 
-    /// Shuts the client down and waits until it is done, also if another clone has started the shutdown. Once begun, the
-    /// shutdown goes on if this future is dropped.
+    /// Shuts the client down and waits until it is done, also if another clone has started the shutdown. The shutdown
+    /// goes on if this future is dropped.
     pub(super) async fn shut_down(&self) {
         if let Some(end) = self.begin_shutdown() {
             end.wait().await;

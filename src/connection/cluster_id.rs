@@ -20,7 +20,7 @@ use super::{
 };
 use crate::error::{Error, ErrorKind, Outcome};
 
-/// Pause after which an undecided connection is evaluated again at the latest. The vote's own end comes first.
+/// Longest time until an undecided connection is evaluated again.
 const REEVALUATE_AFTER: Duration = Duration::from_secs(1);
 
 /// The client's cluster. Shared by all connections of a client.
@@ -53,7 +53,7 @@ impl ClusterId {
     }
 
     /// Returns whether responses with this cluster id are accepted. Zero, which stands for a missing id, is always
-    /// accepted. If no connection has shown an id so far, the first response chooses the cluster.
+    /// accepted. If no connection has shown an id, the first response chooses the cluster.
     pub(crate) fn accepts(&self, cluster: u64) -> bool {
         if cluster == 0 || self.get() == cluster {
             return true;
@@ -176,13 +176,13 @@ impl ClusterId {
             tracing::warn!(
                 before = format_args!("{before:x}"),
                 after = format_args!("{after:x}"),
-                "cluster followed: no member of the previous one responds"
+                "followed another cluster: no member of the previous one responds"
             );
         }
     }
 }
 
-/// An open connection to a member of the client's cluster.
+/// Counts an open connection to a member of the client's cluster until it is dropped.
 pub(super) struct ClusterMembership {
     cluster: Arc<ClusterId>,
     epoch: u64,

@@ -16,7 +16,7 @@ use crate::{
 
 /// Shortest time to wait for the response to a later request.
 const MIN_PATIENCE: Duration = Duration::from_millis(400);
-/// How many times longer than the `Status` request a later request may take.
+/// Factor by which a later request may take longer than the `Status` request.
 const SLOWER: u32 = 4;
 
 /// A member's response to requests without a token.
@@ -62,7 +62,7 @@ async fn cluster_of_watch(channel: &Channel) -> Option<u64> {
         channel.stream::<WatchRequest, WatchResponse>(rpc::WATCH.path, &Metadata::default());
     let (mut request, mut responses) = stream.ok()?;
     let create = WatchCreateRequest {
-        // The smallest key. It matches no event while the stream is open for one round trip, or hardly any.
+        // The smallest key, which applications hardly use: the watch should receive no events.
         key: vec![0].into(),
         ..WatchCreateRequest::default()
     };

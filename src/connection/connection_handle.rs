@@ -38,8 +38,8 @@ pub(crate) struct Connection {
     pub(crate) timing: LinkTiming,
     token_refusals: TokenRefusals,
     /// Whether the member responded to a request with a token.
-    token_answered: AtomicBool,
-    /// Whether a probe was requested because of `token_answered`.
+    responded_to_token: AtomicBool,
+    /// Whether a probe was requested because the member has not responded to a token.
     token_probe_requested: AtomicBool,
 }
 
@@ -65,7 +65,7 @@ impl Connection {
             term: ObservedTerm::new(Instant::now()),
             timing,
             token_refusals: TokenRefusals::new(Instant::now()),
-            token_answered: AtomicBool::new(false),
+            responded_to_token: AtomicBool::new(false),
             token_probe_requested: AtomicBool::new(false),
         }
     }
@@ -75,7 +75,7 @@ impl Connection {
         self.timing.round_trips().add_upper_bound(elapsed);
     }
 
-    /// Returns whether the connection has carried a response to a request of the client's user.
+    /// Returns whether the connection has carried a response to a request of the application.
     pub(super) fn has_served(&self) -> bool {
         self.term.last() != 0
     }
@@ -138,31 +138,32 @@ impl Connection {
     }
 
     /// Records that the member responded to a request with a token.
-    pub(crate) fn token_answered(&self) {
+    pub(crate) fn record_token_response(&self) {
         // Read before written: many requests share this cache line.
-        if !self.token_answered.load(Ordering::Relaxed) {
-            self.token_answered.store(true, Ordering::Relaxed);
+        if !self.responded_to_token.load(Ordering::Relaxed) {
+            self.responded_to_token.store(true, Ordering::Relaxed);
         }
     }
 
     /// Returns whether the member has responded to a request with a token.
-    pub(crate) fn has_answered_token(&self) -> bool {
-        self.token_answered.load(Ordering::Relaxed)
+    pub(crate) fn has_responded_to_token(&self) -> bool {
+        self.responded_to_token.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the member has responded to a request with a token. If not, requests a probe, which has one.
-    pub(crate) fn answers_tokens(&self) -> bool {
-        let answered = self.has_answered_token();
-        if !answered && !self.token_probe_requested.swap(true, Ordering::Relaxed) {
+    /// Returns whether the member has responded to a request with a token. If not, requests a probe, which carries one.
+    pub(crate) fn responds_to_tokens(&self) -> bool {
+        let responded = self.has_responded_to_token();
+        if !responded && !self.token_probe_requested.swap(true, Ordering::Relaxed) {
             self.send(Probe);
         }
-        answered
+        responded
     }
 
-    /// Records whether a probe had a response and a token. After one without, another can be requested.
-    pub(super) fn token_probe_finished(&self, answered: bool) {
-        if answered {
-            self.token_answered();
+    /// Records the end of a probe. `responded` is whether the member responded and the probe carried a token; otherwise
+    /// another probe can be requested.
+    pub(super) fn token_probe_finished(&self, responded: bool) {
+        if responded {
+            self.record_token_response();
         } else {
             self.token_probe_requested.store(false, Ordering::Relaxed);
         }

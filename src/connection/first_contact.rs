@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
     ConnectionContext, EndpointId, OpenConnections,
-    address_race::{AddressRace, race_addresses},
+    address_attempts::{AddressResults, try_addresses},
     cluster_id::ClusterMembership,
     cluster_identity::{ClusterIdentity, identify},
     driver_task::{DriverEvent, DriverTask},
@@ -51,7 +51,7 @@ struct AnonymousContact {
 /// Dials the addresses of an endpoint, performs the handshakes and waits for a first response, all within the connect
 /// timeout. Records in `history` which addresses failed.
 ///
-/// Waits until the member is known to belong to the client's cluster. Only then the token is sent.
+/// Sends the token only after the member has shown that it belongs to the client's cluster.
 pub(super) async fn first_contact(
     id: EndpointId,
     endpoint: &Endpoint,
@@ -125,7 +125,7 @@ async fn contact_endpoint(
             return Err(only_link_local(endpoint));
         }
     }
-    let race = race_addresses(found, deadline, async |address| {
+    let results = try_addresses(found, deadline, async |address| {
         let contact = contact_address(endpoint, &address, options, connections, on_event.clone());
         match contact.await {
             Err(error) if !endpoint.is_tls() => Err(explain_plain_failure(error, &address).await),
@@ -133,13 +133,13 @@ async fn contact_endpoint(
         }
     })
     .await;
-    record(&race, &mut history.borrow_mut());
-    let AddressRace {
-        winner,
+    record(&results, &mut history.borrow_mut());
+    let AddressResults {
+        success,
         mut failed,
         silent,
-    } = race;
-    if let Some((_, contact)) = winner {
+    } = results;
+    if let Some((_, contact)) = success {
         return Ok(contact);
     }
     let silent = silent.into_iter();
@@ -194,16 +194,16 @@ fn usable_response(
 }
 
 /// Records which addresses responded and which failed, for the order of the next dial.
-fn record(race: &AddressRace<DialAddress, AnonymousContact>, history: &mut AddressHistory) {
+fn record(results: &AddressResults<DialAddress, AnonymousContact>, history: &mut AddressHistory) {
     let now = Instant::now();
-    let failed = race.failed.iter().map(|(address, _)| address);
-    for address in failed.chain(&race.silent) {
+    let failed = results.failed.iter().map(|(address, _)| address);
+    for address in failed.chain(&results.silent) {
         if let Some(address) = address.socket_address() {
             history.mark_failed(address, now);
         }
     }
-    let winner = race.winner.as_ref();
-    if let Some(address) = winner.and_then(|(address, _)| address.socket_address()) {
+    let success = results.success.as_ref();
+    if let Some(address) = success.and_then(|(address, _)| address.socket_address()) {
         history.mark_responded(address);
     }
 }
@@ -214,8 +214,7 @@ fn no_response(endpoint: &Endpoint, options: &DialOptions) -> Error {
         .with_endpoint(endpoint.name())
 }
 
-/// Returns the error of an endpoint of which every address failed. It has the kind of their errors if that is the same
-/// for all.
+/// Returns the error of an endpoint whose addresses all failed. If all errors have the same kind, it has that kind.
 fn all_failed(endpoint: &Endpoint, mut failed: Vec<(DialAddress, Error)>) -> Error {
     if failed.len() == 1
         && let Some((_, error)) = failed.pop()
@@ -249,8 +248,8 @@ enum TokenResponse {
     },
 }
 
-/// Returns the status in response to the token. If the member does not respond to it, returns the response without a
-/// token.
+/// Requests the status with the token. If the member does not respond to that, returns its response to the request
+/// without a token.
 async fn authenticated_response(
     channel: &Channel,
     identity: ClusterIdentity,

@@ -8,12 +8,12 @@ use crate::{
     transport::channel::{Channel, Metadata},
 };
 
-/// Smallest limit of concurrent streams with which one is used for the health service. Probes detect most of what it
-/// reports, and calls need the streams more.
+/// Smallest limit of concurrent streams at which the health service gets a stream. Below it, calls need the streams
+/// more, and probes detect most of what the health service reports.
 const MIN_STREAM_LIMIT: usize = 16;
 
 /// Calls `on_change` whenever the member reports whether it is serving. Returns if the member has no health service, or
-/// allows few streams.
+/// allows fewer than [`MIN_STREAM_LIMIT`] streams.
 pub(super) async fn watch_serving(channel: Channel, metadata: Metadata, on_change: impl Fn(bool)) {
     if channel
         .stream_limit()

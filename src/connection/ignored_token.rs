@@ -16,7 +16,7 @@ use crate::{
     transport::channel::Metadata,
 };
 
-/// Returns a contact that ignores no token, or an error.
+/// Returns the contact if its member responds to the token, if necessary after a new login. Fails otherwise.
 pub(super) async fn replace_ignored_token(
     contact: FirstContact,
     id: EndpointId,
@@ -59,7 +59,7 @@ pub(super) async fn replace_ignored_token(
         Err(_) => None,
     };
     let kind = match &cause {
-        // The reason for which no login can succeed.
+        // No login can succeed.
         Some(cause) if cause.is_auth() || cause.kind() == ErrorKind::ClusterChanged => cause.kind(),
         _ => ErrorKind::MemberUnresponsive,
     };

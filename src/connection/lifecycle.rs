@@ -107,7 +107,7 @@ impl ConnectionActor {
             LinkTiming::new(self.context.liveness.clone(), contact.round_trip),
         ));
         if responded_to_token {
-            connection.token_answered();
+            connection.record_token_response();
         }
         let health_service = self.follow_health_service(&connection, ctx);
         self.active = Some(ActiveConnection {

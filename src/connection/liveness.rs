@@ -1,4 +1,4 @@
-//! When a late response makes a member suspect: configured minimum times, raised on slow links.
+//! Times after which a member that does not respond is suspected: configured minimums, longer on slow links.
 
 use std::time::Duration;
 
@@ -98,13 +98,13 @@ impl LinkTiming {
         &self.round_trips
     }
 
-    /// Returns when to suspect the member of a late response.
+    /// Returns the time without a response after which the member is suspected.
     pub(crate) fn suspect_after(&self) -> Duration {
         let mean = self.round_trips.mean();
         self.minimum.suspicion.max(self.derived(mean + mean / 2))
     }
 
-    /// Returns when to send a second copy of a request to another member.
+    /// Returns the time without a response after which a copy of the request is sent to another member.
     pub(crate) fn hedge_after(&self) -> Duration {
         let mean = self.round_trips.mean();
         self.minimum.hedge.max(self.derived(mean * 2))

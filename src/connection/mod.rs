@@ -2,7 +2,8 @@
 //!
 //! A [`ConnectionActor`] dials its endpoint, drives the connection, probes the member behind it and reconnects after a
 //! failure. If the member cannot be used, it also dials a replacement, because behind a load balancer the next
-//! connection may lead to another member. Its [`ConnectivityState`] is `Idle`, `Connecting`, `Ready`, `NoLeader`, `TransientFailure` or `Shutdown`.
+//! connection may lead to another member. Its [`ConnectivityState`] is `Idle`, `Connecting`, `Ready`, `NoLeader`,
+//! `TransientFailure` or `Shutdown`.
 //!
 //! It receives
 //! - from its owner, the balancer: [`Connect`](messages::Connect), [`ReconnectSooner`](messages::ReconnectSooner),
@@ -23,15 +24,18 @@
 //! Requests in flight end early only on evidence about them: a broken connection, a lost leader, or silence on the wire
 //! for longer than the round trips of the link explain.
 //!
-//! The decisions are pure code: [`state_machine`] (states, reconnect and replacement delays), [`member_health`] (whether
-//! a member can be used), [`cluster_choice`] (to which cluster the client belongs), [`liveness`] and [`round_trips`] (how
-//! long to wait on this link), [`probe_schedule`] and [`probe_budget`] (when to probe), [`probe_timeout`] (when a member
-//! counts as unresponsive), [`raft_term`] (whether a write may be lost with its leader) and [`token_refusals`] (whether a
-//! refused token is the member's fault).
+//! The decisions are pure code:
+//! - [`state_machine`] and [`reconnect_delay`]: states, and when to reconnect or to dial a replacement;
+//! - [`member_health`]: whether a member can be used;
+//! - [`cluster_choice`]: the cluster to which the client belongs;
+//! - [`liveness`] and [`round_trips`]: how long to wait on this link;
+//! - [`probe_schedule`], [`probe_budget`] and [`probe_timeout`]: when to probe, and when a member is unresponsive;
+//! - [`raft_term`]: whether a write may be lost with its leader;
+//! - [`token_refusals`]: whether a refused token is the member's fault.
 
 mod active_connection;
 mod actor;
-mod address_race;
+mod address_attempts;
 mod cluster_choice;
 mod cluster_id;
 mod cluster_identity;
@@ -54,6 +58,7 @@ mod probe_schedule;
 mod probe_timeout;
 mod probing;
 mod raft_term;
+mod reconnect_delay;
 mod replacement;
 mod retired;
 mod round_trips;

@@ -38,7 +38,7 @@ impl OpenConnections {
     /// Waits until no connection is open.
     pub(crate) async fn all_closed(&self) {
         let mut state = self.state.subscribe();
-        // The sender lives as long as `self`, so there is no error.
+        // Never fails: `self` holds the sender.
         let _ = state.wait_for(|state| state.open == 0).await;
     }
 }

@@ -58,7 +58,7 @@ impl ProbeResult {
 
 /// Probes a member on an established connection. `silence` is the time of silence that the round trips of the link do
 /// not explain; `others_responded_since` returns whether another member has sent data since the given time; `on_late`
-/// is called with that result while a late response makes the member suspect. See [`ProbeTimeout`].
+/// is called with that result when the member is suspected. See [`ProbeTimeout`].
 pub(super) async fn probe(
     channel: &Channel,
     metadata: &Metadata,

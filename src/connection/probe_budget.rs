@@ -1,4 +1,4 @@
-//! Bounds the rate of probes, whatever the number of slow calls. Time is an argument.
+//! Limits the rate of probes, however many calls are slow. Time is an argument.
 
 use std::time::Duration;
 

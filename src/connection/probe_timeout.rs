@@ -19,7 +19,7 @@ const LATE_TIMER: Duration = Duration::from_millis(100);
 pub(super) enum LateProbe {
     /// Wait until the new limit.
     Wait,
-    /// Wait until the new limit. Other members respond, or nothing arrives from this one: it is suspected.
+    /// Wait until the new limit, and suspect the member: nothing arrives from it.
     Suspect {
         /// Whether another member has sent data since the probe was sent.
         others_responded: bool,
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_link_gets_the_time_of_its_round_trips() {
+    fn slow_link_gets_time_for_round_trips() {
         assert_eq!(
             outcome(ms(1500), |sent, _| sent, true),
             (LateProbe::Silent, 1500)

@@ -1,8 +1,8 @@
 //! Whether a write that waits for its response may be lost because the leader changed.
 //!
-//! The next leader commits some writes of its predecessor and drops the others without reporting it. The member responds
-//! to a dropped write only after its own timeout. A newer raft term in other responses or in a probe reveals the change
-//! earlier. The write may have been applied nevertheless.
+//! The next leader commits some writes of its predecessor and drops the others without reporting it. The member
+//! responds to a dropped write only after its own timeout. A newer raft term in other responses or in a probe reveals
+//! the change earlier. The write may have been applied nevertheless.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -31,8 +31,8 @@ pub(crate) fn leader_changed(
     }
 }
 
-/// Newest raft term of the responses on a connection, and when it was last received. Updated by every response, so it uses
-/// atomics instead of a lock.
+/// Newest raft term of the responses on a connection, and when it was last received. Updated by every response, so it
+/// uses atomics instead of a lock.
 pub(super) struct ObservedTerm {
     origin: Instant,
     term: AtomicU64,

@@ -1,9 +1,9 @@
-//! Replaces a connection that leads to a bad member, without a gap: the replacement responds before the connection in
-//! use is left.
+//! Replaces a connection to a member that cannot be used. The client leaves the connection in use only after the
+//! replacement has responded.
 //!
-//! An endpoint is not always a member. Behind a load balancer or a DNS name with several addresses, the next connection
-//! may lead to another member, so an endpoint whose member cannot be used is dialled again. A replacement that leads to
-//! the same member, or to another bad one, is closed, and the next is dialled after a growing delay.
+//! An endpoint is not always a member. Behind a load balancer or a host name with several addresses, the next
+//! connection may lead to another member, so an endpoint whose member cannot be used is dialled again. A replacement
+//! that leads to the same member, or to another bad one, is closed, and the next is dialled after a growing delay.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{error::Error, transport::dial::DialOptions};
 
-/// Shortest time between two replacements that have no other reason than slow calls.
+/// Shortest time between two replacements whose only reason is slow calls.
 const LEAVE_SLOW_MEMBER_SPACING: Duration = Duration::from_secs(3);
 
 impl ConnectionActor {
@@ -31,8 +31,8 @@ impl ConnectionActor {
         }
     }
 
-    /// Returns the settings of an attempt to replace the connection in use. The round trips of the link are known, so a
-    /// silent member behind the new connection is given up earlier than at the first dial.
+    /// Returns the settings of an attempt to replace the connection in use. Its timeout is shorter than that of the
+    /// first dial, because the round trips of the link are known.
     pub(super) fn replacement_options(&self) -> DialOptions {
         let mut options = self.context.dial.clone();
         if let Some(active) = &self.active {

@@ -1,7 +1,7 @@
 //! A replaced connection, until its requests in flight have finished.
 //!
-//! Its member is still probed: a request that waits for a member without a leader, or for a silent one, ends as it would
-//! on the connection in use.
+//! Its member is still probed, so that a request to a silent member, or to one without a leader, ends as on the
+//! connection in use.
 
 use std::time::Duration;
 

@@ -44,7 +44,7 @@ impl RoundTrips {
             .store(weighted(mean, 7, sample), Ordering::Relaxed);
     }
 
-    /// Lowers the estimate if a request was answered in less time.
+    /// Lowers the estimate if the response to a request took less time.
     pub(crate) fn add_upper_bound(&self, elapsed: Duration) {
         let elapsed = micros(elapsed);
         if elapsed >= self.mean_micros.load(Ordering::Relaxed) {

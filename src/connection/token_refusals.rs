@@ -1,8 +1,8 @@
 //! Decides what to do after a member refused a token: log in again, or avoid the member.
 //!
-//! A member refuses a valid token if it lost the token in a restart: a new login mends that. A member that also refuses
-//! fresh tokens (its clock or its keys differ) would cause one login per request. It is avoided, for longer after each
-//! refusal, as long as another member is ready.
+//! A member refuses a valid token if it lost the token in a restart; a new login solves that. A member that also
+//! refuses fresh tokens (its clock or its keys differ) would cause one login per request. It is avoided while another
+//! member is ready, for longer after each refusal.
 
 use std::{
     sync::{

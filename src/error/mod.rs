@@ -132,7 +132,8 @@ impl Error {
         error
     }
 
-    /// Corrects "request too large" for a request of `size` bytes: if another message was too large, it was the response.
+    /// Corrects "request too large" if the message about it has another size than the request: the response was too
+    /// large.
     #[must_use]
     pub(crate) fn with_request_size(mut self, size: usize) -> Self {
         let details = &mut *self.0;
@@ -230,7 +231,7 @@ impl fmt::Display for Error {
         if details.outcome == Outcome::Unknown
             && let Some(rpc) = details.rpc.filter(|rpc| rpc.is_write())
         {
-            // The kind alone would read like a proof.
+            // The kind alone suggests that no member applied the write.
             f.write_str(if rpc.split_rejection != SplitRejection::None && self.is_auth() {
                 "; other members may have applied it if they run etcd before 3.7 (outcome unknown)"
             } else {

@@ -32,7 +32,7 @@ use crate::{
 /// The future of a bound request.
 pub(crate) type ResponseFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
-/// Returns the header of a response, all zero if there is none: a proxy that responds by itself has none to send.
+/// Returns the header of a response, all zero if there is none: a proxy that responds by itself sends none.
 pub(crate) fn header(header: Option<ResponseHeader>) -> ResponseHeader {
     header.unwrap_or_default()
 }

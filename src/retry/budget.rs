@@ -8,8 +8,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Limits of the retry budget, over all calls of a client. Hedges take from the same budget, but leave half of the burst
-/// to retries; a hedge without budget is omitted.
+/// Limits of the retry budget, over all calls of a client. Hedges take from the same budget, but leave half of the
+/// burst to retries; a hedge without budget is omitted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct BudgetLimits {

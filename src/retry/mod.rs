@@ -5,8 +5,8 @@
 //! that are retried like reads. A call is retried at once on the next member until a quorum of members has failed, then
 //! after a delay that grows to one second. The number of retries is not limited: a call is retried until its deadline.
 //!
-//! A request that fails is retried; a request that is only *slow* is hedged, if it may be repeated: another member gets a
-//! copy, and the first response wins. See [`RetryPolicy`].
+//! A request that fails is retried; a request that is only *slow* is hedged, if it may be repeated: another member gets
+//! a copy, and the first response wins. See [`RetryPolicy`].
 //!
 //! | [`RpcClass`] | requests | retried if its outcome is unknown | hedged if slow |
 //! |---|---|---|---|

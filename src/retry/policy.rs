@@ -9,13 +9,13 @@ use crate::error::{Code, ErrorKind, Outcome};
 ///
 /// Called on the caller's task; it must not block.
 ///
-/// A *hedge* is a copy of a request that has not been answered for a while, sent to another member. The first copy
-/// stays in flight, the first response wins, and the other copy is cancelled. Hedging protects calls from a slow member
-/// as retries protect them from a failed one:
+/// A *hedge* is a copy of a request whose response is late, sent to another member. The first copy stays in flight, the
+/// first response wins, and the other copy is cancelled. Hedging protects calls from a slow member as retries protect
+/// them from a failed one:
 /// - Hedged are requests with the classes [`Read`](RpcClass::Read), [`Idempotent`](RpcClass::Idempotent),
 ///   [`Grant`](RpcClass::Grant) and [`Revoke`](RpcClass::Revoke), except those that name their member.
-/// - At most two copies are in flight. If one fails, the call waits for the other; a further copy is sent if that one
-///   is late, too, and a retry follows when none is left.
+/// - At most two copies are in flight. If one fails, the call waits for the other; a further copy is sent if the
+///   other is late, too. If both have failed, the call is retried.
 /// - With one endpoint, nothing is hedged.
 ///
 /// This is not gRPC's `hedgingPolicy`, which sends copies to any server after a fixed delay; here the delay follows the

@@ -66,9 +66,7 @@ impl DialAddress {
             Self::Unix(_) => None,
         }
     }
-}
 
-impl DialAddress {
     /// Returns whether this is an address that is valid on one network link only, such as that of a cloud's metadata
     /// service.
     pub(crate) fn is_link_local(&self) -> bool {

@@ -216,8 +216,8 @@ fn has_incomplete_scheme(text: &str) -> bool {
     })
 }
 
-/// Rejects hosts such as `2379` and `10.0.0`. A host name does not end with a number, but resolvers accept such texts as
-/// abbreviated IPv4 addresses.
+/// Rejects hosts such as `2379` and `10.0.0`. A host name does not end with a number, but resolvers accept such texts
+/// as abbreviated IPv4 addresses.
 fn check_numeric_host(text: &str, host: &str) -> Result<(), Error> {
     let is_number = |label: &str| label.chars().all(|digit| digit.is_ascii_digit());
     let ends_with_number = host.rsplit('.').next().is_some_and(is_number);

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn frame_is_found_at_the_end_of_its_header() {
+    fn frame_is_found_at_end_of_header() {
         let mut scanner = FrameScanner::new(3);
         assert_eq!(scanner.next(&mut &[b'x'; 3][..]), None);
         let headers = frame(HEADERS, 0, 7, &[0; 30]);
@@ -178,7 +178,7 @@ mod tests {
         );
         assert!(
             scanner.scan(&go_away(b"")).is_some(),
-            "still in step with the frames"
+            "the next frame is found"
         );
     }
 

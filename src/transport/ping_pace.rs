@@ -1,4 +1,4 @@
-//! How often each endpoint is pinged.
+//! Interval of pings per endpoint.
 //!
 //! A server may allow fewer pings than the configured interval sends: gRPC servers then send a GOAWAY with
 //! `too_many_pings`. Each such GOAWAY doubles the interval of its endpoint, for all later connections to it.

@@ -16,7 +16,7 @@ use super::dial::{DialAddress, connect};
 const DETECTION_TIMEOUT: Duration = Duration::from_millis(500);
 /// Start of a `ClientHello`. Record: handshake, TLS 1.0, length. Message: `client_hello`, length. Version: TLS 1.2.
 const HELLO_START: [u8; 11] = [22, 3, 1, 0, 45, 1, 0, 0, 41, 3, 3];
-/// The server compares nothing with these bytes, because the handshake is never finished.
+/// Not random: the handshake is never finished.
 const HELLO_RANDOM: [u8; 32] = [0; 32];
 /// No session id, the cipher suite `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`, no compression, no extensions.
 const HELLO_END: [u8; 7] = [0, 0, 2, 0xc0, 0x2f, 1, 0];

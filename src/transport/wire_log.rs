@@ -89,8 +89,8 @@ impl WireLog {
     }
 
     fn record_go_away(&self, frame: &GoAway) {
-        let calm = frame.error_code == u32::from(h2::Reason::ENHANCE_YOUR_CALM);
-        if calm && frame.debug_data == TOO_MANY_PINGS {
+        let code = u32::from(h2::Reason::ENHANCE_YOUR_CALM);
+        if frame.error_code == code && frame.debug_data == TOO_MANY_PINGS {
             self.too_many_pings.store(true, Ordering::Relaxed);
         }
         if !self.gone_away.swap(true, Ordering::Relaxed) {

@@ -29,11 +29,11 @@ use crate::{
 };
 
 /// Longest wait for the first response to a new token.
-const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time after which members that became ready meanwhile receive the new token, too.
+const FIRST_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Interval at which members that became ready meanwhile receive the new token, too.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// Time after which a member that has not responded to a token is probed.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time after which a member that has not responded to the new token is probed.
+const TOKEN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 response_headers!(AuthenticateResponse);
 
@@ -56,39 +56,39 @@ pub(super) async fn log_in(
                     return Err(Error::new(kind, Outcome::NotSent, reason));
                 }
             }
-            None => await_first_answer(&caller, value).await,
+            None => await_first_response(&caller, value).await,
         }
     }
     Ok(token)
 }
 
-/// Sends the first token to the members as they become ready, and waits for a moment until one responds. Requests with
-/// a token avoid members that have not responded to one.
-async fn await_first_answer(caller: &Caller, token: &HeaderValue) {
-    let (answered, mut first_answer) = mpsc::channel(1);
+/// Sends the new token to the members as they become ready, and waits until one responds, up to
+/// [`FIRST_RESPONSE_TIMEOUT`]. Requests with a token avoid members that have not responded to one.
+async fn await_first_response(caller: &Caller, token: &HeaderValue) {
+    let (responded, mut first_response) = mpsc::channel(1);
     let mut checked = HashSet::new();
-    let deadline = Instant::now() + FIRST_ANSWER_TIMEOUT;
+    let deadline = Instant::now() + FIRST_RESPONSE_TIMEOUT;
     while Instant::now() < deadline {
         let set = caller.ready_set.load_full();
         for connection in set.ready.iter().cloned() {
-            if connection.has_answered_token() {
+            if connection.has_responded_to_token() {
                 return;
             }
             if !checked.insert((connection.id.0, connection.generation)) {
                 continue;
             }
-            let (token, answered) = (token.clone(), answered.clone());
+            let (token, responded) = (token.clone(), responded.clone());
             actix_rt::spawn(async move {
-                if responds_to_token(&connection.channel, &token, ANSWER_TIMEOUT).await {
-                    connection.token_answered();
-                    let _ = answered.try_send(());
+                if responds_to_token(&connection.channel, &token, TOKEN_RESPONSE_TIMEOUT).await {
+                    connection.record_token_response();
+                    let _ = responded.try_send(());
                 } else {
                     connection.request_probe();
                 }
             });
         }
         let recheck = deadline.min(Instant::now() + RECHECK_INTERVAL);
-        if timeout_at(recheck, first_answer.recv()).await.is_ok() {
+        if timeout_at(recheck, first_response.recv()).await.is_ok() {
             return;
         }
     }

@@ -140,8 +140,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Times after which a member that does not respond is suspected and left. Slow links get longer times by themselves.
-    /// Default: [`Liveness::default`].
+    /// Times after which a member that does not respond is suspected and left. On slow links, the client uses longer
+    /// times. Default: [`Liveness::default`].
     pub fn liveness(mut self, liveness: Liveness) -> Self {
         self.liveness = liveness;
         self
@@ -176,10 +176,10 @@ impl ClientBuilder {
         self
     }
 
-    /// Whether a request that has not been answered for a while is also sent to another member, if it may be repeated:
-    /// reads, logins, lease grants and revocations, but not other writes. The first response wins. Hedges protect calls
-    /// from a slow member; they are limited by half of the retry budget, and by the retry policy (see
-    /// [`RetryPolicy`]). Default: `true`.
+    /// Whether a request whose response is late is also sent to another member. This applies to requests that may be
+    /// repeated: reads, logins, lease grants and revocations, but not other writes. The first response wins. Hedges
+    /// protect calls from a slow member. They use at most half of the retry budget, and the retry policy can forbid
+    /// them (see [`RetryPolicy`]). Default: `true`.
     pub fn hedging(mut self, hedging: bool) -> Self {
         self.hedging = hedging;
         self
@@ -302,19 +302,19 @@ impl ClientBuilder {
 
     /// Starts the client, waits until a member is ready, and logs in if there are credentials.
     ///
-    /// The client belongs to the cluster that most of its endpoints report. It goes on as soon as more than half of them
-    /// agree; otherwise those that respond within 300 ms decide. Endpoints of another cluster are not used: they show
-    /// [`ErrorKind::ClusterChanged`](crate::ErrorKind::ClusterChanged) in [`Client::connectivity`]. On every new
-    /// connection the member has to show its cluster before it receives a password or token. An exception are endpoints
-    /// given by the user whose members report no cluster id at all, as some proxies do.
+    /// The client belongs to the cluster that most of its endpoints report. It uses that cluster as soon as more than
+    /// half of them agree; otherwise those that respond within 300 ms decide. Endpoints of another cluster are not used
+    /// and have the error [`ErrorKind::ClusterChanged`](crate::ErrorKind::ClusterChanged) in [`Client::connectivity`].
+    /// On every new connection, the member must report its cluster id before the client sends a password or token.
+    /// Endpoints given by the user are also used if their members report no cluster id, as some proxies do.
     ///
     /// Fails with
     /// - [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no member is ready within the request timeout;
     ///   the error lists every endpoint with its last failure,
     /// - [`ErrorKind::TlsFailed`](crate::ErrorKind::TlsFailed) as soon as every endpoint has failed because of TLS:
     ///   a rejected certificate, a port without TLS, or plain `http://` to a port that expects TLS,
-    /// - [`ErrorKind::MixedClusters`](crate::ErrorKind::MixedClusters) as soon as the endpoints report different clusters,
-    ///   none of them the majority; the error lists every endpoint with the id of its cluster,
+    /// - [`ErrorKind::MixedClusters`](crate::ErrorKind::MixedClusters) as soon as the endpoints report different
+    ///   clusters without a majority; the error lists every endpoint with the id of its cluster,
     /// - [`ErrorKind::AuthFailed`](crate::ErrorKind::AuthFailed) or another error of the login,
     /// - [`ErrorKind::InvalidEndpoint`](crate::ErrorKind::InvalidEndpoint),
     ///   [`ErrorKind::NoEndpoints`](crate::ErrorKind::NoEndpoints) or

@@ -3,7 +3,7 @@
 //!
 //! At first the endpoints vote: each reports the cluster id of its member. A cluster is chosen as soon as most of the
 //! endpoints have reported it. If some endpoints are silent, those that have reported within [`VOTING_TIME`] decide. A
-//! tie chooses nothing. Later, only members of the chosen cluster are admitted.
+//! tie chooses no cluster. Later, only members of the chosen cluster are admitted.
 //!
 //! A client that follows changes votes again after its last connection to the chosen cluster has closed: at once if
 //! every endpoint reports another cluster, otherwise after [`ABSENCE`]. A single report of the chosen cluster ends the
@@ -122,7 +122,8 @@ impl ClusterChoice {
             .into_iter()
             .map(|voter| {
                 let known = previous.remove(&voter.id);
-                let (report, foreign) = known.map_or((None, None), |it| (it.report, it.foreign));
+                let (report, foreign) =
+                    known.map_or((None, None), |known| (known.report, known.foreign));
                 let entry = EndpointReport {
                     voter: voter.clone(),
                     report,
@@ -140,12 +141,13 @@ impl ClusterChoice {
         endpoint.is_some_and(|endpoint| endpoint.voter.advertised)
     }
 
-    /// The endpoint could not be reached.
+    /// Records that the endpoint could not be reached.
     pub(super) fn failed(&mut self, id: EndpointId, now: Instant) {
         self.record(id, Report::Failed, now);
     }
 
-    /// A member responded on a new connection of this endpoint. Zero means that it reported no cluster id.
+    /// Decides about a new connection of this endpoint. `cluster` is the id that its member reported, or zero if it
+    /// reported none.
     pub(super) fn admission(
         &mut self,
         id: EndpointId,
@@ -191,19 +193,20 @@ impl ClusterChoice {
         }
     }
 
-    /// Chooses a cluster without a vote, unless one is chosen: a response showed the id, but no new connection did.
+    /// Chooses a cluster without a vote, unless one is chosen. For an id that a response contained, although no new
+    /// connection reported one.
     pub(super) fn choose_first(&mut self, cluster: u64) {
         self.chosen.get_or_insert(cluster);
     }
 
-    /// An admitted connection closed.
+    /// Records that an admitted connection closed.
     pub(super) fn closed(&mut self, epoch: u64, now: Instant) {
         if epoch != self.epoch {
             return;
         }
         self.open = self.open.saturating_sub(1);
         if self.is_voting() && self.chosen.is_some() {
-            self.start_vote(Some(now + ABSENCE));
+            self.start_vote(now + ABSENCE);
         }
     }
 
@@ -224,15 +227,15 @@ impl ClusterChoice {
     fn vote(&self, now: Instant) -> Vote {
         let until = self.vote_end.unwrap_or(now);
         let mut reports = Vec::with_capacity(self.endpoints.len());
-        let mut all_heard = true;
+        let mut all_reported = true;
         for endpoint in self.endpoints.values() {
             match endpoint.report {
                 Some(Report::Cluster(id)) => reports.push((endpoint.voter.name.clone(), id)),
                 // An endpoint that fails may still lead to the chosen cluster.
                 Some(Report::Failed | Report::Unidentified) => {
-                    all_heard &= self.chosen.is_none();
+                    all_reported &= self.chosen.is_none();
                 }
-                None => all_heard = false,
+                None => all_reported = false,
             }
         }
         if self.chosen.is_none()
@@ -240,7 +243,7 @@ impl ClusterChoice {
         {
             return Vote::Won(winner);
         }
-        if !all_heard && now < until {
+        if !all_reported && now < until {
             return Vote::Open { until };
         }
         if reports.is_empty() {
@@ -257,11 +260,11 @@ impl ClusterChoice {
         self.epoch += 1;
         self.open = 0;
         self.tie = None;
-        self.start_vote(Some(now + ABSENCE));
+        self.start_vote(now + ABSENCE);
     }
 
-    fn start_vote(&mut self, end: Option<Instant>) {
-        self.vote_end = end;
+    fn start_vote(&mut self, end: Instant) {
+        self.vote_end = Some(end);
         for endpoint in self.endpoints.values_mut() {
             endpoint.report = None;
         }

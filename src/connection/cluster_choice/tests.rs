@@ -129,7 +129,7 @@ fn tie_ends_when_endpoint_fails_or_is_removed() {
 }
 
 #[test]
-fn unidentified_member_is_used_only_if_given_by_user() {
+fn unidentified_member_must_be_given_by_user() {
     let now = Instant::now();
     let mut user = choice(1, false);
     assert!(is_admitted(&user.admission(id(0), 0, now)));
@@ -162,7 +162,7 @@ fn client_that_does_not_follow_keeps_its_cluster() {
 }
 
 #[test]
-fn other_cluster_is_followed_once_all_endpoints_report_it() {
+fn cluster_reported_by_all_endpoints_is_followed() {
     let now = Instant::now();
     let mut choice = choice(2, true);
     choice.admission(id(0), X, now);

@@ -1,29 +1,18 @@
-//! States of a connection and the delays before a reconnect and a replacement. Time and randomness are arguments.
+//! States of a connection. Time and randomness are arguments.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::ConnectivityState;
-use crate::runtime::backoff::Backoff;
+use super::{
+    ConnectivityState,
+    reconnect_delay::{reconnect_delay, replacement_delay},
+};
 
-/// 50 ms × 1.6 per failure, up to 3 s, ± 20 %.
-const RECONNECT: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(3))
-    .factor(1.6)
-    .jitter(0.2);
-/// Longest reconnect delay while calls wait for a ready member.
-const MAX_DELAY_URGENT: Duration = Duration::from_millis(150);
 /// Time for which [`ConnectionStateMachine::reconnect_sooner`] shortens the delays.
 const URGENT_FOR: Duration = Duration::from_secs(1);
 /// A connection that lasted at least this long is replaced without delay.
 const STABLE_AFTER: Duration = Duration::from_millis(200);
-
-/// Delay before a replacement is dialled: 100 ms × 2 per replacement that was not better, up to 5 s, ± 20 %.
-const REPLACEMENT: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5))
-    .factor(2.0)
-    .jitter(0.2);
-/// Longest delay before a replacement while calls wait for a ready member.
-const MAX_REPLACEMENT_DELAY_URGENT: Duration = Duration::from_secs(1);
 /// Time after which replacements that were not better are forgotten. Until then, an endpoint that leads to one member
 /// only is dialled rarely, however often that member loses its leader.
 const FORGET_REPLACEMENTS_AFTER: Duration = Duration::from_secs(60);
@@ -94,8 +83,9 @@ pub(super) struct ConnectionStateMachine {
     /// Number of failures since the last stable connection.
     failures: u32,
     urgent_until: Option<Instant>,
-    /// Number of replacements that were not better, and the time of the last one.
+    /// Number of replacements that were not better.
     rejected_replacements: u32,
+    /// Time of the last replacement that was not better.
     last_rejected: Option<Instant>,
 }
 
@@ -205,7 +195,7 @@ impl ConnectionStateMachine {
     }
 
     /// The connection in use ended or has to be replaced. `has_served` is whether it carried a response to a request
-    /// of the client's user.
+    /// of the application.
     pub(super) fn connection_lost(
         &mut self,
         generation: u64,
@@ -380,12 +370,8 @@ impl ConnectionStateMachine {
 
     fn wait_for_replacement(&mut self, now: Instant, random: f64) -> ConnectionAction {
         self.set_replacement(Replacement::Waiting);
-        let backoff = if self.is_urgent(now) {
-            REPLACEMENT.max(MAX_REPLACEMENT_DELAY_URGENT)
-        } else {
-            REPLACEMENT
-        };
-        ConnectionAction::ReplaceAfter(backoff.delay(self.rejected_replacements, random))
+        let delay = replacement_delay(self.rejected_replacements, self.is_urgent(now), random);
+        ConnectionAction::ReplaceAfter(delay)
     }
 
     fn is_urgent(&self, now: Instant) -> bool {
@@ -404,15 +390,6 @@ impl ConnectionStateMachine {
             *replacement = new;
         }
     }
-}
-
-fn reconnect_delay(failures: u32, urgent: bool, random: f64) -> Duration {
-    let backoff = if urgent {
-        RECONNECT.max(MAX_DELAY_URGENT)
-    } else {
-        RECONNECT
-    };
-    backoff.delay(failures, random)
 }
 
 #[cfg(test)]

@@ -1,5 +1,3 @@
-use proptest::prelude::*;
-
 use super::*;
 
 fn ready(now: Instant) -> ConnectionStateMachine {
@@ -117,16 +115,6 @@ fn nothing_starts_after_shutdown() {
         machine.disconnect(),
     ] {
         assert_eq!(action, ConnectionAction::None);
-    }
-}
-
-proptest! {
-    #[test]
-    fn delays_are_bounded_and_never_zero(failures in 0u32..1000, urgent: bool, random in 0.0f64..=1.0) {
-        let delay = reconnect_delay(failures, urgent, random);
-        prop_assert!(delay >= Duration::from_millis(40));
-        let longest = if urgent { 150 } else { 3000 };
-        prop_assert!(delay <= Duration::from_millis(longest * 12 / 10));
     }
 }
 

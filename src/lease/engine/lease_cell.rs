@@ -53,7 +53,7 @@ impl LeaseCell {
         self.id
     }
 
-    /// Returns whether another cluster than this one granted the lease. Zero means that the cluster is not known.
+    /// Returns whether a cluster other than this one granted the lease. Returns `false` if one of them is not known.
     pub(crate) fn is_of_other_cluster(&self, cluster: u64) -> bool {
         self.cluster != 0 && cluster != 0 && self.cluster != cluster
     }

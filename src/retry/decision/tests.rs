@@ -146,7 +146,7 @@ fn repeatable_requests_are_decided_by_the_error() {
 }
 
 #[test]
-fn earlier_success_needs_an_unknown_attempt() {
+fn other_success_needs_an_unknown_attempt() {
     assert!(shows_other_success(
         RpcClass::Grant,
         ErrorKind::LeaseExists,

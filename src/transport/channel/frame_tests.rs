@@ -450,7 +450,7 @@ async fn processed_requests_are_unknown_after_goaway() {
 }
 
 #[tokio::test]
-async fn early_response_is_read_before_the_body_is_sent() {
+async fn early_response_is_read_before_body_is_sent() {
     let (channel, mut server, _driver) = RawServer::start(&[(INITIAL_WINDOW_SIZE, 0)]).await;
     let request = tokio::spawn(put(channel));
     server.receive(HEADERS, 0).await;
@@ -497,7 +497,7 @@ async fn stream_limit_follows_settings() {
 #[tokio::test(start_paused = true)]
 async fn too_many_pings_double_the_interval() {
     let options = dial_options();
-    let calm = u32::from(h2::Reason::ENHANCE_YOUR_CALM).to_be_bytes();
+    let error_code = u32::from(h2::Reason::ENHANCE_YOUR_CALM).to_be_bytes();
     for interval in [10, 20, 40] {
         let (channel, mut server, _driver) = RawServer::start_with(&options, &[]).await;
         // Pings are sent only while streams are open.
@@ -505,7 +505,7 @@ async fn too_many_pings_double_the_interval() {
         let connected = tokio::time::Instant::now();
         server.receive(PING, 0).await;
         assert_eq!(connected.elapsed().as_secs(), interval);
-        let go_away = [&[0; 4], &calm[..], b"too_many_pings"].concat();
+        let go_away = [&[0; 4], &error_code[..], b"too_many_pings"].concat();
         server.send(&frame(GOAWAY, 0, 0, &go_away)).await;
         while channel.accepts_requests() {
             tokio::task::yield_now().await;

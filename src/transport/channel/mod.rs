@@ -102,8 +102,8 @@ impl Channel {
         &self.state.wire_log
     }
 
-    /// Sends a request and returns its response. The caller holds a [slot](Self::slot) until then. `tracker` records the
-    /// progress of the request.
+    /// Sends a request and returns its response. The caller holds a [slot](Self::slot) until then. `tracker` records
+    /// the progress of the request.
     pub(crate) async fn unary<M: Message + Default>(
         &self,
         path: &'static str,

@@ -23,8 +23,8 @@ use crate::{
 type FailureObserver = Box<dyn Fn(ErrorKind) + Send + Sync>;
 
 impl Channel {
-    /// Sends a request of a generated client and returns its response. Replaces address and user agent, and adds
-    /// the API version. Calls `on_failure` if the status of the call is an error, while the headers or the body are read.
+    /// Sends a request of a generated client and returns its response. Replaces address and user agent, and adds the
+    /// API version. Calls `on_failure` if the status of the call is an error, while the headers or the body are read.
     /// Keeps `guard` until the body of the response is dropped.
     pub(crate) async fn raw_exchange(
         &self,

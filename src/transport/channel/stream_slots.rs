@@ -17,7 +17,7 @@ use tokio::sync::{Mutex, Notify, watch};
 const MAX_RESERVED: usize = 8;
 /// Value of a limit that is not set.
 const NO_LIMIT: usize = usize::MAX;
-/// Servers that have no limit may announce the largest number.
+/// Larger limits count as none: some servers without a limit announce a very large number.
 const LARGEST_LIMIT: usize = 1 << 24;
 
 /// What a stream is opened for.
@@ -301,7 +301,7 @@ mod tests {
         }
         assert!(arrived.try_recv().is_err());
         drop(first);
-        assert!(slots.try_take(StreamUse::Call).is_none(), "overtakes");
+        assert!(slots.try_take(StreamUse::Call).is_none(), "calls wait");
         for number in 0..3 {
             assert_eq!(arrived.recv().await, Some(number));
         }
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn cancelled_wait_passes_its_turn_on() {
+    async fn cancelled_wait_does_not_block_the_next() {
         let slots = limited_to(1);
         let first = slots.try_take(StreamUse::Call).unwrap();
         let cancelled = tokio::spawn({

@@ -46,7 +46,7 @@ async fn denied_maintenance_request_has_its_kind() {
         cluster.enable_auth("root", "secret").await;
         let ann = connect_as(&cluster, "ann", "word").await;
         put("ann/k", "v").on(&ann).await.unwrap();
-        let nobody = Client::connect(cluster.endpoints()).await.unwrap();
+        let anonymous = Client::connect(cluster.endpoints()).await.unwrap();
         for name in NAMES {
             let denied = request(&ann, name).await.unwrap_err();
             assert_eq!(
@@ -54,7 +54,7 @@ async fn denied_maintenance_request_has_its_kind() {
                 ErrorKind::PermissionDenied,
                 "{name} on {version}"
             );
-            let no_user = request(&nobody, name).await.unwrap_err();
+            let no_user = request(&anonymous, name).await.unwrap_err();
             assert_eq!(no_user.kind(), ErrorKind::UserEmpty, "{name} on {version}");
         }
     }

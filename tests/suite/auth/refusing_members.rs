@@ -1,4 +1,4 @@
-//! Members that refuse every token, or never respond to a request with one. They must not cost the others their token.
+//! Members that refuse every token, or never respond to a request with one. The token stays valid for the others.
 
 use std::{
     sync::{
@@ -25,7 +25,7 @@ use crate::support::{
     wait::{hold, until},
 };
 
-/// Scripted members of one cluster, with common numbers of tokens.
+/// Scripted members of one cluster. Tokens are numbered over all of them.
 struct Members {
     servers: Vec<ScriptedServer>,
     logins: Arc<AtomicUsize>,
@@ -102,7 +102,8 @@ async fn refusing_member_costs_no_put_and_no_login() {
     }
 }
 
-/// An old token may be lost, so that it is renewed. The new one is fresh when the member refuses it.
+/// A member may have lost an old token, so the client renews it once. The member refuses the fresh token, too, and is
+/// avoided.
 #[tokio::test]
 async fn refusing_member_costs_one_login_with_old_token() {
     let members = Members::start(&[refuse, accept]).await;
@@ -177,7 +178,7 @@ async fn silent_member_costs_no_login_and_no_write() {
     assert_ne!(status[1].state, ConnectivityState::Ready);
 }
 
-/// The only member is not ready either. Its logins are paced, and no write is sent to it after the first.
+/// If the only member does not respond to tokens, the client sends it no write, and at most one login per second.
 #[tokio::test]
 async fn only_member_is_not_ready_while_silent() {
     let members = Members::start(&[accept]).await;

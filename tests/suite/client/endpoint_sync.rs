@@ -1,11 +1,9 @@
-//! `Client::sync`: cancelled, at the same time, and with member lists that lead to the wrong places.
+//! `Client::sync`: cancelled, concurrent, and with member lists whose addresses must not be used.
 
 use std::time::Duration;
 
 use actix_etcd::{Client, ErrorKind, proto};
-use testbed::{
-    Call, Cluster, Fault, Greeting, Reply, ResponseHeader, STATUS, ScriptedServer, StatusResponse,
-};
+use testbed::{Call, Cluster, Fault, Greeting, Reply, STATUS, ScriptedServer, StatusResponse};
 
 use crate::support::{
     auth_cluster::{connect_as_root, missing_token_reply, start_with_auth},
@@ -123,19 +121,10 @@ async fn start_unidentified() -> ScriptedServer {
     server
 }
 
+/// Starts a member of another cluster.
 async fn start_foreign() -> ScriptedServer {
     let server = ScriptedServer::start().await;
-    server.on(STATUS, |_| {
-        let status = StatusResponse::healthy();
-        let header = ResponseHeader {
-            cluster_id: 2,
-            ..status.header.clone().unwrap()
-        };
-        Reply::message(&StatusResponse {
-            header: Some(header),
-            ..status
-        })
-    });
+    server.on(STATUS, |_| Reply::message(&StatusResponse::of_cluster(2)));
     server
 }
 

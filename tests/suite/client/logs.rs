@@ -215,9 +215,7 @@ fn endpoint_of_other_cluster_is_warned_about_once() {
     let events = record_events(async || {
         let foreign = ScriptedServer::start().await;
         foreign.on(STATUS, |_| {
-            let mut status = StatusResponse::healthy();
-            status.header.as_mut().unwrap().cluster_id = 0xf0;
-            Reply::message(&status)
+            Reply::message(&StatusResponse::of_cluster(0xf0))
         });
         let (first, second) = (ScriptedServer::start().await, ScriptedServer::start().await);
         endpoint = foreign.endpoint();

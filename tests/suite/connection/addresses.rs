@@ -26,11 +26,11 @@ fn client(host: &HostName) -> ClientBuilder {
 
 /// Resets the connections of a member, and waits until the client is ready again.
 async fn reconnect(etcd: &Client, member: &Member) {
-    let changes = etcd.connectivity()[0].since;
+    let connected_since = etcd.connectivity()[0].since;
     member.client_link().reset_now();
     until("the client has reconnected", || {
         let endpoint = &etcd.connectivity()[0];
-        endpoint.state == Ready && endpoint.since > changes
+        endpoint.state == Ready && endpoint.since > connected_since
     })
     .await;
 }

@@ -12,7 +12,7 @@ const ENDPOINT: &str = "https://localhost:2379";
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[tokio::test]
-async fn tls_failure_at_one_address_does_not_hide_the_next() {
+async fn tls_failure_does_not_hide_next_address() {
     let authority = Authority::new();
     let cluster = Cluster::builder()
         .tls(Tls::server(&authority))

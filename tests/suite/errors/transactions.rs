@@ -1,4 +1,4 @@
-//! Rejected transactions on every release of etcd: what the error states must hold on every member.
+//! Rejected transactions on every release of etcd: the outcome of the error is true on every member.
 
 use actix_etcd::{
     Client, ErrorKind, Outcome,

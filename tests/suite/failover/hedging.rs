@@ -342,7 +342,7 @@ async fn refused_grant_with_copy_in_flight_ends_unknown() {
 const ONE_REQUEST: u32 = 2;
 
 #[tokio::test]
-async fn write_without_stream_goes_to_member_with_free_stream() {
+async fn waiting_write_goes_to_first_free_stream() {
     let servers = [ScriptedServer::start().await, ScriptedServer::start().await];
     let end_puts = [Arc::new(Notify::new()), Arc::new(Notify::new())];
     for (server, end_put) in servers.iter().zip(&end_puts) {

@@ -97,7 +97,7 @@ async fn requests_beyond_limit_wait_in_order() {
 }
 
 #[tokio::test]
-async fn request_beyond_limit_is_not_sent_after_its_deadline() {
+async fn request_beyond_limit_is_not_sent_after_deadline() {
     let server = ScriptedServer::start().await;
     server.on(PUT, |_| Reply::hang());
     let builder = Client::builder([server.endpoint()]).max_in_flight(1);

@@ -1,5 +1,5 @@
-//! One of three members is slow: its messages to and from the other members are delayed. It has a leader and responds to
-//! probes, so it is used like the others.
+//! One of three members is slow: its messages to and from the other members are delayed. It has a leader and responds
+//! to probes, so it is used like the others.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Every feature through etcd's gRPC proxy.
+//! Requests, leases, watches, authentication and recipes through etcd's gRPC proxy.
 
 use std::time::Duration;
 

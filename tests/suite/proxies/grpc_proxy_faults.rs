@@ -18,7 +18,7 @@ const PREFIX: &str = "w/";
 const MAX_GAP: Duration = Duration::from_millis(3500);
 
 #[tokio::test]
-async fn restarted_grpc_proxy_costs_no_event_and_no_lease() {
+async fn restarted_grpc_proxy_costs_no_event_or_lease() {
     let cluster = Cluster::start(1).await;
     let proxy = GrpcProxy::start(&cluster).await;
     let etcd = Client::connect([proxy.endpoint()]).await.unwrap();
@@ -68,7 +68,7 @@ async fn frozen_grpc_proxy_is_left_for_another() {
 }
 
 #[tokio::test]
-async fn killed_member_behind_grpc_proxy_fails_only_unknown_writes() {
+async fn killed_member_behind_grpc_proxy_repeats_no_write() {
     let cluster = Cluster::start(3).await;
     let proxy = GrpcProxy::start(&cluster).await;
     let etcd = Client::connect([proxy.endpoint()]).await.unwrap();

@@ -6,8 +6,7 @@ use actix_etcd::Client;
 use testbed::{AddressGroup, Cluster, Fault, HostsFile};
 
 use crate::support::{
-    process_isolation::child_test,
-    skipped_check::report_skipped,
+    own_host_names::with_hosts_file,
     traffic::{Readers, Writers, check_applied_at_most_once, error_counts, longest_gap},
     wait::hold,
     watched_revisions::WatchedRevisions,
@@ -15,24 +14,8 @@ use crate::support::{
 
 const HOST_NAME: &str = "etcd.test";
 const PREFIX: &str = "w/";
+/// Longest time without a successful write, with slack for a busy machine.
 const MAX_GAP: Duration = Duration::from_millis(3500);
-
-/// Runs a test in a child process with its own host names.
-macro_rules! with_hosts_file {
-    ($check:expr) => {{
-        if let Some(hosts) = HostsFile::of_this_process() {
-            let runtime = tokio::runtime::Runtime::new().unwrap();
-            return runtime.block_on($check(hosts));
-        }
-        if !HostsFile::is_supported() {
-            return report_skipped("host names: this machine allows no user namespaces");
-        }
-        let hosts = HostsFile::new();
-        let child = child_test!().launched_by(hosts.launcher()).run();
-        println!("{child}");
-        child.assert_passed();
-    }};
-}
 
 #[test]
 fn unreachable_addresses_of_host_name_are_skipped() {

@@ -11,6 +11,7 @@ pub mod lease_server;
 pub mod machine_delay;
 pub mod message_recorder;
 pub mod node_links;
+pub mod own_host_names;
 pub mod process_isolation;
 pub mod process_threads;
 pub mod quiet_window;

@@ -1,4 +1,4 @@
-//! Several addresses with one port, as a DNS name with several addresses leads to them.
+//! The addresses of a host name: one per member, all with the same port.
 
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -13,8 +13,8 @@
 //! | `KeepAliveResponsesReceived`, `KeepAliveStreamEnded` | the task that reads a stream |
 //! | `KeeperTimerFired`, `ReadyWaitEnded` | itself |
 //!
-//! Sends `KeepAliveDue`, `KeepAliveResponded`, `KeepAliveFailed`, `KeepAliveDenied`, `ClusterLeft` and `StopKeeping` to lease actors,
-//! and `AwaitReady` to the balancer.
+//! Sends `KeepAliveDue`, `KeepAliveResponded`, `KeepAliveFailed`, `KeepAliveDenied`, `ClusterLeft` and `StopKeeping` to
+//! lease actors, and `AwaitReady` to the balancer.
 //!
 //! States: running; closed after `KeeperShutdown`, which also stops the actor. While no member is ready, keepalives
 //! wait in `waiting_for_member`. After a panic it continues with its state; timers are restored from the deadlines.

@@ -84,8 +84,8 @@ impl KeeperActor {
         }
     }
 
-    /// Ends the lease of a keepalive if another cluster granted it: a lease of the same id in this cluster is not the same
-    /// lease. Returns whether it did.
+    /// Ends the lease of a keepalive if another cluster granted it, because a lease with the same id in this cluster is
+    /// another lease. Returns whether the lease ended.
     fn end_lease_of_other_cluster(&self, keepalive: &QueuedKeepAlive, cluster: u64) -> bool {
         let ended = keepalive.slot.and_then(|slot| {
             self.leases.with(slot, |kept| {

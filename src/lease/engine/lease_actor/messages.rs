@@ -30,7 +30,7 @@ pub(crate) struct KeepAliveFailed {
 #[rtype(result = "()")]
 pub(crate) struct KeepAliveDenied;
 
-/// The client belongs to another cluster than the one that granted the lease.
+/// The client follows another cluster; the lease belongs to the previous one.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct ClusterLeft;

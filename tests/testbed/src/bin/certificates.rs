@@ -1,6 +1,6 @@
 //! Writes a certificate authority (`ca.crt`) and a server certificate into the folder given as the only argument.
 //!
-//! `ETCD_TLS=<folder> SSL_CERT_FILE=<folder>/ca.crt` then lets all clusters of the testbed use TLS, and all clients
+//! `ETCD_TLS=<folder> SSL_CERT_FILE=<folder>/ca.crt` makes all clusters of the testbed use TLS, and all clients
 //! trust them.
 
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Requests as scripts see them, and what scripts decide.
+//! The requests that a script receives, and the actions that it returns.
 
 use std::time::Duration;
 

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
-use super::{Shared, exchange};
+use super::{Shared, exchange, reached};
 
 const WINDOW: u32 = 1024 * 1024;
 
@@ -42,20 +42,13 @@ pub(super) async fn serve(shared: Arc<Shared>, socket: TcpStream, number: u64) {
                 Some(Err(_)) | None => return,
             },
             Some(_) = requests.join_next() => {}
-            () = at(idle_at), if close_at.is_none() => shut_down = true,
-            () = at(close_at) => return,
+            () = reached(idle_at), if close_at.is_none() => shut_down = true,
+            () = reached(close_at) => return,
         }
         if shut_down && close_at.is_none() {
             connection.graceful_shutdown();
             shared.go_aways.fetch_add(1, Ordering::SeqCst);
             close_at = Some(Instant::now() + shared.settings().drain_timeout);
         }
-    }
-}
-
-async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => std::future::pending().await,
     }
 }

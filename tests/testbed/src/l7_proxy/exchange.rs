@@ -8,10 +8,10 @@ use h2::client::{ResponseFuture, SendRequest};
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, HeaderValue, Request, Response};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::action::{Failure, FailureKind, L7Action, ProxiedRequest};
-use super::{ErrorStyle, Shared};
+use super::{ErrorStyle, Shared, reached};
 
 /// The proxy's own errors.
 #[derive(Clone, Copy)]
@@ -88,7 +88,7 @@ async fn forward(
             head = response_head(response, &action) => head,
             // The client has cancelled the request; dropping the streams cancels it at the member.
             _ = poll_fn(|cx| respond.poll_reset(cx)) => return,
-            () = expired(deadline) => Err(ProxyError::Timeout),
+            () = reached(deadline) => Err(ProxyError::Timeout),
         };
         match head {
             Ok(response) => forward_response(response, &action, deadline, respond).await,
@@ -139,7 +139,7 @@ async fn forward_response(
     }
     let complete = tokio::select! {
         complete = forward_response_body(&mut body, &mut stream, action) => complete,
-        () = expired(deadline) => Err(Reason::CANCEL),
+        () = reached(deadline) => Err(Reason::CANCEL),
     };
     if let Err(reason) = complete {
         stream.send_reset(reason);
@@ -230,11 +230,4 @@ fn status_headers(code: u32, message: &str) -> HeaderMap {
     headers.insert("grpc-status", code.into());
     headers.insert("grpc-message", value(message));
     headers
-}
-
-async fn expired(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
 }

@@ -29,6 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep_until};
 
 use crate::cluster::Cluster;
 use crate::link::Link;
@@ -216,5 +217,13 @@ impl Shared {
         };
         let action = script.map_or_else(L7Action::forward, |script| script(&request));
         (action, style)
+    }
+}
+
+/// Waits until this time; for ever without one.
+async fn reached(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }

@@ -62,4 +62,11 @@ impl StatusResponse {
             errors: Vec::new(),
         }
     }
+
+    /// Like [`StatusResponse::healthy`], of a member of the cluster with this id. The id of `healthy` is 1.
+    pub fn of_cluster(cluster_id: u64) -> Self {
+        let mut status = Self::healthy();
+        status.header.get_or_insert_default().cluster_id = cluster_id;
+        status
+    }
 }

@@ -15,12 +15,12 @@ use crate::error::Error;
 const MAX_DELAY: Duration = Duration::from_millis(250);
 
 /// Result of the attempts at all addresses of an endpoint.
-pub(super) struct AddressRace<A, T> {
+pub(super) struct AddressResults<A, T> {
     /// The first success and its address.
-    pub(super) winner: Option<(A, T)>,
-    /// Addresses whose attempts failed before the race ended, with their errors.
+    pub(super) success: Option<(A, T)>,
+    /// Addresses whose attempts failed before the first success, with their errors.
     pub(super) failed: Vec<(A, Error)>,
-    /// Addresses without a result: at the deadline, or although the winner was started later.
+    /// Addresses without a result: at the deadline, or when an attempt that was started later succeeded.
     pub(super) silent: Vec<A>,
 }
 
@@ -30,12 +30,12 @@ struct AddressAttempt<A, F> {
 }
 
 /// Tries the addresses in order. Starts the next attempt when one fails, or after a delay that leaves time for all
-/// addresses before the deadline. The first success wins, and the other attempts are dropped.
-pub(super) async fn race_addresses<A, T, F>(
+/// addresses before the deadline. The first success ends the other attempts.
+pub(super) async fn try_addresses<A, T, F>(
     addresses: Vec<A>,
     deadline: Instant,
     attempt: impl Fn(A) -> F,
-) -> AddressRace<A, T>
+) -> AddressResults<A, T>
 where
     A: Clone,
     F: Future<Output = Result<T, Error>>,
@@ -55,8 +55,8 @@ where
             });
         }
         if running.is_empty() {
-            return AddressRace {
-                winner: None,
+            return AddressResults {
+                success: None,
                 failed,
                 silent: Vec::new(),
             };
@@ -72,10 +72,10 @@ where
                 // Attempts before this index were started earlier.
                 let address = running.remove(index).address;
                 match result {
-                    Ok(success) => {
+                    Ok(value) => {
                         running.truncate(index);
-                        return AddressRace {
-                            winner: Some((address, success)),
+                        return AddressResults {
+                            success: Some((address, value)),
                             failed,
                             silent: addresses_of(running),
                         };
@@ -85,7 +85,7 @@ where
             }
             () = sleep_until(wake_at) => {
                 if wake_at >= deadline {
-                    return AddressRace { winner: None, failed, silent: addresses_of(running) };
+                    return AddressResults { success: None, failed, silent: addresses_of(running) };
                 }
             }
         }
@@ -159,35 +159,35 @@ mod tests {
         }
     }
 
-    /// Returns the result of a race and its duration.
-    async fn race(addresses: &[Address]) -> (AddressRace<Address, ()>, Duration) {
+    /// Returns the results of the attempts and their duration.
+    async fn try_all(addresses: &[Address]) -> (AddressResults<Address, ()>, Duration) {
         let started = Instant::now();
-        let race = race_addresses(addresses.to_vec(), started + TIMEOUT, attempt).await;
-        (race, started.elapsed())
+        let results = try_addresses(addresses.to_vec(), started + TIMEOUT, attempt).await;
+        (results, started.elapsed())
     }
 
     #[tokio::test(start_paused = true)]
     async fn silent_address_delays_the_next_briefly() {
-        let (race, duration) = race(&[Silent, Responds(ms(10))]).await;
-        assert_eq!(race.winner, Some((Responds(ms(10)), ())));
-        assert_eq!(race.silent, [Silent]);
+        let (results, duration) = try_all(&[Silent, Responds(ms(10))]).await;
+        assert_eq!(results.success, Some((Responds(ms(10)), ())));
+        assert_eq!(results.silent, [Silent]);
         assert!(duration <= MAX_DELAY + ms(20), "{duration:?}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn failed_address_does_not_delay_the_next() {
-        let (race, duration) = race(&[Fails(ms(1)), Responds(ms(10))]).await;
-        assert!(race.winner.is_some());
-        assert_eq!(race.failed.len(), 1);
-        assert!(race.silent.is_empty());
+        let (results, duration) = try_all(&[Fails(ms(1)), Responds(ms(10))]).await;
+        assert!(results.success.is_some());
+        assert_eq!(results.failed.len(), 1);
+        assert!(results.silent.is_empty());
         assert!(duration <= ms(20), "{duration:?}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn slow_first_address_wins_against_silent_ones() {
-        let (race, duration) = race(&[Responds(ms(1400)), Silent, Silent]).await;
-        assert_eq!(race.winner, Some((Responds(ms(1400)), ())));
-        assert!(race.silent.is_empty(), "those were started later");
+        let (results, duration) = try_all(&[Responds(ms(1400)), Silent, Silent]).await;
+        assert_eq!(results.success, Some((Responds(ms(1400)), ())));
+        assert!(results.silent.is_empty(), "those were started later");
         assert!(duration <= ms(1420), "{duration:?}");
     }
 
@@ -195,21 +195,21 @@ mod tests {
     async fn every_address_is_tried_before_the_deadline() {
         let mut addresses = vec![Silent; 40];
         addresses.push(Responds(ms(10)));
-        let (race, _) = race(&addresses).await;
-        assert!(race.winner.is_some());
-        assert_eq!(race.silent.len(), 40);
+        let (results, _) = try_all(&addresses).await;
+        assert!(results.success.is_some());
+        assert_eq!(results.silent.len(), 40);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn race_without_success_ends_at_the_deadline() {
-        let (silent, duration) = race(&[Silent, Fails(ms(10))]).await;
-        assert!(silent.winner.is_none());
+    async fn attempts_without_success_end_at_deadline() {
+        let (silent, duration) = try_all(&[Silent, Fails(ms(10))]).await;
+        assert!(silent.success.is_none());
         assert_eq!((silent.silent.len(), silent.failed.len()), (1, 1));
         assert!(
             (TIMEOUT..TIMEOUT + ms(20)).contains(&duration),
             "{duration:?}"
         );
-        let (failed, duration) = race(&[Fails(ms(10)), Fails(ms(10))]).await;
+        let (failed, duration) = try_all(&[Fails(ms(10)), Fails(ms(10))]).await;
         assert_eq!(failed.failed.len(), 2);
         assert!(duration <= ms(30), "{duration:?}");
     }
