@@ -159,8 +159,11 @@ impl Caller {
     ) -> Result<R, Error> {
         self.retry_policy.succeeded(rpc.path);
         self.budget.succeeded(Instant::now().into_std());
-        connection.token_accepted();
-        connection.token_answered();
+        // A login carries no token.
+        if self.tokens.are_sent() {
+            connection.token_accepted();
+            connection.token_answered();
+        }
         self.accept(rpc, response, connection)
     }
 
@@ -178,7 +181,7 @@ impl Caller {
             return AfterFailure::ShutDown(call.complete(ended));
         }
         let failure = self.add_context(failure, call.body_size);
-        if failure.error.code().is_some() {
+        if failure.error.code().is_some() && self.tokens.are_sent() {
             connection.token_answered();
         }
         if concerns_member(failure.error.kind()) {
