@@ -172,7 +172,12 @@ impl Caller {
         other_in_flight: bool,
     ) -> AfterFailure {
         if !self.balancer.connected() {
-            let ended = Error::shut_down().with_outcome(failure.error.outcome());
+            let outcome = if other_in_flight {
+                Outcome::Unknown
+            } else {
+                failure.error.outcome()
+            };
+            let ended = Error::shut_down().with_outcome(outcome);
             return AfterFailure::ShutDown(call.complete(ended));
         }
         let failure = self.add_context(failure, call.body_size);

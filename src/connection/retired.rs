@@ -22,8 +22,15 @@ pub(super) async fn retire(active: ActiveConnection, metadata: Metadata) {
     // Long-lived streams do not finish by themselves: they stop when the verdict is `Closed`.
     active.set_verdict(Verdict::Closed);
     let ActiveConnection {
-        connection, driver, ..
+        connection,
+        driver,
+        _health_service: health_service,
+        // Held until the connection is closed.
+        _membership,
+        ..
     } = active;
+    // Its stream would keep the connection open for ever.
+    drop(health_service);
     loop {
         sleep(PROBE_INTERVAL).await;
         if connection.channel.open_streams() == 0 || driver.has_ended() {

@@ -157,7 +157,17 @@ async fn raw_calls_avoid_refusing_member() {
 /// A member that does not respond to requests with a token is not ready, and the token stays valid for the others.
 #[tokio::test]
 async fn silent_member_costs_no_login_and_no_write() {
-    let members = Members::start(&[accept, stay_silent]).await;
+    check_silent_member(&[accept, stay_silent], 1).await;
+}
+
+/// The first member that is ready serves the login, which carries no token.
+#[tokio::test]
+async fn silent_member_that_serves_the_login_costs_no_write() {
+    check_silent_member(&[stay_silent, accept], 0).await;
+}
+
+async fn check_silent_member(scripts: &[fn(Call, Reply) -> Reply], silent: usize) {
+    let members = Members::start(scripts).await;
     let etcd = members.connect().await;
     let end = Instant::now() + Duration::from_secs(6);
     let mut puts = 0;
@@ -166,16 +176,17 @@ async fn silent_member_costs_no_login_and_no_write() {
         puts += 4;
         sleep(Duration::from_millis(20)).await;
     }
-    let silent = &members.servers[1];
+    let server = &members.servers[silent];
     println!(
-        "{puts} puts, {} dials of the silent member",
-        silent.accepted()
+        "{puts} puts, {} dials of the silent member, {} logins there",
+        server.accepted(),
+        server.count(AUTHENTICATE)
     );
-    assert_eq!(silent.count(PUT), 0);
+    assert_eq!(server.count(PUT), 0);
     assert_eq!(members.logins(), 1);
     let status = etcd.connectivity();
-    assert_eq!(status[0].state, ConnectivityState::Ready);
-    assert_ne!(status[1].state, ConnectivityState::Ready);
+    assert_eq!(status[1 - silent].state, ConnectivityState::Ready);
+    assert_ne!(status[silent].state, ConnectivityState::Ready);
 }
 
 /// If the only member does not respond to tokens, the client sends it no write, and at most one login per second.

@@ -2,6 +2,10 @@
 
 use std::{
     fs,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -9,8 +13,10 @@ use actix_etcd::{Client, ErrorKind, test_faults::live_actors};
 use testbed::{Reply, ScriptedServer};
 
 use crate::support::{
+    lease_server::REVOKE,
     process_isolation::in_own_process,
     process_threads::{client_thread_count, thread_names},
+    quiet_window::ready_members,
     scripted_put::{PUT, RANGE, put_reply, range_reply},
     wait::{TEST_TIMEOUT, until},
 };
@@ -186,6 +192,35 @@ async fn shutdown_includes_replaced_connections() {
         assert_eq!(result.is_ok(), succeeds, "{result:?}");
         until("all connections are closed", || server.connections() == 0).await;
     }
+}
+
+/// One copy of a hedged request is rejected during the shutdown. The other one may be applied.
+#[tokio::test]
+async fn hedged_write_is_unknown_after_shutdown() {
+    let arrived = Arc::new(AtomicUsize::new(0));
+    let mut servers = Vec::new();
+    for _ in 0..2 {
+        let (server, arrived) = (ScriptedServer::start().await, arrived.clone());
+        server.on(REVOKE, move |_| {
+            match arrived.fetch_add(1, Ordering::SeqCst) {
+                0 => Reply::hang(),
+                _ => Reply::status(7, "etcdserver: permission denied")
+                    .after(Duration::from_millis(500)),
+            }
+        });
+        servers.push(server);
+    }
+    let endpoints = servers.iter().map(ScriptedServer::endpoint);
+    let etcd = Client::connect(endpoints).await.unwrap();
+    until("both members are ready", || ready_members(&etcd) == 2).await;
+    let revoke = tokio::spawn(etcd.revoke(7).into_future());
+    until("both copies have arrived", || {
+        arrived.load(Ordering::SeqCst) == 2
+    })
+    .await;
+    etcd.shutdown().await;
+    let error = revoke.await.unwrap().unwrap_err();
+    assert_eq!(error.outcome(), actix_etcd::Outcome::Unknown, "{error:?}");
 }
 
 #[test]

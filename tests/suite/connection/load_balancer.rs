@@ -85,6 +85,21 @@ async fn learner_behind_first_connection_is_left() {
 }
 
 #[tokio::test]
+async fn left_connection_is_closed() {
+    let cluster = Cluster::start(3).await;
+    let balancer = TcpBalancer::over(&cluster);
+    let follower = (cluster.leader().await + 1) % 3;
+    let etcd = connect_via(&balancer, follower).await;
+    cluster.isolate(follower);
+    served_again(&etcd, Instant::now()).await;
+    let link = cluster.member(follower).client_link().clone();
+    until("the connection to the member is closed", || {
+        link.connections() == 0
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn endpoint_of_one_member_is_dialled_rarely() {
     let cluster = Cluster::start(3).await;
     let isolated = cluster.member((cluster.leader().await + 1) % 3);
