@@ -57,7 +57,7 @@ impl Caller {
             // Members that became ready in the meantime take part, too.
             let is_new = |other: &Arc<Connection>| {
                 let known = |waiting: &Waiting| Arc::ptr_eq(&waiting.connection, other);
-                !waiting.iter().any(known)
+                !waiting.iter().any(known) && self.accepts_token(other)
             };
             let new = self.other_members(is_new);
             waiting.extend(new.into_iter().map(Waiting::new));

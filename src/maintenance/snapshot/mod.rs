@@ -155,7 +155,7 @@ impl Snapshot {
     }
 
     /// Longest time that the stream waits for data. After that, it ends with
-    /// [`ErrorKind::MemberUnresponsive`](crate::ErrorKind::MemberUnresponsive). Default: 10 s.
+    /// [`ErrorKind::MemberUnresponsive`]. Default: 10 s.
     pub fn progress_timeout(mut self, timeout: Duration) -> Self {
         self.progress_timeout = timeout.min(MAX_TIMEOUT);
         self
