@@ -159,6 +159,11 @@ impl Connection {
         answered
     }
 
+    /// Returns whether a probe with a token was requested and has not been answered.
+    pub(super) fn awaits_token_probe(&self) -> bool {
+        self.token_probe_requested.load(Ordering::Relaxed) && !self.has_answered_token()
+    }
+
     /// Records whether a probe had a response and a token. After one without, another can be requested.
     pub(super) fn token_probe_finished(&self, answered: bool) {
         if answered {
