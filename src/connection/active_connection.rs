@@ -23,8 +23,10 @@ pub(super) struct ActiveConnection {
     pub(super) progress: ProgressTracker,
     /// Last report of the member's health service; `true` without one.
     pub(super) serving: bool,
-    /// Time at which the probe in flight was sent.
+    /// Time at which the probe in flight was started. It may wait for a free stream.
     pub(super) probe_sent: Option<Instant>,
+    /// Whether the response to the probe in flight is late.
+    pub(super) probe_late: bool,
     pub(super) schedule: ProbeSchedule,
     /// Timer of the next probe.
     pub(super) next_probe: Option<SpawnHandle>,
@@ -54,12 +56,12 @@ impl ActiveConnection {
         status.map(|status| status.member)
     }
 
-    /// Returns whether a probe is in flight and the member has sent nothing for longer than its round trips explain.
+    /// Returns whether the response to a probe is late and the member has sent nothing for longer than its round trips
+    /// explain. A probe that waits for a free stream proves nothing.
     pub(super) fn is_silent(&self, now: Instant) -> bool {
         let silence = self.connection.timing.unresponsive_after();
         let last_received = self.connection.channel.wire_log().last_received();
-        self.probe_sent
-            .is_some_and(|sent| sent.max(last_received) + silence <= now)
+        self.probe_late && last_received + silence <= now
     }
 
     pub(super) fn set_verdict(&self, verdict: Verdict) {

@@ -233,6 +233,7 @@ impl Actor for ConnectionActor {
         self.reconnect_timer = None;
         if let Some(active) = self.active.as_mut() {
             active.probe_sent = None;
+            active.probe_late = false;
             active.next_probe = None;
             if active.driver.has_ended() {
                 let generation = active.generation();

@@ -159,6 +159,11 @@ impl Connection {
         responded
     }
 
+    /// Returns whether a probe with a token was requested and has received no response.
+    pub(super) fn awaits_token_probe(&self) -> bool {
+        self.token_probe_requested.load(Ordering::Relaxed) && !self.has_responded_to_token()
+    }
+
     /// Records the end of a probe. `responded` is whether the member responded and the probe carried a token; otherwise
     /// another probe can be requested.
     pub(super) fn token_probe_finished(&self, responded: bool) {

@@ -170,6 +170,7 @@ impl Handler<ProbeDue> for ConnectionActor {
         let verdict = active.connection.health().verdict;
         let suspected = active.connection.is_suspected();
         let has_streams = active.connection.has_streams();
+        let awaits_token = active.connection.awaits_token_probe();
         if suspected {
             self.report_suspicion();
         }
@@ -177,6 +178,7 @@ impl Handler<ProbeDue> for ConnectionActor {
             || suspected
             || !verdict.is_fine()
             || has_streams
+            || awaits_token
             || self.context.follow_leader
         {
             self.start_probe(ctx);
@@ -192,6 +194,7 @@ impl Handler<ProbeFinished> for ConnectionActor {
     fn handle(&mut self, probe: ProbeFinished, ctx: &mut Context<Self>) {
         if let Some(active) = self.active_generation(probe.generation) {
             active.probe_sent = None;
+            active.probe_late = false;
             self.handle_probe_result(probe.result, probe.elapsed, ctx);
         }
     }
@@ -201,9 +204,10 @@ impl Handler<ProbeLate> for ConnectionActor {
     type Result = ();
 
     fn handle(&mut self, late: ProbeLate, ctx: &mut Context<Self>) {
-        if self.active_generation(late.generation).is_none() {
+        let Some(active) = self.active_generation(late.generation) else {
             return;
-        }
+        };
+        active.probe_late = true;
         if late.others_responded {
             self.update_health(Verdict::Late, None, ctx);
         } else {

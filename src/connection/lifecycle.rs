@@ -117,6 +117,7 @@ impl ConnectionActor {
             progress,
             serving: true,
             probe_sent: None,
+            probe_late: false,
             schedule: ProbeSchedule::default(),
             next_probe: None,
             suspicion_reported_at: None,

@@ -58,14 +58,15 @@ impl ProbeResult {
 
 /// Probes a member on an established connection. `silence` is the time of silence that the round trips of the link do
 /// not explain; `others_responded_since` returns whether another member has sent data since the given time; `on_late`
-/// is called with that result when the member is suspected. See [`ProbeTimeout`].
+/// is called with that result when the member is suspected. See [`ProbeTimeout`]. Also returns the time since the request
+/// was sent.
 pub(super) async fn probe(
     channel: &Channel,
     metadata: &Metadata,
     silence: Duration,
     others_responded_since: impl Fn(Instant) -> bool,
     on_late: impl Fn(bool),
-) -> ProbeResult {
+) -> (ProbeResult, Duration) {
     // If the connection allows no more streams, the member is not to blame: the timeout starts with the request.
     let _slot = channel.slot(StreamUse::Probe).await;
     let mut timeout = ProbeTimeout::new(Instant::now(), silence);
@@ -73,7 +74,7 @@ pub(super) async fn probe(
     loop {
         tokio::select! {
             biased;
-            result = &mut request => return result,
+            result = &mut request => return (result, timeout.sent_at().elapsed()),
             () = sleep_until(timeout.limit()) => {}
         }
         let (sent_at, last_received) = (timeout.sent_at(), channel.wire_log().last_received());
@@ -81,8 +82,8 @@ pub(super) async fn probe(
         match timeout.evaluate(Instant::now(), last_received, others_responded) {
             LateProbe::Wait => {}
             LateProbe::Suspect { others_responded } => on_late(others_responded),
-            LateProbe::Silent => return ProbeResult::Silent,
-            LateProbe::Ignored => return ProbeResult::Ignored,
+            LateProbe::Silent => return (ProbeResult::Silent, sent_at.elapsed()),
+            LateProbe::Ignored => return (ProbeResult::Ignored, sent_at.elapsed()),
         }
     }
 }

@@ -47,14 +47,15 @@ impl ConnectionActor {
                 };
                 send(&actor, late);
             };
-            let result = probe(&channel, &metadata, silence, others_responded, on_late).await;
+            let (result, elapsed) =
+                probe(&channel, &metadata, silence, others_responded, on_late).await;
             if let Some(connection) = connection.upgrade() {
                 connection.token_probe_finished(metadata.token.is_some() && result.is_response());
             }
             let finished = ProbeFinished {
                 generation,
                 result,
-                elapsed: now.elapsed(),
+                elapsed,
             };
             send(&actor, finished);
         });

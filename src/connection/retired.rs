@@ -46,7 +46,7 @@ pub(super) async fn retire(active: ActiveConnection, metadata: Metadata) {
             others_responded,
             |_| {},
         );
-        let (verdict, status) = match probe.await {
+        let (verdict, status) = match probe.await.0 {
             ProbeResult::Status(status) if status.leader == 0 => (Verdict::NoLeader, Some(status)),
             ProbeResult::Status(status) => (Verdict::Closed, Some(status)),
             ProbeResult::NoLeader => (Verdict::NoLeader, None),
