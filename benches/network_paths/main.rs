@@ -9,7 +9,7 @@
 //! `cargo bench --bench network_paths` takes about ten minutes and prints Markdown tables. It fails if a write was
 //! applied twice, if a failed write was applied although the error excludes that, if an acknowledged write is missing,
 //! or if the watch missed or repeated a revision. These environment variables select less:
-//! `PATHS=direct,tcp-balancer,grpc-proxy,l7-proxy,dns,five-members,many-endpoints`,
+//! `PATHS=direct,tcp-balancer,grpc-proxy,l7-proxy,dns,five-members,many-endpoints,request-limit`,
 //! `FAULTS=kill,stop,freeze,isolate,reset,down`.
 
 #![allow(
@@ -30,6 +30,7 @@ mod many_endpoints;
 mod measure;
 mod outcomes;
 mod report;
+mod request_limit;
 
 use std::{env, process::ExitCode, time::Duration};
 
@@ -45,6 +46,7 @@ use tokio::time::sleep;
 
 const FIVE_MEMBERS: &str = "five-members";
 const MANY_ENDPOINTS: &str = "many-endpoints";
+const REQUEST_LIMIT: &str = "request-limit";
 /// Time for the client to settle after the leader has moved.
 const SETTLE: Duration = Duration::from_secs(1);
 
@@ -59,7 +61,7 @@ struct Run {
 fn main() -> ExitCode {
     let paths = list("PATHS").unwrap_or_else(|| {
         let kinds = PathKind::ALL.iter().map(|kind| kind.name());
-        let all = kinds.chain([FIVE_MEMBERS, MANY_ENDPOINTS]);
+        let all = kinds.chain([FIVE_MEMBERS, MANY_ENDPOINTS, REQUEST_LIMIT]);
         all.map(str::to_owned).collect()
     });
     let needs_hosts = paths.iter().any(|path| path == PathKind::Dns.name());
@@ -97,6 +99,10 @@ async fn run_all(paths: &[String]) -> ExitCode {
         let run = match path.as_str() {
             MANY_ENDPOINTS => {
                 many_endpoints::run().await;
+                continue;
+            }
+            REQUEST_LIMIT => {
+                request_limit::run().await;
                 continue;
             }
             FIVE_MEMBERS => run_five_members().await,
