@@ -237,8 +237,14 @@ impl Actor for ConnectionActor {
             active.next_probe = None;
             if active.driver.has_ended() {
                 let generation = active.generation();
-                return self.close_and_reconnect(generation, Verdict::Closed, ctx);
+                self.close_and_reconnect(generation, Verdict::Closed, ctx);
+                // The connection is still there if the crash came before the state machine used it.
+                if self.active.take().is_none() {
+                    return;
+                }
             }
+        }
+        if let Some(active) = &self.active {
             let verdict = active.connection.health().verdict;
             self.schedule_probe(verdict, ctx);
         }

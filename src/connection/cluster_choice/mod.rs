@@ -34,8 +34,8 @@ pub(crate) struct Voter {
 /// What a new connection reported about its cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Report {
-    /// The endpoint could not be reached.
-    Failed,
+    /// The endpoint could not be reached at this time.
+    Failed(Instant),
     /// The member responded without a cluster id.
     Unidentified,
     Cluster(u64),
@@ -143,7 +143,7 @@ impl ClusterChoice {
 
     /// Records that the endpoint could not be reached.
     pub(super) fn failed(&mut self, id: EndpointId, now: Instant) {
-        self.record(id, Report::Failed, now);
+        self.record(id, Report::Failed(now), now);
     }
 
     /// Decides about a new connection of this endpoint. `cluster` is the id that its member reported, or zero if it
@@ -218,9 +218,19 @@ impl ClusterChoice {
         if !self.is_voting() {
             return;
         }
+        let is_cluster = |report| matches!(report, Report::Cluster(_));
+        let responded = self
+            .endpoints
+            .values()
+            .any(|endpoint| endpoint.report.is_some_and(is_cluster));
+        let reports_cluster = is_cluster(report);
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
             endpoint.report = Some(report);
-            self.vote_end.get_or_insert(now + VOTING_TIME);
+            // Failures before the first response do not shorten the vote.
+            let first_response = reports_cluster && !responded && self.chosen.is_none();
+            if first_response || self.vote_end.is_none() {
+                self.vote_end = Some(now + VOTING_TIME);
+            }
         }
     }
 
@@ -232,9 +242,12 @@ impl ClusterChoice {
             match endpoint.report {
                 Some(Report::Cluster(id)) => reports.push((endpoint.voter.name.clone(), id)),
                 // An endpoint that fails may still lead to the chosen cluster.
-                Some(Report::Failed | Report::Unidentified) => {
-                    all_reported &= self.chosen.is_none();
+                Some(Report::Failed(_) | Report::Unidentified) if self.chosen.is_some() => {
+                    all_reported = false;
                 }
+                // The member may have started since then.
+                Some(Report::Failed(at)) if at + VOTING_TIME <= now => all_reported = false,
+                Some(Report::Failed(_) | Report::Unidentified) => {}
                 None => all_reported = false,
             }
         }

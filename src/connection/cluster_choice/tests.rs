@@ -85,6 +85,20 @@ fn failed_endpoints_are_not_waited_for() {
 }
 
 #[test]
+fn member_that_starts_first_waits_for_the_others() {
+    let now = Instant::now();
+    let mut choice = choice(3, false);
+    for endpoint in 0..3 {
+        choice.failed(id(endpoint), now);
+    }
+    let started = now + 2 * VOTING_TIME;
+    assert_eq!(choice.admission(id(0), Y, started), undecided(started));
+    choice.admission(id(1), X, started + ms(1));
+    assert!(is_admitted(&choice.admission(id(2), X, started + ms(2))));
+    assert!(is_foreign(&choice.admission(id(0), Y, started + ms(3))));
+}
+
+#[test]
 fn silent_endpoints_are_waited_for_briefly() {
     let now = Instant::now();
     let mut choice = choice(3, false);
