@@ -6,7 +6,7 @@ use actix_etcd::Client;
 use testbed::{Cluster, L7Proxy};
 
 const REQUESTS_PER_CONNECTION: usize = 100;
-const ROUNDS: usize = 5;
+const ROUNDS: u8 = 5;
 const MEASURED: Duration = Duration::from_secs(1);
 const CALLERS: usize = 16;
 
@@ -21,7 +21,7 @@ pub async fn run() {
     let mut rates = [0.0, 0.0];
     for _ in 0..ROUNDS {
         for (proxy, rate) in [&unlimited, &limited].into_iter().zip(&mut rates) {
-            *rate += gets_per_second(proxy).await / ROUNDS as f64;
+            *rate += gets_per_second(proxy).await / f64::from(ROUNDS);
         }
     }
     let [without, with] = rates;
