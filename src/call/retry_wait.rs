@@ -44,7 +44,7 @@ impl Caller {
     }
 
     /// Returns whether to send the request to another member with the same token.
-    pub(super) fn is_members_fault(&self, refused: &Token, log: &FailureLog) -> bool {
+    fn is_members_fault(&self, refused: &Token, log: &FailureLog) -> bool {
         let Some((member, kind)) = log.last_failure() else {
             return false;
         };
@@ -54,7 +54,7 @@ impl Caller {
     }
 
     /// Waits for a token newer than the rejected one. Fails with the last error if there can be none.
-    pub(super) async fn renew_token(
+    async fn renew_token(
         &self,
         rejected: &Token,
         deadline: Instant,
@@ -73,7 +73,7 @@ impl Caller {
     }
 
     /// Waits for the next attempt: for the delay, or until a member becomes ready, and for the retry budget.
-    pub(super) async fn wait_for_retry(
+    async fn wait_for_retry(
         &self,
         rpc: Rpc,
         delay: Duration,

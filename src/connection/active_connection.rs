@@ -23,10 +23,7 @@ pub(super) struct ActiveConnection {
     pub(super) progress: ProgressTracker,
     /// Last report of the member's health service; `true` without one.
     pub(super) serving: bool,
-    /// Time at which the probe in flight was started. It may wait for a free stream.
-    pub(super) probe_sent: Option<Instant>,
-    /// Whether the response to the probe in flight is late.
-    pub(super) probe_late: bool,
+    pub(super) probe: ProbeState,
     pub(super) schedule: ProbeSchedule,
     /// Timer of the next probe.
     pub(super) next_probe: Option<SpawnHandle>,
@@ -61,7 +58,7 @@ impl ActiveConnection {
     pub(super) fn is_silent(&self, now: Instant) -> bool {
         let silence = self.connection.timing.unresponsive_after();
         let last_received = self.connection.channel.wire_log().last_received();
-        self.probe_late && last_received + silence <= now
+        self.probe == ProbeState::Late && last_received + silence <= now
     }
 
     pub(super) fn set_verdict(&self, verdict: Verdict) {
@@ -81,6 +78,16 @@ impl ActiveConnection {
         drop(connection);
         driver.finish()
     }
+}
+
+/// The probe of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ProbeState {
+    Idle,
+    /// Started. It may wait for a free stream.
+    InFlight,
+    /// Sent, and the response is late.
+    Late,
 }
 
 /// The time since the last connection ended without a command to close it.

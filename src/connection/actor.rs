@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{
     ConnectionContext, ConnectivityState, EndpointId, Verdict,
-    active_connection::{ActiveConnection, Outage},
+    active_connection::{ActiveConnection, Outage, ProbeState},
     driver_task::DriverEvent,
     first_contact::first_contact,
     ignored_token::replace_ignored_token,
@@ -232,8 +232,7 @@ impl Actor for ConnectionActor {
         // A crash ends the actor's timers, but not its connection.
         self.reconnect_timer = None;
         if let Some(active) = self.active.as_mut() {
-            active.probe_sent = None;
-            active.probe_late = false;
+            active.probe = ProbeState::Idle;
             active.next_probe = None;
             if active.driver.has_ended() {
                 let generation = active.generation();

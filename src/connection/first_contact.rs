@@ -33,11 +33,16 @@ pub(super) struct FirstContact {
     pub(super) response: ProbeResult,
     /// Time from the first request to its response.
     pub(super) round_trip: Duration,
-    /// Whether the member responded to a request with a token.
-    pub(super) responded_to_token: bool,
-    /// Generation of the token to which the member did not respond, although it responded without a token.
-    pub(super) ignored_token: Option<u64>,
+    pub(super) token: TokenResponse,
     pub(super) membership: ClusterMembership,
+}
+
+impl FirstContact {
+    /// Returns whether the connection accepts requests. The driver's events are ignored until the connection is in use,
+    /// and are not sent again.
+    pub(super) fn is_open(&self) -> bool {
+        !self.driver.has_ended() && self.channel.accepts_requests()
+    }
 }
 
 /// A connection on which a member has responded to an RPC. It has received no token.
@@ -85,11 +90,7 @@ pub(super) async fn first_contact(
         driver: contact.driver,
         response: usable_response(endpoint, options, response)?,
         round_trip,
-        responded_to_token: token == TokenResponse::Received,
-        ignored_token: match token {
-            TokenResponse::Missing { generation } => Some(generation),
-            TokenResponse::Received | TokenResponse::NoToken => None,
-        },
+        token,
         membership,
     })
 }
@@ -238,11 +239,11 @@ fn all_failed(endpoint: &Endpoint, mut failed: Vec<(DialAddress, Error)>) -> Err
 
 /// Whether a member responded to the client's token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum TokenResponse {
+pub(super) enum TokenResponse {
     /// There is no token.
     NoToken,
     Received,
-    /// The member did not respond to the token of this generation.
+    /// The member did not respond to the token of this generation, although it responded without a token.
     Missing {
         generation: u64,
     },

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     ConnectionActor, ConnectivityState, Verdict,
-    active_connection::ActiveConnection,
+    active_connection::{ActiveConnection, ProbeState},
     messages::{
         ClosedToRequests, Connect, ConnectionLost, DialFinished, Disconnect, Drain,
         ForeignClusterDetected, Probe, ProbeDue, ProbeFinished, ProbeLate, ReconnectDue,
@@ -73,8 +73,7 @@ impl Handler<DialFinished> for ConnectionActor {
         }
         let address = result.as_ref().ok().and_then(|contact| contact.address);
         let error = match result {
-            // The driver's events were ignored while the connection was not in use, and are not sent again.
-            Ok(contact) if contact.driver.has_ended() || !contact.channel.accepts_requests() => {
+            Ok(contact) if !contact.is_open() => {
                 self.connection_lost_error("the connection ended as soon as it was made")
             }
             Ok(contact) => {
@@ -193,8 +192,7 @@ impl Handler<ProbeFinished> for ConnectionActor {
 
     fn handle(&mut self, probe: ProbeFinished, ctx: &mut Context<Self>) {
         if let Some(active) = self.active_generation(probe.generation) {
-            active.probe_sent = None;
-            active.probe_late = false;
+            active.probe = ProbeState::Idle;
             self.handle_probe_result(probe.result, probe.elapsed, ctx);
         }
     }
@@ -207,7 +205,7 @@ impl Handler<ProbeLate> for ConnectionActor {
         let Some(active) = self.active_generation(late.generation) else {
             return;
         };
-        active.probe_late = true;
+        active.probe = ProbeState::Late;
         if late.others_responded {
             self.update_health(Verdict::Late, None, ctx);
         } else {

@@ -8,8 +8,9 @@
 use tokio::time::timeout;
 
 use super::{
-    ConnectionContext, EndpointId, first_contact::FirstContact, probe::ProbeResult,
-    probe::request_status,
+    ConnectionContext, EndpointId,
+    first_contact::{FirstContact, TokenResponse},
+    probe::{ProbeResult, request_status},
 };
 use crate::{
     error::{Error, ErrorKind, Outcome},
@@ -22,7 +23,7 @@ pub(super) async fn replace_ignored_token(
     id: EndpointId,
     context: &ConnectionContext,
 ) -> Result<FirstContact, Error> {
-    let Some(generation) = contact.ignored_token else {
+    let TokenResponse::Missing { generation } = contact.token else {
         return Ok(contact);
     };
     let endpoint = contact.channel.endpoint().name();
@@ -50,8 +51,7 @@ pub(super) async fn replace_ignored_token(
         Ok(Ok(response)) => {
             return Ok(FirstContact {
                 response,
-                responded_to_token: true,
-                ignored_token: None,
+                token: TokenResponse::Received,
                 ..contact
             });
         }

@@ -7,10 +7,10 @@ use tokio::time::Instant;
 
 use super::{
     Connection, ConnectionActor, LinkTiming, MemberHealth, Verdict,
-    active_connection::ActiveConnection,
+    active_connection::{ActiveConnection, ProbeState},
     actor::send,
     cluster_id::foreign_cluster_error,
-    first_contact::FirstContact,
+    first_contact::{FirstContact, TokenResponse},
     health_service::watch_serving,
     member_health::ProgressTracker,
     messages::{Probe, ServingChanged},
@@ -96,7 +96,7 @@ impl ConnectionActor {
         health: MemberHealth,
         ctx: &mut Context<Self>,
     ) {
-        let responded_to_token = contact.responded_to_token;
+        let responded_to_token = contact.token == TokenResponse::Received;
         let connection = Arc::new(Connection::new(
             self.id,
             self.endpoint.clone(),
@@ -116,8 +116,7 @@ impl ConnectionActor {
             driver: contact.driver,
             progress,
             serving: true,
-            probe_sent: None,
-            probe_late: false,
+            probe: ProbeState::Idle,
             schedule: ProbeSchedule::default(),
             next_probe: None,
             suspicion_reported_at: None,

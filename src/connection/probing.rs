@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     ConnectionActor, MemberHealth, RaftStatus, Verdict,
+    active_connection::ProbeState,
     actor::send,
     messages::{ProbeDue, ProbeFinished, ProbeLate},
     probe::{ProbeResult, probe},
@@ -20,7 +21,7 @@ impl ConnectionActor {
         let Some(active) = self
             .active
             .as_mut()
-            .filter(|active| active.probe_sent.is_none())
+            .filter(|active| active.probe == ProbeState::Idle)
         else {
             return;
         };
@@ -30,7 +31,7 @@ impl ConnectionActor {
             return self.set_probe_timer(budget_delay, true, ctx);
         }
         self.context.probes.take(now);
-        active.probe_sent = Some(now);
+        active.probe = ProbeState::InFlight;
         active.schedule.probe_sent(now);
         let silence = active.connection.timing.unresponsive_after();
         let channel = active.connection.channel.clone();
@@ -66,7 +67,7 @@ impl ConnectionActor {
         let Some(active) = self
             .active
             .as_mut()
-            .filter(|active| active.probe_sent.is_none())
+            .filter(|active| active.probe == ProbeState::Idle)
         else {
             return;
         };

@@ -91,9 +91,8 @@ impl ConnectionActor {
         let now = Instant::now();
         let mut progress = ProgressTracker::default();
         let accepted = result.ok().and_then(|contact| {
-            let usable = !contact.driver.has_ended()
-                && contact.channel.accepts_requests()
-                && self.context.cluster.accepts(contact.response.cluster());
+            let usable =
+                contact.is_open() && self.context.cluster.accepts(contact.response.cluster());
             let health = self.evaluate_contact(&contact, &mut progress);
             let active = self.active.as_ref()?;
             if !usable || !is_better(active, &health, now) {
