@@ -52,6 +52,20 @@ pub(crate) struct DialOptions {
     pub(crate) resolver: Resolver,
 }
 
+impl Default for DialOptions {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(2),
+            max_response_size: usize::MAX,
+            ping_interval: Some(Duration::from_secs(10)),
+            ping_timeout: Duration::from_secs(3),
+            ping_pace: PingPace::default(),
+            tls: Tls::default(),
+            resolver: Resolver::default(),
+        }
+    }
+}
+
 /// A socket to connect to: one address of a host, or a Unix domain socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DialAddress {

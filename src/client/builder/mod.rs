@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use super::{Client, startup::require_tokio_runtime};
 #[cfg(feature = "tls")]
-use crate::transport::TlsOptions;
+use crate::transport::{TlsOptions, tls::Tls};
 use crate::{
     auth::{AuthMethod, Credentials, CredentialsProvider},
     balancer::{BalancePolicy, RoundRobin},
@@ -21,9 +21,7 @@ use crate::{
     error::Error,
     maintenance::versions::{member_versions, require_version},
     retry::{BudgetLimits, RetryPolicy, StandardRetry},
-    transport::{
-        RawEndpoint, dial::DialOptions, ping_pace::PingPace, resolver::Resolver, tls::Tls,
-    },
+    transport::{RawEndpoint, dial::DialOptions},
 };
 
 /// Options of a [`Client`], created by [`Client::builder`]. Every option has a default; the endpoints are enough to
@@ -76,15 +74,7 @@ impl ClientBuilder {
                 .collect(),
             request_timeout: Duration::from_secs(5),
             shutdown_grace: Duration::from_secs(1),
-            dial: DialOptions {
-                connect_timeout: Duration::from_secs(2),
-                max_response_size: usize::MAX,
-                ping_interval: Some(Duration::from_secs(10)),
-                ping_timeout: Duration::from_secs(3),
-                ping_pace: PingPace::default(),
-                tls: Tls::default(),
-                resolver: Resolver::default(),
-            },
+            dial: DialOptions::default(),
             liveness: Liveness::default(),
             balance_policy: Arc::new(RoundRobin::new()),
             retry_policy: Arc::new(StandardRetry),
@@ -358,7 +348,7 @@ impl ClientBuilder {
 
     /// Replaces the system's resolver, for tests.
     #[cfg(feature = "test-faults")]
-    pub(crate) fn resolver(mut self, resolver: Resolver) -> Self {
+    pub(crate) fn resolver(mut self, resolver: crate::transport::resolver::Resolver) -> Self {
         self.dial.resolver = resolver;
         self
     }

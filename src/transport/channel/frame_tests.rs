@@ -15,9 +15,6 @@ use crate::{
     transport::{
         dial::{DialOptions, handshake},
         frame_scanner::{FRAME_HEADER, GOAWAY, HEADERS, frame},
-        ping_pace::PingPace,
-        resolver::Resolver,
-        tls::Tls,
     },
 };
 
@@ -90,12 +87,7 @@ impl RawServer {
 fn dial_options() -> DialOptions {
     DialOptions {
         connect_timeout: Duration::from_secs(5),
-        max_response_size: usize::MAX,
-        ping_interval: Some(Duration::from_secs(10)),
-        ping_timeout: Duration::from_secs(3),
-        ping_pace: PingPace::default(),
-        tls: Tls::default(),
-        resolver: Resolver::default(),
+        ..DialOptions::default()
     }
 }
 
