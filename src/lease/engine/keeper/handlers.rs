@@ -168,13 +168,9 @@ impl Handler<KeepAliveResponsesReceived> for KeeperActor {
             let Some(stream) = self.stream_mut(received.stream) else {
                 return;
             };
-            // A skipped lease times out as if its response were late, and uses another member.
-            let matched = stream.match_response(lease, now, |skipped| {
-                if let Some(slot) = skipped.slot {
-                    leases.check_as_planned(slot);
-                }
-            });
-            let Some(keepalive) = matched else { continue };
+            let Some(keepalive) = stream.match_response(lease, now) else {
+                continue;
+            };
             if let Some(slot) = keepalive.slot {
                 leases.handle_response(slot, ttl, keepalive.sent_at, now);
             }
