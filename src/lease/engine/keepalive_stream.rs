@@ -27,6 +27,8 @@ use crate::{
 
 /// A stream that was not used for this long is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// A stream with a keepalive that got no response for this long is replaced, so that the keepalives in flight stay few.
+const MAX_RESPONSE_AGE: Duration = Duration::from_secs(60);
 /// Maximum number of responses in one message to the keeper.
 const MAX_BATCH: usize = 512;
 
@@ -124,6 +126,13 @@ impl KeepAliveStream {
         let is_over = |since: Instant| now.saturating_duration_since(since) >= response_timeout;
         let oldest = self.in_flight.oldest();
         oldest.is_some_and(|keepalive| is_over(keepalive.sent_at)) && is_over(self.last_response)
+    }
+
+    /// Returns whether a keepalive was in flight for so long that it will not get a response.
+    pub(crate) fn has_abandoned(&self, now: Instant) -> bool {
+        let oldest = self.in_flight.oldest();
+        oldest
+            .is_some_and(|oldest| now.saturating_duration_since(oldest.sent_at) >= MAX_RESPONSE_AGE)
     }
 
     /// Returns when the stream is closed unless it is used before. Its keepalives have timed out long before.
