@@ -9,7 +9,7 @@
 //! | `client.get(..)`, `put`, `delete`, `txn`, `compact` | the function of the same name in [`kv`](crate::kv) |
 //! | `client.watch(key).deliver_to(..)` | [`watch_keys(key)`](crate::watch::watch_keys)`.deliver_to(recipient)` |
 //! | `client.lease(ttl)` | [`grant(ttl)`](crate::lease::grant); with events: `grant(ttl).keep_alive().deliver_to(recipient)` |
-//! | `client.revoke(id)`, `time_to_live`, `leases`, `keep_alive_once` | the function of the same name in [`lease`](crate::lease) |
+//! | `client.revoke(id)`, `time_to_live`, `leases`, `keep_alive_once`, `lease_from` | the function of the same name in [`lease`](crate::lease) |
 //! | `client.register(..)`, `client.discover(..).deliver_to(..)` | the function of the same name in [`discovery`](crate::recipes::discovery) |
 //! | `client.leaders(name).deliver_to(..)` | [`leaders(name)`](crate::recipes::election::leaders)`.deliver_to(recipient)` |
 //! | `client.cluster()`, `maintenance`, `health`, `auth`, … | `requests()` of the module |

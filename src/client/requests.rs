@@ -9,8 +9,8 @@ use crate::{
     health::Health,
     kv::{Compact, Delete, Get, Put, Txn, compact, delete, get, put, txn},
     lease::{
-        Grant, KeepAliveOnce, Leases, Revoke, TimeToLive, grant, keep_alive_once, leases, revoke,
-        time_to_live,
+        AdoptLease, Grant, KeepAliveOnce, Leases, Revoke, TimeToLive, grant, keep_alive_once,
+        lease_from, leases, revoke, time_to_live,
     },
     maintenance::{
         Maintenance,
@@ -63,6 +63,12 @@ impl Client {
     /// [`keep_alive`](Grant::keep_alive).
     pub fn lease(&self, ttl: Duration) -> Grant<Self> {
         grant(ttl).on(self)
+    }
+
+    /// Takes over a lease by its id and keeps it alive, for example after a restart of the process that granted it.
+    /// Fails with [`ErrorKind::LeaseNotFound`](crate::ErrorKind::LeaseNotFound) if the lease does not exist.
+    pub fn lease_from(&self, lease: impl Into<i64>) -> AdoptLease<Self> {
+        lease_from(lease).on(self)
     }
 
     /// Renews a lease once, by its id.

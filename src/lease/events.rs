@@ -33,6 +33,9 @@ pub enum LeaseLost {
     /// [`follow_cluster_change`](crate::ClientBuilder::follow_cluster_change). A lease of the same id there is another
     /// lease.
     ClusterChanged,
+    /// The lease was adopted by its id, see [`Client::lease_from`](crate::Client::lease_from), and another handle of this
+    /// client keeps it alive.
+    TakenOver,
     /// The client was shut down.
     Shutdown,
 }
@@ -60,6 +63,11 @@ pub enum LeaseEvent {
     /// The deadline has passed without a response. The server may still have the lease; keepalives continue.
     AtRisk {
         /// The deadline that has passed.
+        deadline: Instant,
+    },
+    /// The lease was renewed after it was at risk: it is certain again.
+    Recovered {
+        /// The new deadline, as in [`Renewed`](Self::Renewed).
         deadline: Instant,
     },
     /// The lease is lost. This is the last event.

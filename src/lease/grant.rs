@@ -61,7 +61,7 @@ impl Grant {
 }
 
 impl<C> Grant<C> {
-    /// Sets the id of the lease. The request fails with [`ErrorKind::LeaseExists`] if a lease with this id exists,
+    /// Sets the id of the lease, which is not zero. The request fails with [`ErrorKind::LeaseExists`] if a lease with this id exists,
     /// and is not retried when its outcome is unknown. Default: a random id; such a request is retried.
     pub fn id(mut self, id: i64) -> Self {
         self.id = Some(id);
@@ -96,9 +96,7 @@ impl<C> Grant<C> {
             return Err(Error::shut_down());
         }
         let (id, class) = match self.id {
-            Some(id) if id <= 0 => {
-                return Err(Error::invalid("a lease id must be positive"));
-            }
+            Some(0) => return Err(zero_id()),
             Some(id) => (id, RpcClass::Mutation),
             None => (fastrand::i64(1..), RpcClass::Grant),
         };
@@ -149,6 +147,11 @@ async fn revoke_after_shutdown(lease: Lease, caller: &Caller, timeout: Duration)
     } else {
         Outcome::Unknown
     })
+}
+
+/// Zero is etcd's "no lease". Negative ids are valid: other clients grant leases with them.
+pub(super) fn zero_id() -> Error {
+    Error::invalid("the id of a lease is never zero")
 }
 
 fn whole_seconds(ttl: Duration) -> Result<i64> {

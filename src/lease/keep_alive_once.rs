@@ -7,7 +7,13 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::engine::{keeper::RenewLeaseOnce, lease_service::LeaseClient};
+use super::{
+    engine::{
+        keeper::{OnceRenewal, RenewLeaseOnce},
+        lease_service::LeaseClient,
+    },
+    grant::zero_id,
+};
 use crate::{
     call::deadline_in,
     error::{Error, ErrorKind, Outcome, Result},
@@ -53,69 +59,77 @@ impl<C> KeepAliveOnce<C> {
         client: &impl LeaseClient,
         timeout: Duration,
     ) -> Result<KeepAliveOnceResponse> {
-        if self.id <= 0 {
-            return Err(Error::invalid("a lease id must be positive"));
-        }
-        let deadline = deadline_in(timeout);
-        let mut elsewhere = false;
-        let mut last_error = None;
-        while Instant::now() < deadline {
-            let token = client.caller().tokens.current(deadline).await?;
-            let (response, received) = oneshot::channel();
-            let keeper = &client.leases().keeper;
-            if !keeper.connected() {
-                return Err(Error::shut_down());
-            }
-            keeper.do_send(RenewLeaseOnce {
-                lease: self.id,
-                elsewhere,
-                response,
-            });
-            let attempt_deadline = deadline.min(Instant::now() + ONCE_RESPONSE_TIMEOUT);
-            match timeout_at(attempt_deadline, received).await {
-                Ok(Ok(Ok(ttl))) => {
-                    let response = LeaseKeepAliveResponse {
-                        id: self.id,
-                        ttl,
-                        ..LeaseKeepAliveResponse::default()
-                    };
-                    return response.try_into();
-                }
-                Ok(Ok(Err(error))) => {
-                    let tokens = &client.caller().tokens;
-                    match remedy(error.kind()) {
-                        RetryDecision::Fail => return Err(error),
-                        RetryDecision::RenewToken => {
-                            if !tokens.renewed(&token, error.kind(), deadline).await? {
-                                return Err(error);
-                            }
-                        }
-                        RetryDecision::NextMember
-                        | RetryDecision::Backoff
-                        | RetryDecision::After(_) => {}
-                    }
-                    last_error = Some(error);
-                    tokio::time::sleep(RETRY_DELAY).await;
-                }
-                // The keeper panicked or stopped.
-                Ok(Err(_)) => tokio::time::sleep(RETRY_DELAY).await,
-                Err(_) => {}
-            }
-            elsewhere = true;
-        }
-        if let Some(error) = last_error.take_if(|error| error.is_auth()) {
-            return Err(error);
-        }
-        let reason = last_error.map_or_else(
-            || "no member responded to the keepalive in time".to_owned(),
-            |error| format!("the last keepalive failed: {}", error.brief()),
-        );
-        Err(Error::new(
-            ErrorKind::DeadlineExceeded,
-            Outcome::Unknown,
-            reason,
-        ))
+        let renewal = renew(client, self.id, timeout).await?;
+        let response = LeaseKeepAliveResponse {
+            id: self.id,
+            ttl: renewal.ttl,
+            ..LeaseKeepAliveResponse::default()
+        };
+        response.try_into()
     }
+}
+
+/// Renews a lease once. The TTL in the result is zero or less if the lease does not exist.
+pub(super) async fn renew(
+    client: &impl LeaseClient,
+    id: i64,
+    timeout: Duration,
+) -> Result<OnceRenewal> {
+    if id == 0 {
+        return Err(zero_id());
+    }
+    let deadline = deadline_in(timeout);
+    let mut elsewhere = false;
+    let mut last_error = None;
+    while Instant::now() < deadline {
+        let token = client.caller().tokens.current(deadline).await?;
+        let (response, received) = oneshot::channel();
+        let keeper = &client.leases().keeper;
+        if !keeper.connected() {
+            return Err(Error::shut_down());
+        }
+        keeper.do_send(RenewLeaseOnce {
+            lease: id,
+            elsewhere,
+            response,
+        });
+        let attempt_deadline = deadline.min(Instant::now() + ONCE_RESPONSE_TIMEOUT);
+        match timeout_at(attempt_deadline, received).await {
+            Ok(Ok(Ok(renewal))) => return Ok(renewal),
+            Ok(Ok(Err(error))) => {
+                let tokens = &client.caller().tokens;
+                match remedy(error.kind()) {
+                    RetryDecision::Fail => return Err(error),
+                    RetryDecision::RenewToken => {
+                        if !tokens.renewed(&token, error.kind(), deadline).await? {
+                            return Err(error);
+                        }
+                    }
+                    RetryDecision::NextMember
+                    | RetryDecision::Backoff
+                    | RetryDecision::After(_) => {}
+                }
+                last_error = Some(error);
+                tokio::time::sleep(RETRY_DELAY).await;
+            }
+            // The keeper panicked or stopped.
+            Ok(Err(_)) => tokio::time::sleep(RETRY_DELAY).await,
+            Err(_) => {}
+        }
+        elsewhere = true;
+    }
+    if let Some(error) = last_error.take_if(|error| error.is_auth()) {
+        return Err(error);
+    }
+    let reason = last_error.map_or_else(
+        || "no member responded to the keepalive in time".to_owned(),
+        |error| format!("the last keepalive failed: {}", error.brief()),
+    );
+    Err(Error::new(
+        ErrorKind::DeadlineExceeded,
+        Outcome::Unknown,
+        reason,
+    ))
 }
 
 /// Response to a [`KeepAliveOnce`].

@@ -13,9 +13,9 @@ use tokio_stream::StreamExt;
 use super::{
     LeaseEvent, LeaseEvents, LeaseLost, LeaseMessage,
     engine::{
-        clock::now,
+        clock::{now, to_monotonic},
         deadline::Deadline,
-        keeper::{KeepLease, RegisterLease, ReleaseLease},
+        keeper::{KeepLease, LeaseOrigin, RegisterLease, ReleaseLease},
         lease_cell::{LeaseCell, UndeliveredLease},
         lease_service::LeaseService,
     },
@@ -64,26 +64,31 @@ impl Lease {
         self.cell.ttl()
     }
 
-    /// Returns the time until the [`deadline`](Self::deadline), or zero if the lease is lost.
+    /// Returns for how long the server has the lease unless it is revoked, or zero if the lease is lost. Reads the clock
+    /// on every call: the time that this process was paused has passed, and on Linux and Android also the time that the
+    /// machine was suspended.
     pub fn remaining(&self) -> Duration {
-        if self.cell.lost().is_some() {
-            return Duration::ZERO;
-        }
-        self.deadline().saturating_duration_since(now())
+        self.cell.remaining(now())
     }
 
-    /// Returns the time until which the server has the lease unless it is revoked, on the monotonic clock.
+    /// Returns the time until which the server has the lease unless it is revoked, on the monotonic clock, which stops
+    /// while the machine is suspended. [`remaining`](Self::remaining) counts that time as well.
     pub fn deadline(&self) -> Instant {
-        self.cell.deadline()
+        to_monotonic(self.cell.deadline())
     }
 
     /// Keeps the lease alive until this handle is dropped.
     pub fn keep_alive(&mut self) {
+        self.keep(LeaseOrigin::Granted);
+    }
+
+    pub(super) fn keep(&mut self, origin: LeaseOrigin) {
         if let Some(deadline) = self.deadline.take() {
             self.registered = true;
             self.client.keeper.do_send(KeepLease {
                 lease: UndeliveredLease::new(self.cell.clone()),
                 deadline: *deadline,
+                origin,
             });
         }
     }
@@ -167,7 +172,8 @@ impl Lease {
         revoke(self.id()).on(&self.client).await.map(drop)
     }
 
-    /// Stops keeping the lease without revoking it and returns the id, by which another client can keep it alive.
+    /// Stops keeping the lease without revoking it and returns the id, by which another client can
+    /// [adopt](super::lease_from) it.
     pub fn detach(mut self) -> i64 {
         self.release(false);
         self.id()

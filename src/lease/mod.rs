@@ -12,7 +12,11 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! A process that restarts continues with its lease: [`Lease::detach`] returns the id, and
+//! [`Client::lease_from`](crate::Client::lease_from) takes the lease over.
 
+mod adopt;
 pub(crate) mod engine;
 pub(crate) mod events;
 mod grant;
@@ -22,6 +26,7 @@ mod queries;
 pub(crate) mod revoke;
 mod subscribe_lease;
 
+pub use adopt::{AdoptLease, lease_from};
 pub use events::{LeaseEvent, LeaseEvents, LeaseLost, LeaseMessage};
 pub use grant::{Grant, grant};
 pub(crate) use keep_alive_once::ONCE_RESPONSE_TIMEOUT;

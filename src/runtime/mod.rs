@@ -1,7 +1,9 @@
-//! The environment of the actors: the client's thread, supervision, backoff, tasks, and delivery to other actors.
+//! The environment of the actors: the client's thread, supervision, backoff, tasks, delivery to other actors, and
+//! the time during which the machine was suspended.
 
 pub(crate) mod abort_on_drop;
 pub(crate) mod backoff;
 pub(crate) mod delivery;
 pub(crate) mod supervisor;
+pub(crate) mod suspended_time;
 pub(crate) mod thread;

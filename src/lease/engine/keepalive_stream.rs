@@ -1,7 +1,7 @@
 //! A keepalive stream, one per connection, and the keepalives in flight on it.
 //!
-//! A member handles the keepalives of a stream one by one and responds in the same order, so a queue matches responses
-//! to keepalives. A keepalive that hangs blocks all later ones: a silent stream is dropped as a whole.
+//! A member handles the keepalives of a stream one by one. A keepalive that hangs blocks all later ones: a silent stream
+//! is dropped as a whole.
 
 use std::{
     collections::VecDeque,
@@ -13,9 +13,9 @@ use actix::{Handler, Message, WeakAddr};
 use tokio::sync::watch;
 
 use super::{
+    in_flight_keepalives::{InFlightKeepAlive, InFlightKeepAlives},
     keeper::{KeepAliveResponsesReceived, KeepAliveStreamEnded, KeeperActor},
     kept_leases::QueuedKeepAlive,
-    lease_slab::LeaseSlot,
 };
 use crate::{
     connection::{Connection, EndpointId, MemberHealth, StreamRegistration, token::Token},
@@ -27,6 +27,8 @@ use crate::{
 
 /// A stream that was not used for this long is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// A stream with a keepalive that got no response for this long is replaced, so that the keepalives in flight stay few.
+const MAX_RESPONSE_AGE: Duration = Duration::from_secs(60);
 /// Maximum number of responses in one message to the keeper.
 const MAX_BATCH: usize = 512;
 
@@ -39,20 +41,11 @@ pub(crate) struct KeepAliveStream {
     pub(crate) token: Token,
     sender: StreamSender<LeaseKeepAliveRequest>,
     batch: Vec<LeaseKeepAliveRequest>,
-    in_flight: VecDeque<InFlightKeepAlive>,
+    in_flight: InFlightKeepAlives,
     last_response: Instant,
     last_use: Instant,
     _reader: AbortOnDrop,
     _registration: StreamRegistration,
-}
-
-/// A keepalive without a response.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct InFlightKeepAlive {
-    pub(crate) lease: i64,
-    /// Slot of a kept lease.
-    pub(crate) slot: Option<LeaseSlot>,
-    pub(crate) sent_at: Instant,
 }
 
 impl KeepAliveStream {
@@ -78,7 +71,7 @@ impl KeepAliveStream {
             token,
             sender,
             batch: Vec::new(),
-            in_flight: VecDeque::new(),
+            in_flight: InFlightKeepAlives::default(),
             last_response: now,
             last_use: now,
             _reader: AbortOnDrop::spawn(read(number, receiver, health, keeper)),
@@ -99,7 +92,7 @@ impl KeepAliveStream {
         self.batch.push(LeaseKeepAliveRequest {
             id: keepalive.lease,
         });
-        self.in_flight.push_back(InFlightKeepAlive {
+        self.in_flight.push(InFlightKeepAlive {
             lease: keepalive.lease,
             slot: keepalive.slot,
             sent_at: now,
@@ -117,21 +110,10 @@ impl KeepAliveStream {
         sent
     }
 
-    /// Removes and returns the keepalive that a response belongs to. Older keepalives get no response any more and are
-    /// passed to `skipped`.
-    pub(crate) fn match_response(
-        &mut self,
-        lease: i64,
-        now: Instant,
-        mut skipped: impl FnMut(InFlightKeepAlive),
-    ) -> Option<InFlightKeepAlive> {
+    /// Removes and returns the keepalive that a response for this lease belongs to.
+    pub(crate) fn match_response(&mut self, lease: i64, now: Instant) -> Option<InFlightKeepAlive> {
         self.last_response = now;
-        let is_match = |keepalive: &InFlightKeepAlive| keepalive.lease == lease;
-        if !self.in_flight.front().is_some_and(is_match) {
-            let position = self.in_flight.iter().position(is_match)?;
-            self.in_flight.drain(..position).for_each(&mut skipped);
-        }
-        self.in_flight.pop_front()
+        self.in_flight.take(lease)
     }
 
     /// Returns the keepalives without a response, oldest first.
@@ -142,8 +124,15 @@ impl KeepAliveStream {
     /// Returns whether a keepalive was in flight for `response_timeout` while no response was received.
     pub(crate) fn is_silent(&self, response_timeout: Duration, now: Instant) -> bool {
         let is_over = |since: Instant| now.saturating_duration_since(since) >= response_timeout;
-        let oldest = self.in_flight.front();
+        let oldest = self.in_flight.oldest();
         oldest.is_some_and(|keepalive| is_over(keepalive.sent_at)) && is_over(self.last_response)
+    }
+
+    /// Returns whether a keepalive was in flight for so long that it will not get a response.
+    pub(crate) fn has_abandoned(&self, now: Instant) -> bool {
+        let oldest = self.in_flight.oldest();
+        oldest
+            .is_some_and(|oldest| now.saturating_duration_since(oldest.sent_at) >= MAX_RESPONSE_AGE)
     }
 
     /// Returns when the stream is closed unless it is used before. Its keepalives have timed out long before.
@@ -162,7 +151,7 @@ impl KeepAliveStream {
 
     /// Resets the stream and returns the keepalives without a response.
     pub(crate) fn reset(self) -> VecDeque<InFlightKeepAlive> {
-        self.in_flight
+        self.in_flight.into_remaining()
     }
 }
 

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::clock::{now, to_monotonic};
 use crate::lease::{
     LeaseLost,
     events::{EventQueue, LeaseEvent, LeaseEvents},
@@ -30,6 +31,8 @@ pub(crate) struct LeaseCell {
 #[derive(Default)]
 struct LeaseSubscribers {
     queues: Vec<Arc<EventQueue>>,
+    /// Whether the lease was reported as at risk, and not as renewed since.
+    at_risk: bool,
     lost: Option<LeaseLost>,
     closed: bool,
 }
@@ -39,7 +42,7 @@ impl LeaseCell {
         let cell = Self {
             id,
             cluster,
-            origin: Instant::now(),
+            origin: now(),
             deadline: AtomicU64::new(0),
             ttl: AtomicU64::new(0),
             revoke_on_drop: AtomicBool::new(false),
@@ -60,6 +63,14 @@ impl LeaseCell {
 
     pub(crate) fn ttl(&self) -> Duration {
         Duration::from_secs(self.ttl.load(Ordering::Relaxed))
+    }
+
+    /// Returns the time until the deadline at `now`, or zero if the lease is lost.
+    pub(crate) fn remaining(&self, now: Instant) -> Duration {
+        if self.lost().is_some() {
+            return Duration::ZERO;
+        }
+        self.deadline().saturating_duration_since(now)
     }
 
     pub(crate) fn deadline(&self) -> Instant {
@@ -84,22 +95,38 @@ impl LeaseCell {
     /// Stores the new deadline and reports it.
     pub(crate) fn report_renewed(&self, ttl: Duration, deadline: Instant) {
         self.set_deadline(ttl, deadline);
-        self.report(LeaseEvent::Renewed { deadline });
+        let deadline = to_monotonic(deadline);
+        self.report(|subscribers| {
+            if std::mem::take(&mut subscribers.at_risk) {
+                LeaseEvent::Recovered { deadline }
+            } else {
+                LeaseEvent::Renewed { deadline }
+            }
+        });
+    }
+
+    pub(crate) fn report_at_risk(&self, deadline: Instant) {
+        let deadline = to_monotonic(deadline);
+        self.report(|subscribers| {
+            subscribers.at_risk = true;
+            LeaseEvent::AtRisk { deadline }
+        });
     }
 
     pub(crate) fn report_lost(&self, reason: LeaseLost) {
-        self.report(LeaseEvent::Lost(reason));
+        self.report(|subscribers| {
+            subscribers.lost = Some(reason);
+            LeaseEvent::Lost(reason)
+        });
     }
 
-    /// Sends an event to every subscriber. Does nothing after the lease was lost or closed.
-    pub(crate) fn report(&self, event: LeaseEvent) {
+    /// Sends the event that `update` returns to every subscriber. Does nothing after the lease was lost or closed.
+    fn report(&self, update: impl FnOnce(&mut LeaseSubscribers) -> LeaseEvent) {
         let mut subscribers = self.lock();
         if subscribers.lost.is_some() || subscribers.closed {
             return;
         }
-        if let LeaseEvent::Lost(reason) = event {
-            subscribers.lost = Some(reason);
-        }
+        let event = update(&mut subscribers);
         // A queue without another owner has no reader any more.
         subscribers
             .queues
@@ -163,5 +190,47 @@ impl Drop for UndeliveredLease {
         if let Some(cell) = self.0.take() {
             cell.report_lost(LeaseLost::Shutdown);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_stream::StreamExt;
+
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(6);
+
+    #[tokio::test]
+    async fn first_renewal_after_risk_is_a_recovery() {
+        let start = now();
+        let cell = LeaseCell::new(7, 0, TTL, start + TTL);
+        let mut events = cell.events();
+        cell.report_renewed(TTL, start + TTL);
+        cell.report_at_risk(start + TTL);
+        cell.report_renewed(TTL, start + 2 * TTL);
+        cell.report_renewed(TTL, start + 2 * TTL);
+        let (first, second) = (to_monotonic(start + TTL), to_monotonic(start + 2 * TTL));
+        let expected = [
+            LeaseEvent::Renewed { deadline: first },
+            LeaseEvent::AtRisk { deadline: first },
+            LeaseEvent::Recovered { deadline: second },
+            LeaseEvent::Renewed { deadline: second },
+        ];
+        for event in expected {
+            assert_eq!(events.next().await, Some(event));
+        }
+    }
+
+    #[test]
+    fn remaining_time_is_zero_after_deadline_and_loss() {
+        let start = now();
+        let cell = LeaseCell::new(7, 0, TTL, start + TTL);
+        // The deadline is stored in whole milliseconds.
+        let remaining = cell.remaining(start + TTL / 2);
+        assert!(remaining <= TTL / 2 && remaining > TTL / 3);
+        assert_eq!(cell.remaining(start + TTL), Duration::ZERO);
+        cell.report_lost(LeaseLost::Revoked);
+        assert_eq!(cell.remaining(start), Duration::ZERO);
     }
 }

@@ -12,6 +12,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod deadline;
+pub(crate) mod in_flight_keepalives;
 pub(crate) mod keepalive_route;
 pub(crate) mod keepalive_stream;
 pub(crate) mod keeper;

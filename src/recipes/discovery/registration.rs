@@ -34,6 +34,11 @@ pub enum RegistrationEvent {
         /// The deadline that has passed.
         deadline: Instant,
     },
+    /// The lease was renewed after it was at risk: the instance is listed.
+    Recovered {
+        /// The new deadline.
+        deadline: Instant,
+    },
     /// The lease was lost, for this reason. The instance is not listed and is being registered again.
     Lapsed(LeaseLost),
     /// The instance is listed again.

@@ -124,6 +124,9 @@ impl RegistrationTask {
             SessionEvent::AtRisk { deadline } => {
                 self.publish(RegistrationEvent::AtRisk { deadline });
             }
+            SessionEvent::Recovered { deadline } => {
+                self.publish(RegistrationEvent::Recovered { deadline });
+            }
             SessionEvent::Healing(reason) => {
                 self.listed = false;
                 self.in_flight = None;

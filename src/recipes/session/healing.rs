@@ -58,6 +58,10 @@ impl Healer {
                     self.state.lease_status.set_at_risk();
                     self.state.publish(SessionEvent::AtRisk { deadline });
                 }
+                LeaseEvent::Recovered { deadline } => {
+                    self.state.lease_status.set_certain();
+                    self.state.publish(SessionEvent::Recovered { deadline });
+                }
                 LeaseEvent::Renewed { .. } => self.state.lease_status.set_certain(),
             }
         }

@@ -17,6 +17,11 @@ pub enum SessionEvent {
         /// The deadline that has passed.
         deadline: Instant,
     },
+    /// The lease was renewed after it was at risk: it is certain again.
+    Recovered {
+        /// The new deadline.
+        deadline: Instant,
+    },
     /// The lease was lost, for this reason. The session is granting a new one.
     Healing(LeaseLost),
     /// The session has a new lease and has put its keys again.

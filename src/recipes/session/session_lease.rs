@@ -14,6 +14,10 @@ use crate::{lease::LeaseLost, recipes::ownership_lost::OwnershipLost};
 /// lease that is renewed on time never gets this close to its deadline.
 const LOSS_MARGIN: Duration = Duration::from_millis(200);
 
+/// Longest sleep before the remaining time is read again. Timers stop while the machine is suspended, and the remaining
+/// time does not.
+const MAX_SLEEP: Duration = Duration::from_secs(1);
+
 /// The current lease of a session and its condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct SessionLeaseStatus {
@@ -174,7 +178,7 @@ impl SessionLease {
             if spare.is_zero() {
                 return;
             }
-            tokio::time::sleep(spare).await;
+            tokio::time::sleep(spare.min(MAX_SLEEP)).await;
         }
     }
 

@@ -1,5 +1,6 @@
 //! Leases: operations, keepalives, faults and shutdown.
 
+mod adoption;
 mod auth_tokens;
 mod faults;
 mod operations;

@@ -1,11 +1,17 @@
 //! Keepalives against a scripted server, which counts, ignores or refuses them.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 use actix_etcd::{
     Client, Lease,
     lease::{LeaseEvent, LeaseEvents, LeaseLost},
+    proto::{LeaseKeepAliveRequest, LeaseKeepAliveResponse},
 };
+use testbed::Reply;
+use tokio::time::timeout;
 use tokio_stream::StreamExt;
 
 use crate::support::{
@@ -13,7 +19,7 @@ use crate::support::{
     lease_server::{KEEP_ALIVE, KeepaliveResponse, LeaseServer, TTL},
     machine_delay::MachineDelay,
     quiet_window::ready_members,
-    wait::until,
+    wait::{TEST_TIMEOUT, until},
 };
 
 /// Starts a leader and a follower, and connects a client to both.
@@ -57,6 +63,48 @@ async fn lost_lease_gets_no_more_keepalives() {
     .await;
     recorder.set_keepalives(&lease_server.keepalive_times(lease.id()));
     recorder.check();
+}
+
+#[tokio::test]
+async fn responses_in_reverse_order_renew_every_lease() {
+    const LEASES: usize = 8;
+    let (lease_server, etcd) = LeaseServer::start_with_client().await;
+    // Responds once, to the newest keepalive first, when every lease has sent one.
+    lease_server.on_keepalive_stream(|_, _| {
+        Reply::streaming(async move |mut sender, mut receiver| {
+            let mut received: Vec<i64> = Vec::new();
+            while let Some(request) = receiver.recv_message::<LeaseKeepAliveRequest>().await {
+                received.push(request.id);
+                let leases: HashSet<_> = received.iter().collect();
+                if leases.len() == LEASES {
+                    break;
+                }
+            }
+            for id in received.into_iter().rev() {
+                let response = LeaseKeepAliveResponse {
+                    id,
+                    ttl: 30,
+                    ..LeaseKeepAliveResponse::default()
+                };
+                let _ = sender.send(&response).await;
+            }
+            while receiver.recv().await.is_some() {}
+        })
+    });
+    let mut leases = Vec::new();
+    for _ in 0..LEASES {
+        leases.push(etcd.lease(3 * TTL).keep_alive().await.unwrap());
+    }
+    let subscriptions: Vec<_> = leases.iter().map(Lease::events).collect();
+    for (lease, mut events) in leases.iter().zip(subscriptions) {
+        let event = timeout(TEST_TIMEOUT, events.next()).await.unwrap();
+        assert!(
+            matches!(event, Some(LeaseEvent::Renewed { .. })),
+            "{event:?}"
+        );
+        // Counted from the keepalive that was sent, which is before now.
+        assert!(lease.remaining() < Duration::from_secs(30));
+    }
 }
 
 #[tokio::test]

@@ -51,9 +51,11 @@ impl LeaseRecorder {
         let mut tasks = vec![tokio::spawn(async move {
             while let Some(event) = events.next().await {
                 let event = match event {
-                    LeaseEvent::Renewed { deadline } => OwnerEvent::Renewed {
-                        deadline: since_start(deadline),
-                    },
+                    LeaseEvent::Renewed { deadline } | LeaseEvent::Recovered { deadline } => {
+                        OwnerEvent::Renewed {
+                            deadline: since_start(deadline),
+                        }
+                    }
                     LeaseEvent::AtRisk { deadline } => OwnerEvent::AtRisk {
                         deadline: since_start(deadline),
                     },

@@ -1,11 +1,15 @@
 //! State and lifecycle of the keeper.
 
-use std::{collections::HashMap, sync::Arc, time::Instant};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use actix::{Actor, Addr, AsyncContext, Context, SpawnHandle, Supervised};
 use tokio::{sync::oneshot, task::JoinHandle};
 
-use super::messages::KeeperTimerFired;
+use super::messages::{KeeperTimerFired, LeaseOrigin, OnceRenewal};
 use crate::runtime::supervisor::crashes;
 use crate::{
     call::Caller,
@@ -24,6 +28,9 @@ use crate::{
     },
     runtime::supervisor::supervise,
 };
+
+/// Longest delay of the timer. Timers stop while the machine is suspended, and the clock of leases does not.
+const MAX_TIMER_DELAY: Duration = Duration::from_secs(1);
 
 pub(crate) struct KeeperActor {
     pub(super) caller: Arc<Caller>,
@@ -52,7 +59,7 @@ pub(crate) struct KeeperActor {
 /// Callers that wait for one keepalive of a lease (`keep_alive_once`).
 #[derive(Default)]
 pub(super) struct OnceWaiters {
-    pub(super) senders: Vec<oneshot::Sender<Result<i64, Error>>>,
+    pub(super) senders: Vec<oneshot::Sender<Result<OnceRenewal, Error>>>,
     pub(super) last_keepalive: LastKeepAlive,
 }
 
@@ -82,15 +89,18 @@ impl KeeperActor {
         )
     }
 
-    /// Ends a lease whose id was granted again: the server no longer has the earlier lease.
-    pub(super) fn supersede(&mut self, id: i64) {
+    /// Ends the handle of an earlier lease with the id of a lease of this origin.
+    pub(super) fn supersede(&mut self, id: i64, origin: LeaseOrigin) {
         self.unkept.remove(&id);
         let slot = self.slots.remove(&id);
         if let Some(earlier) = slot.and_then(|slot| self.leases.remove(slot)) {
-            let before_deadline = now() < earlier.cell.deadline();
-            earlier
-                .cell
-                .report_lost(LeaseLost::revoked_or_expired(before_deadline));
+            let reason = match origin {
+                LeaseOrigin::Adopted => LeaseLost::TakenOver,
+                LeaseOrigin::Granted => {
+                    LeaseLost::revoked_or_expired(now() < earlier.cell.deadline())
+                }
+            };
+            earlier.cell.report_lost(reason);
             earlier.cell.close();
             earlier.actor.do_send(StopKeeping);
         }
@@ -103,6 +113,7 @@ impl KeeperActor {
                 ctx.cancel_future(timer);
             }
             let delay = at.saturating_duration_since(now());
+            let delay = delay.min(MAX_TIMER_DELAY);
             self.timer = Some(ctx.notify_later(KeeperTimerFired, delay));
         }
     }

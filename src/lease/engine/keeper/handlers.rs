@@ -10,7 +10,8 @@ use super::{
     KeeperActor,
     messages::{
         KeepAliveResponsesReceived, KeepAliveStreamEnded, KeepLease, KeeperTimerFired,
-        KeptLeasesChanged, ReadyWaitEnded, RegisterLease, ReleaseLease, RenewLeaseOnce,
+        KeptLeasesChanged, LeaseOrigin, OnceRenewal, ReadyWaitEnded, RegisterLease, ReleaseLease,
+        RenewLeaseOnce,
     },
 };
 use crate::lease::{
@@ -36,7 +37,7 @@ impl Handler<KeepLease> for KeeperActor {
             return;
         };
         let id = cell.id();
-        self.supersede(id);
+        self.supersede(id, keep.origin);
         let slot = self.leases.insert(cell, keep.deadline);
         self.slots.insert(id, slot);
     }
@@ -47,7 +48,7 @@ impl Handler<RegisterLease> for KeeperActor {
 
     fn handle(&mut self, RegisterLease { cell }: RegisterLease, _: &mut Context<Self>) {
         let id = cell.id();
-        self.supersede(id);
+        self.supersede(id, LeaseOrigin::Granted);
         self.unkept.insert(id, cell);
     }
 }
@@ -168,18 +169,15 @@ impl Handler<KeepAliveResponsesReceived> for KeeperActor {
             let Some(stream) = self.stream_mut(received.stream) else {
                 return;
             };
-            // A skipped lease times out as if its response were late, and uses another member.
-            let matched = stream.match_response(lease, now, |skipped| {
-                if let Some(slot) = skipped.slot {
-                    leases.check_as_planned(slot);
-                }
-            });
-            let Some(keepalive) = matched else { continue };
+            let Some(keepalive) = stream.match_response(lease, now) else {
+                continue;
+            };
             if let Some(slot) = keepalive.slot {
                 leases.handle_response(slot, ttl, keepalive.sent_at, now);
             }
             if !self.once_waiters.is_empty() {
-                self.respond_once(lease, &Ok(ttl));
+                let sent_at = keepalive.sent_at;
+                self.respond_once(lease, &Ok(OnceRenewal { ttl, sent_at }));
             }
         }
         self.rearm_timer(ctx);

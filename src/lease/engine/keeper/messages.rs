@@ -1,6 +1,9 @@
 //! Messages to the keeper.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use actix::Message;
 use tokio::sync::oneshot;
@@ -19,6 +22,16 @@ use crate::{
 pub(crate) struct KeepLease {
     pub(crate) lease: UndeliveredLease,
     pub(crate) deadline: Deadline,
+    pub(crate) origin: LeaseOrigin,
+}
+
+/// Where a lease comes from. Decides what the keeper reports for an earlier lease with the same id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LeaseOrigin {
+    /// Granted just now: the server no longer has the earlier lease.
+    Granted,
+    /// Adopted by its id: the earlier lease is the same one, under another handle.
+    Adopted,
 }
 
 /// Register a lease without keeping it alive, so that the client's shutdown can revoke it, and so that it replaces an
@@ -44,8 +57,16 @@ pub(crate) struct RenewLeaseOnce {
     pub(crate) lease: i64,
     /// Whether to avoid the member that received the last keepalive.
     pub(crate) elsewhere: bool,
-    /// Receives the TTL in seconds.
-    pub(crate) response: oneshot::Sender<Result<i64, Error>>,
+    pub(crate) response: oneshot::Sender<Result<OnceRenewal, Error>>,
+}
+
+/// The response to one keepalive.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OnceRenewal {
+    /// In seconds. Zero or less: the lease does not exist.
+    pub(crate) ttl: i64,
+    /// When the keepalive was sent.
+    pub(crate) sent_at: Instant,
 }
 
 /// Stop, after revoking the leases with `revoke_on_drop`.

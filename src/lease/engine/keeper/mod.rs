@@ -31,5 +31,5 @@ pub(crate) use actor::KeeperActor;
 pub(crate) use messages::{CrashLease, CrashWhenDue};
 pub(crate) use messages::{
     KeepAliveResponsesReceived, KeepAliveStreamEnded, KeepLease, KeeperShutdown, KeptLeasesChanged,
-    RegisterLease, ReleaseLease, RenewLeaseOnce,
+    LeaseOrigin, OnceRenewal, RegisterLease, ReleaseLease, RenewLeaseOnce,
 };

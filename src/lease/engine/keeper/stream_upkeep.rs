@@ -7,7 +7,7 @@ use std::{
 
 use actix::{AsyncContext, Context};
 
-use super::KeeperActor;
+use super::{KeeperActor, messages::OnceRenewal};
 use crate::{
     connection::Connection,
     connection::token::Token,
@@ -109,6 +109,14 @@ impl KeeperActor {
         self.penalties.retain(|_, until| *until > now);
         let ready = self.caller.ready_set.load().ready.clone();
         self.close_unused_streams(&ready, now);
+        let abandoned = self
+            .streams
+            .iter()
+            .filter(|stream| stream.has_abandoned(now));
+        let abandoned: Vec<_> = abandoned.map(|stream| stream.number).collect();
+        for stream in abandoned {
+            self.end_stream(stream, None);
+        }
         let idle = self.streams.iter().map(KeepAliveStream::idle_at);
         let suspected = self.suspicions.iter().map(|(until, _)| *until);
         let mut next = idle.chain(suspected).min();
@@ -157,7 +165,7 @@ impl KeeperActor {
             }
         }
         let mut failed = stream.reset();
-        // Keepalives are handled in order, so an error belongs to the oldest one in flight.
+        // A member handles keepalives in order, so an error belongs to the oldest one in flight.
         if let Some(error) = error.filter(|error| error.kind() == ErrorKind::PermissionDenied)
             && let Some(denied) = failed.pop_front()
         {
@@ -196,7 +204,7 @@ impl KeeperActor {
     }
 
     /// Responds to the callers that wait for one keepalive of a lease.
-    pub(super) fn respond_once(&mut self, lease: i64, response: &Result<i64, Error>) {
+    pub(super) fn respond_once(&mut self, lease: i64, response: &Result<OnceRenewal, Error>) {
         if let Some(waiters) = self.once_waiters.remove(&lease) {
             for sender in waiters.senders {
                 let _ = sender.send(response.clone());

@@ -18,7 +18,6 @@ use crate::{
             lease_cell::LeaseCell,
             lease_slab::LeaseSlot,
         },
-        events::LeaseEvent,
     },
     runtime::supervisor::supervise,
 };
@@ -46,7 +45,7 @@ impl LeaseActor {
             match step {
                 Some((Step::Send { .. }, keepalive)) => self.leases.queue(keepalive),
                 Some((Step::AtRisk { deadline }, _)) => {
-                    self.cell.report(LeaseEvent::AtRisk { deadline });
+                    self.cell.report_at_risk(deadline);
                 }
                 Some((Step::Lost(reason), _)) => return self.lose(reason, ctx),
                 Some((Step::Wait { until }, _)) => return self.leases.check_at(self.slot, until),
