@@ -44,6 +44,8 @@ pub(crate) struct BalancerActor {
     pub(super) speed_up_scheduled: bool,
     /// Whether a `NamedEndpointsExpired` timer is set.
     pub(super) expiry_scheduled: bool,
+    /// Whether a `CheckStreams` timer is set.
+    pub(super) stream_check_scheduled: bool,
     pub(super) changes: broadcast::Sender<ConnectivityChange>,
     pub(super) retries: Recipient<MemberReady>,
     pub(super) closed: bool,
@@ -80,6 +82,7 @@ impl BalancerActor {
                 waiting_since: None,
                 speed_up_scheduled: false,
                 expiry_scheduled: false,
+                stream_check_scheduled: false,
                 changes: broadcast::Sender::new(BUFFERED_CHANGES),
                 retries,
                 closed: false,
@@ -181,6 +184,8 @@ impl Actor for BalancerActor {
         self.update_connections();
         self.expiry_scheduled = false;
         self.schedule_named_expiry(ctx);
+        self.stream_check_scheduled = false;
+        self.schedule_stream_check(ctx);
         self.speed_up_reconnects(ctx);
     }
 }

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Number of members that are probed for comparison with a suspected one.
-const COMPARED_MEMBERS: usize = 4;
+pub(super) const COMPARED_MEMBERS: usize = 4;
 
 impl Handler<ConnectionStateChanged> for BalancerActor {
     type Result = ();

@@ -66,6 +66,11 @@ pub(super) struct SpeedUpReconnects;
 #[rtype(result = "()")]
 pub(super) struct NamedEndpointsExpired;
 
+/// Checks the members that carry streams, and schedules the next check.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct CheckStreams;
+
 /// Makes the connection actor of an endpoint panic. Returns whether it did.
 #[cfg(feature = "test-faults")]
 #[derive(Debug, Message)]

@@ -7,15 +7,16 @@
 // which every caller reads without a lock. It is open until it receives `BalancerShutdown`, then closed.
 //
 // It receives
-// - from connection actors: `ConnectionStateChanged`, `MemberSuspected` and `ActorFailed`;
+// - from connection actors: `ConnectionStateChanged`, `MemberSuspected`, `StreamsStarted` and `ActorFailed`;
 // - from the client: `UpdateEndpoints`, `SubscribeToChanges`, `SendChangesTo` and `BalancerShutdown`;
 // - from calls: `AwaitReady` and `ConnectEndpoint`;
-// - from its own timers: `SpeedUpReconnects` and `NamedEndpointsExpired`.
+// - from its own timers: `SpeedUpReconnects`, `NamedEndpointsExpired` and `CheckStreams`.
 //
-// It sends `Connect`, `Disconnect`, `ReconnectSooner`, `Probe` and `Drain` to connection actors, `MemberReady` to the
-// retry actor, and `ConnectivityChange` to subscribers.
+// It sends `Connect`, `Disconnect`, `ReconnectSooner`, `Probe`, `RoutineProbe` and `Drain` to connection actors,
+// `MemberReady` to the retry actor, and `ConnectivityChange` to subscribers.
 //
-// The decisions are pure code: `connection_plan` (which endpoints to connect) and `tls_downgrade` (which endpoints may
+// The decisions are pure code: `connection_plan` (which endpoints to connect), `stream_checks` (which members to check
+// for streams, and when) and `tls_downgrade` (which endpoints may
 // be used beside encrypted ones).
 
 mod actor;
@@ -27,6 +28,7 @@ pub(crate) mod messages;
 mod named_endpoints;
 mod policies;
 mod ready_set;
+mod stream_checks;
 mod tls_downgrade;
 
 pub use crate::connection::ConnectivityState;

@@ -134,7 +134,7 @@ impl ClusterView for ReadySetCell {
         OtherMembers {
             statuses: set
                 .connected_except(except)
-                .filter_map(|connection| connection.health().status)
+                .flat_map(|connection| connection.health().statuses())
                 .collect(),
             any_ready: ready.any(|connection| connection.id != except),
         }

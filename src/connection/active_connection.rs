@@ -6,7 +6,7 @@ use actix::SpawnHandle;
 use tokio::time::Instant;
 
 use super::{
-    Connection, MemberHealth, Verdict,
+    Connection, Verdict,
     cluster_id::ClusterMembership,
     driver_task::DriverTask,
     member_health::{ProgressTracker, STALLED_AFTER},
@@ -62,10 +62,8 @@ impl ActiveConnection {
     }
 
     pub(super) fn set_verdict(&self, verdict: Verdict) {
-        let status = self.connection.health().status;
-        self.connection
-            .health
-            .send_replace(MemberHealth { verdict, status });
+        let health = self.connection.health().updated(verdict, None);
+        self.connection.health.send_replace(health);
     }
 
     /// Lets the requests in flight finish. The returned future resolves when the connection is closed.

@@ -16,7 +16,7 @@ use super::{
     ignored_token::replace_ignored_token,
     messages::{
         ClosedToRequests, ConnectionLost, ConnectionStateChanged, DialFinished, MemberSuspected,
-        ReconnectDue, ReplacementDue,
+        ReconnectDue, ReplacementDue, StreamsStarted,
     },
     state_machine::{ConnectionAction, ConnectionStateMachine},
 };
@@ -57,6 +57,7 @@ pub(crate) struct ConnectionActor {
 pub(crate) struct ConnectionObserver {
     connectivity: WeakRecipient<ConnectionStateChanged>,
     suspicions: WeakRecipient<MemberSuspected>,
+    streams: WeakRecipient<StreamsStarted>,
     crashes: WeakRecipient<ActorFailed>,
 }
 
@@ -67,11 +68,13 @@ impl ConnectionObserver {
         A: Actor<Context = Context<A>>
             + Handler<ConnectionStateChanged>
             + Handler<MemberSuspected>
+            + Handler<StreamsStarted>
             + Handler<ActorFailed>,
     {
         Self {
             connectivity: owner.clone().recipient(),
             suspicions: owner.clone().recipient(),
+            streams: owner.clone().recipient(),
             crashes: owner.clone().recipient(),
         }
     }
@@ -167,6 +170,13 @@ impl ConnectionActor {
     pub(super) fn report_suspicion(&self) {
         if let Some(owner) = self.observer.suspicions.upgrade() {
             owner.do_send(MemberSuspected { id: self.id });
+        }
+    }
+
+    /// Reports that the connection carries streams, so that its member is checked at intervals.
+    pub(super) fn report_streams(&self) {
+        if let Some(owner) = self.observer.streams.upgrade() {
+            owner.do_send(StreamsStarted);
         }
     }
 

@@ -14,7 +14,7 @@ use tokio::{sync::watch, time::Instant};
 
 use super::{
     ConnectionActor, EndpointId, LinkTiming, MemberHealth,
-    messages::{ForeignClusterDetected, Probe, Suspect},
+    messages::{ForeignClusterDetected, Probe, StreamOpened, Suspect},
     raft_term::{ObservedTerm, TermMark},
     token::Token,
     token_refusals::{RefusalDecision, TokenRefusals},
@@ -106,14 +106,16 @@ impl Connection {
         self.suspicions.load(Ordering::Relaxed) > 0
     }
 
-    /// Registers a long-lived stream. The member is probed regularly until the registration is dropped, because an idle
-    /// stream does not notice a frozen or cut-off member by itself.
+    /// Registers a long-lived stream. The member and others, for comparison, are probed regularly until the registration
+    /// is dropped, because an idle stream does not notice a frozen or cut-off member by itself.
     pub(crate) fn register_stream(self: &Arc<Self>) -> StreamRegistration {
-        self.streams.fetch_add(1, Ordering::Relaxed);
+        if self.streams.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.send(StreamOpened);
+        }
         StreamRegistration(self.clone())
     }
 
-    pub(super) fn has_streams(&self) -> bool {
+    pub(crate) fn has_streams(&self) -> bool {
         self.streams.load(Ordering::Relaxed) > 0
     }
 

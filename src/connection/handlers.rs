@@ -11,13 +11,15 @@ use super::{
     messages::{
         ClosedToRequests, Connect, ConnectionLost, DialFinished, Disconnect, Drain,
         ForeignClusterDetected, Probe, ProbeDue, ProbeFinished, ProbeLate, ReconnectDue,
-        ReconnectSooner, ReplacementDue, ServingChanged, Suspect,
+        ReconnectSooner, ReplacementDue, RoutineProbe, ServingChanged, StreamOpened, Suspect,
     },
     state_machine::ConnectionAction,
 };
 
 /// Shortest time between two `Suspect` messages that are reported to the owner.
 const SUSPICION_REPORT_SPACING: Duration = Duration::from_millis(100);
+/// A member that was probed within this time is not probed again only because it carries streams.
+const ROUTINE_SPACING: Duration = Duration::from_millis(200);
 
 impl Handler<Connect> for ConnectionActor {
     type Result = ();
@@ -155,6 +157,26 @@ impl Handler<Probe> for ConnectionActor {
 
     fn handle(&mut self, _: Probe, ctx: &mut Context<Self>) {
         self.probe_soon(ctx);
+    }
+}
+
+impl Handler<RoutineProbe> for ConnectionActor {
+    type Result = ();
+
+    fn handle(&mut self, _: RoutineProbe, ctx: &mut Context<Self>) {
+        let now = Instant::now();
+        let active = self.active.as_ref();
+        if active.is_some_and(|active| !active.schedule.probed_within(ROUTINE_SPACING, now)) {
+            self.probe_soon(ctx);
+        }
+    }
+}
+
+impl Handler<StreamOpened> for ConnectionActor {
+    type Result = ();
+
+    fn handle(&mut self, _: StreamOpened, _: &mut Context<Self>) {
+        self.report_streams();
     }
 }
 

@@ -84,7 +84,7 @@ impl ConnectionActor {
                 (Verdict::Fine, None)
             }
         };
-        MemberHealth { verdict, status }
+        MemberHealth::new(verdict, status)
     }
 
     /// Makes a new connection the one in use.

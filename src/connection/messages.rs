@@ -36,6 +36,16 @@ pub(crate) struct Suspect {
 #[rtype(result = "()")]
 pub(crate) struct Probe;
 
+/// Probes the member as part of a check of all members that carry streams, unless it was probed a moment ago.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct RoutineProbe;
+
+/// The first long-lived stream of a connection was opened. Sent by the connection's handle.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(super) struct StreamOpened;
+
 /// Stops the actor. The response is sent when the requests in flight have finished and the connection is closed.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
@@ -138,3 +148,9 @@ pub(crate) struct ConnectionStateChanged {
 pub(crate) struct MemberSuspected {
     pub(crate) id: EndpointId,
 }
+
+/// A connection carries long-lived streams. Sent to the owner of the connection, which then sends [`RoutineProbe`] at
+/// intervals to this and other connections until no connection carries streams.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub(crate) struct StreamsStarted;

@@ -7,14 +7,16 @@
 //!
 //! It receives
 //! - from its owner, the balancer: [`Connect`](messages::Connect), [`ReconnectSooner`](messages::ReconnectSooner),
-//!   [`Disconnect`](messages::Disconnect), [`Probe`](messages::Probe) and [`Drain`](messages::Drain);
-//! - from callers, through [`Connection`]: [`Suspect`](messages::Suspect) and
+//!   [`Disconnect`](messages::Disconnect), [`Probe`](messages::Probe), [`RoutineProbe`](messages::RoutineProbe) and
+//!   [`Drain`](messages::Drain);
+//! - from callers, through [`Connection`]: [`Suspect`](messages::Suspect), `StreamOpened` and
 //!   [`ForeignClusterDetected`](messages::ForeignClusterDetected);
 //! - from its own tasks and timers: `DialFinished`, `ReconnectDue`, `ReplacementDue`, `ProbeDue`, `ProbeLate`,
 //!   `ProbeFinished`, `ServingChanged`, `ClosedToRequests` and `ConnectionLost`.
 //!
 //! It sends [`ConnectionStateChanged`](messages::ConnectionStateChanged),
-//! [`MemberSuspected`](messages::MemberSuspected) and `ActorFailed` to its owner, through a [`ConnectionObserver`].
+//! [`MemberSuspected`](messages::MemberSuspected), [`StreamsStarted`](messages::StreamsStarted) and `ActorFailed` to its
+//! owner, through a [`ConnectionObserver`].
 //!
 //! Every attempt to connect gets a new generation, and messages about older generations are ignored: a late message
 //! cannot close a working connection. A connection is used only after the member has responded to an RPC on it, because

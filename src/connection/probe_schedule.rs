@@ -63,6 +63,11 @@ impl ProbeSchedule {
         spacing.max(self.budget.delay(now))
     }
 
+    /// Returns whether a probe was sent within the last `time`.
+    pub(crate) fn probed_within(&self, time: Duration, now: Instant) -> bool {
+        self.last_probe.is_some_and(|last| now < last + time)
+    }
+
     /// Starts again with short delays.
     pub(crate) fn reset(&mut self) {
         (self.delays, self.repeats) = (0, 0);
@@ -163,6 +168,8 @@ mod tests {
         schedule.probe_sent(now);
         assert_eq!(schedule.spacing(now + ms(30)), ms(70));
         assert_eq!(schedule.spacing(now + ms(100)), Duration::ZERO);
+        assert!(schedule.probed_within(ms(200), now + ms(199)));
+        assert!(!schedule.probed_within(ms(200), now + ms(200)));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use actix::{AsyncContext, Context};
 use tokio::time::Instant;
 
 use super::{
-    ConnectionActor, MemberHealth, RaftStatus, Verdict,
+    ConnectionActor, RaftStatus, Verdict,
     active_connection::ProbeState,
     actor::send,
     messages::{ProbeDue, ProbeFinished, ProbeLate},
@@ -175,11 +175,8 @@ impl ConnectionActor {
                 self.error = Some(self.error_for(verdict));
             }
         }
-        let status = status.or(known.status);
-        active
-            .connection
-            .health
-            .send_replace(MemberHealth { verdict, status });
+        let health = known.updated(verdict, status);
+        active.connection.health.send_replace(health);
         let action = self
             .machine
             .health_checked(active.generation(), verdict.is_fine());

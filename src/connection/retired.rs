@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::{
-    MemberHealth, Verdict,
+    Verdict,
     active_connection::ActiveConnection,
     probe::{ProbeResult, probe},
 };
@@ -53,10 +53,8 @@ pub(super) async fn retire(active: ActiveConnection, metadata: Metadata) {
             ProbeResult::Silent => (Verdict::Unresponsive, None),
             ProbeResult::Alive | ProbeResult::Ignored | ProbeResult::Failed(_) => continue,
         };
-        let status = status.or(connection.health().status);
-        connection
-            .health
-            .send_replace(MemberHealth { verdict, status });
+        let health = connection.health().updated(verdict, status);
+        connection.health.send_replace(health);
         if verdict == Verdict::Unresponsive {
             return;
         }

@@ -112,12 +112,45 @@ pub(crate) struct MemberHealth {
     pub(crate) verdict: Verdict,
     /// Last status the member sent, if it sent one.
     pub(crate) status: Option<RaftStatus>,
+    /// The status before the last one. Members are probed together, so the last status of another member may be as new
+    /// as the status that is compared with it, and cannot show for how long that member has been ahead.
+    pub(super) earlier_status: Option<RaftStatus>,
+}
+
+impl MemberHealth {
+    pub(super) fn new(verdict: Verdict, status: Option<RaftStatus>) -> Self {
+        Self {
+            verdict,
+            status,
+            earlier_status: None,
+        }
+    }
+
+    /// Returns the health after a new verdict, and a new status if the member sent one.
+    pub(super) fn updated(&self, verdict: Verdict, status: Option<RaftStatus>) -> Self {
+        match status {
+            Some(_) => Self {
+                verdict,
+                status,
+                earlier_status: self.status,
+            },
+            None => Self {
+                verdict,
+                ..self.clone()
+            },
+        }
+    }
+
+    /// Returns the last two statuses of the member.
+    pub(crate) fn statuses(&self) -> impl Iterator<Item = RaftStatus> + use<> {
+        self.status.into_iter().chain(self.earlier_status)
+    }
 }
 
 /// The client's other members, for comparison.
 #[derive(Debug, Default)]
 pub(crate) struct OtherMembers {
-    /// Last status of each.
+    /// Last two statuses of each.
     pub(crate) statuses: Vec<RaftStatus>,
     /// Whether at least one of them is ready.
     pub(crate) any_ready: bool,

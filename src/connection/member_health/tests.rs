@@ -197,3 +197,25 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn member_behind_earlier_status_is_cut_off_at_second_check() {
+    let start = Instant::now();
+    let mut tracker = ProgressTracker::default();
+    let mut other = MemberHealth::new(Verdict::Fine, None);
+    let mut verdicts = Vec::new();
+    for (at, index) in [(0, 100), (650, 101), (1300, 101)] {
+        let at = start + ms(at);
+        // The other member responds first in the last check only.
+        let response = status(at, 3, 5, index);
+        let own = status(at, 2, 5, 100);
+        if index == 101 && other.earlier_status.is_some() {
+            other = other.updated(Verdict::Fine, Some(response));
+            verdicts.push(tracker.evaluate(&own, ready(other.statuses())));
+        } else {
+            verdicts.push(tracker.evaluate(&own, ready(other.statuses())));
+            other = other.updated(Verdict::Fine, Some(response));
+        }
+    }
+    assert_eq!(verdicts, [Verdict::Fine, Verdict::Fine, Verdict::CutOff]);
+}

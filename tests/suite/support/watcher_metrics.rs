@@ -38,6 +38,18 @@ pub async fn wait_for_watchers(cluster: &Cluster, expected: f64) {
     );
 }
 
+/// Returns the index of the member that has the only watch of the cluster.
+pub async fn watched_member(cluster: &Cluster) -> usize {
+    wait_for_watchers(cluster, 1.0).await;
+    for member in cluster.members() {
+        let watchers = member.metric("etcd_debugging_mvcc_watcher_total").await;
+        if watchers.unwrap_or_default() > 0.5 {
+            return member.index();
+        }
+    }
+    panic!("no member has the watch");
+}
+
 /// Writes until the only watch of the cluster is paused, which cancels it on the server. The watch must not be read.
 pub async fn write_until_watch_pauses(cluster: &Cluster, etcd: &Client, key: &str) {
     let fill = async {

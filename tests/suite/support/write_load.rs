@@ -5,6 +5,8 @@ use std::time::Duration;
 use actix_etcd::Client;
 use tokio::task::JoinHandle;
 
+use crate::support::watch_items::WATCH_TIMEOUT;
+
 /// Puts, deletes and transactions over a few keys, each value once, until stopped. Failed writes are ignored.
 pub struct WriteLoad(JoinHandle<()>);
 
@@ -44,6 +46,15 @@ impl WriteLoad {
             if let Ok(response) = etcd.txn().then(puts.clone()).timeout(timeout).await {
                 return response.header.revision;
             }
+        }
+    }
+}
+
+/// Writes until a put succeeds. Returns its revision.
+pub async fn put_until_ok(etcd: &Client, key: &str, value: &str) -> i64 {
+    loop {
+        if let Ok(response) = etcd.put(key, value).timeout(WATCH_TIMEOUT).await {
+            return response.header.revision;
         }
     }
 }

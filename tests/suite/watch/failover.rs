@@ -11,29 +11,9 @@ use testbed::{
 use crate::support::{
     watch_items::{WATCH_TIMEOUT, next_change, next_item, read_to_end},
     watch_recorder::{actual_history, record_progress, to_record},
-    watcher_metrics::wait_for_watchers,
+    watcher_metrics::watched_member,
+    write_load::put_until_ok,
 };
-
-/// Returns the index of the member that has the watch.
-async fn watched_member(cluster: &Cluster) -> usize {
-    wait_for_watchers(cluster, 1.0).await;
-    for member in cluster.members() {
-        let watchers = member.metric("etcd_debugging_mvcc_watcher_total").await;
-        if watchers.unwrap_or_default() > 0.5 {
-            return member.index();
-        }
-    }
-    panic!("no member has the watch");
-}
-
-/// Writes until a put succeeds. Returns its revision.
-async fn put_until_ok(etcd: &Client, key: &str, value: &str) -> i64 {
-    loop {
-        if let Ok(response) = etcd.put(key, value).timeout(WATCH_TIMEOUT).await {
-            return response.header.revision;
-        }
-    }
-}
 
 /// Injects a fault into the member that has the watch. Returns the time from the next successful write until the watch
 /// delivers it. The time of the write itself is not included: it may have to wait for an election.

@@ -4,6 +4,7 @@ mod chaos;
 mod compaction;
 mod crash;
 mod failover;
+mod idle_streams;
 mod leaderless;
 mod operations;
 mod progress;
