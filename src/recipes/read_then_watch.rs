@@ -1,5 +1,8 @@
 //! Reads a key, or all keys with a prefix, and then reports every later revision.
 //!
+//! The watch is opened first, from now on, and events up to the revision of the read are dropped. A watch from a past
+//! revision would be slower: etcd sends it nothing before its next round of catching up, which runs every 100 ms.
+//!
 //! The keys are read again if the revisions in between were compacted, or if the cluster was restored from an older
 //! backup and its history is a different one.
 
@@ -8,7 +11,7 @@ use bytes::Bytes;
 use super::temporary_errors::{RETRY_DELAY, is_temporary};
 use crate::{
     client::Client,
-    error::{ErrorKind, Result},
+    error::Result,
     kv::GetResponse,
     watch::{RevisionEvents, Watch, WatchEnd, WatchEvent},
 };
@@ -19,6 +22,8 @@ pub(super) struct ReadThenWatch {
     /// Whether `key` is a prefix.
     prefix: bool,
     watch: Option<Watch>,
+    /// Revision of the last snapshot, which includes all events up to it.
+    snapshot_revision: i64,
     /// Highest revision received when a member reported a lower one. The keys are then read again.
     regressed_from: Option<i64>,
 }
@@ -46,6 +51,7 @@ impl ReadThenWatch {
             key,
             prefix: false,
             watch: None,
+            snapshot_revision: 0,
             regressed_from: None,
         }
     }
@@ -70,7 +76,10 @@ impl ReadThenWatch {
             _ => return self.read().await,
         };
         match watch.next().await {
-            Some(WatchEvent::Events(events)) => Ok(Some(KeysUpdate::Events(events))),
+            Some(WatchEvent::Events(events)) => {
+                let is_new = events.revision() > self.snapshot_revision;
+                Ok(is_new.then_some(KeysUpdate::Events(events)))
+            }
             Some(WatchEvent::Ended(WatchEnd::Compacted { .. })) | None => {
                 self.watch = None;
                 Ok(None)
@@ -85,23 +94,26 @@ impl ReadThenWatch {
     }
 
     async fn read(&mut self) -> Result<Option<KeysUpdate>> {
-        let read = self.client.get(self.key.clone());
-        let found = if self.prefix { read.prefix() } else { read }.await?;
-        let revision = found.header.revision;
-        // The member was only behind: the open watch continues without a gap.
-        if self.watch.is_some() && self.regressed_from.is_some_and(|seen| revision >= seen) {
+        if let Some(seen) = self.regressed_from {
+            let revision = self.get().await?.header.revision;
             self.regressed_from = None;
-            return Ok(None);
+            // The member was only behind: the open watch continues without a gap.
+            if revision >= seen {
+                return Ok(None);
+            }
+            self.watch = None;
         }
         let watch = self.client.watch(self.key.clone());
         let watch = if self.prefix { watch.prefix() } else { watch };
-        match watch.start_revision(revision + 1).await {
-            Ok(watch) => self.watch = Some(watch),
-            // Compacted between the read and the watch: the next step reads again.
-            Err(error) if error.kind() == ErrorKind::Compacted => return Ok(None),
-            Err(error) => return Err(error),
-        }
-        self.regressed_from = None;
+        let watch = watch.await?;
+        let found = self.get().await?;
+        self.watch = Some(watch);
+        self.snapshot_revision = found.header.revision;
         Ok(Some(KeysUpdate::Snapshot(found)))
+    }
+
+    async fn get(&self) -> Result<GetResponse> {
+        let read = self.client.get(self.key.clone());
+        if self.prefix { read.prefix() } else { read }.await
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::{Ownership, QueueEntry, remove_entry::remove_late_creates};
+use super::{Ownership, QueueEntry, late_key_cleanup::delete_when_late};
 use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     kv::{Compare, TxnResponse, get, put},
@@ -63,14 +63,10 @@ impl CreateEntry {
                 },
                 prefix: self.prefix,
                 adopted,
-                late_create: self.outcome_unknown.then(|| self.local_mutex.clone()),
                 local_guard: Some(guard),
             }),
             CreateResult::OtherLease | CreateResult::Occupied => None,
         });
-        if self.outcome_unknown && !matches!(entry, Ok(Some(_))) {
-            remove_late_creates(&self.ownership, self.local_mutex);
-        }
         // If the caller no longer waits, the entry is dropped here and deletes its key.
         let _ = created.send(entry);
     }
@@ -89,7 +85,10 @@ impl CreateEntry {
                     return Err(Error::new(kind, outcome, reason));
                 }
                 Err(error) => {
-                    self.outcome_unknown |= error.outcome() == Outcome::Unknown;
+                    if error.outcome() == Outcome::Unknown {
+                        self.outcome_unknown = true;
+                        delete_when_late(&self.ownership, &self.local_mutex);
+                    }
                     if !is_temporary(&error) {
                         return Err(error);
                     }

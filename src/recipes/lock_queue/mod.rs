@@ -15,6 +15,7 @@
 
 mod claim_handle;
 mod create_entry;
+mod late_key_cleanup;
 mod ownership;
 mod queue_entry;
 mod remove_entry;
@@ -159,7 +160,6 @@ impl LockQueue {
             },
             prefix: self.prefix.clone(),
             adopted: true,
-            late_create: None,
             local_guard: Some(guard),
         }))
     }

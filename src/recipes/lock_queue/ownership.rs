@@ -6,12 +6,13 @@ use bytes::Bytes;
 
 use crate::{
     client::Client,
-    error::Result,
     kv::{Compare, KeyValue, Txn},
     recipes::{
-        ownership_lost::OwnershipLost, session::SessionLease, temporary_errors::RETRY_DELAY,
+        ownership_lost::OwnershipLost,
+        read_then_watch::{KeysUpdate, ReadThenWatch},
+        session::SessionLease,
+        temporary_errors::RETRY_DELAY,
     },
-    watch::WatchEvent,
 };
 
 /// A view of a lock or a leadership, for the work that runs under it. Clones are cheap, and dropping one does not
@@ -77,36 +78,27 @@ impl Ownership {
 
     /// Waits until the key is deleted or bound to another lease.
     async fn key_taken(&self) {
+        let mut updates = ReadThenWatch::key(self.client.clone(), self.key.clone());
         loop {
-            // An error does not show that the key is gone: an outage ends the ownership only with its lease.
-            if matches!(self.watch_until_taken().await, Ok(true)) {
+            let taken = match updates.next().await {
+                Ok(KeysUpdate::Snapshot(found)) => {
+                    !found.first().is_some_and(|kv| self.matches(kv))
+                }
+                Ok(KeysUpdate::Events(events)) => {
+                    let last_put = events.last().filter(|event| event.is_put());
+                    let kv = last_put.and_then(|event| event.kv.as_ref());
+                    !kv.is_some_and(|kv| self.matches(kv))
+                }
+                // An error does not show that the key is gone: an outage ends the ownership only with its lease.
+                Err(_) => {
+                    tokio::time::sleep(RETRY_DELAY).await;
+                    false
+                }
+            };
+            if taken {
                 return;
             }
-            tokio::time::sleep(RETRY_DELAY).await;
         }
-    }
-
-    async fn watch_until_taken(&self) -> Result<bool> {
-        let found = self.client.get(self.key.clone()).await?;
-        if !found.first().is_some_and(|kv| self.matches(kv)) {
-            return Ok(true);
-        }
-        let watch = self.client.watch(self.key.clone());
-        let mut watch = watch.start_revision(found.header.revision + 1).await?;
-        while let Some(item) = watch.next().await {
-            let events = match item {
-                WatchEvent::Events(events) => events,
-                // The cluster may have been restored from a backup: read the key again.
-                WatchEvent::RevisionRegressed { .. } => return Ok(false),
-                _ => continue,
-            };
-            let last_put = events.last().filter(|event| event.is_put());
-            let kv = last_put.and_then(|event| event.kv.as_ref());
-            if !kv.is_some_and(|kv| self.matches(kv)) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     fn matches(&self, kv: &KeyValue) -> bool {

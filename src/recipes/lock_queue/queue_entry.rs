@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use super::{
     Ownership,
-    remove_entry::{remove, remove_late_creates, remove_until_gone},
+    remove_entry::{remove, remove_until_gone},
 };
 use crate::{
     call::deadline_in,
@@ -14,11 +14,11 @@ use crate::{
     lease::LeaseLost,
     recipes::{
         ownership_lost::OwnershipLost,
-        session::{LocalMutex, LocalMutexGuard},
+        session::LocalMutexGuard,
         temporary_errors::{RETRY_DELAY, is_temporary},
         txn_read::first_key,
     },
-    watch::WatchEvent,
+    watch::{Watch, WatchEvent},
 };
 
 /// A key in the queue. Dropping it deletes the key in the background.
@@ -27,9 +27,6 @@ pub(in crate::recipes) struct QueueEntry {
     pub(super) prefix: Bytes,
     /// Whether the key existed before this entry. Its value may be a different one.
     pub(in crate::recipes) adopted: bool,
-    /// The session's local mutex, if a request to create the key got no response: that request may create the key again
-    /// after the delete.
-    pub(super) late_create: Option<LocalMutex>,
     /// Released when the key is deleted, so that the next task of the session creates a new key.
     pub(super) local_guard: Option<LocalMutexGuard>,
 }
@@ -39,8 +36,8 @@ pub(in crate::recipes) struct QueueEntry {
 enum Predecessor {
     /// This entry's key is the first one.
     None,
-    /// The key to wait for, and the revision to watch it from.
-    Key(Bytes, i64),
+    /// The key to wait for.
+    Key(Bytes),
     /// This entry's key no longer exists.
     OwnKeyGone,
 }
@@ -59,12 +56,22 @@ impl QueueEntry {
         Ok(self.predecessor().await? == Predecessor::None)
     }
 
+    /// Reads which key is directly before this one, watches that key from now on, and reads again: it may have been
+    /// deleted before the watch. A watch from the revision of the first read would need no second one, but etcd serves
+    /// watches of past revisions only every 100 ms.
     async fn wait_for_predecessors(&self) -> Result<()> {
+        let mut watched: Option<(Bytes, Watch)> = None;
         loop {
             let step = match self.predecessor().await {
                 Ok(Predecessor::None) => break,
                 Ok(Predecessor::OwnKeyGone) => return Err(self.why_key_gone().await.into()),
-                Ok(Predecessor::Key(key, from)) => self.wait_until_deleted(key, from).await,
+                Ok(Predecessor::Key(key)) => match watched.take() {
+                    Some((same_key, watch)) if same_key == key => deleted(watch).await,
+                    _ => {
+                        let watch = self.ownership.client.watch(key.clone()).filter_puts().await;
+                        watch.map(|watch| watched = Some((key, watch)))
+                    }
+                },
                 Err(error) => Err(error),
             };
             match step {
@@ -85,26 +92,6 @@ impl QueueEntry {
             .last_by_create_revision();
         let response = self.ownership.txn().then([before]).await?;
         Ok(predecessor_in(&response))
-    }
-
-    /// Waits until the key is deleted, or until the watch ends in a way that requires a new read.
-    async fn wait_until_deleted(&self, key: Bytes, from: i64) -> Result<()> {
-        let watch = self.ownership.client.watch(key).filter_puts();
-        let mut watch = watch.start_revision(from).await?;
-        while let Some(item) = watch.next().await {
-            match item {
-                // After a restore from a backup, the key may be a different one.
-                WatchEvent::Events(_) | WatchEvent::RevisionRegressed { .. } => return Ok(()),
-                WatchEvent::Ended(end) => {
-                    let error = end.to_error();
-                    // The next read shows what was compacted.
-                    let read_again = error.kind() == ErrorKind::Compacted;
-                    return if read_again { Ok(()) } else { Err(error) };
-                }
-                _ => {}
-            }
-        }
-        Ok(())
     }
 
     /// Returns why this entry's key is gone: etcd deletes it together with the lease, before the session detects the
@@ -135,9 +122,6 @@ impl QueueEntry {
             match remove(&self.ownership).await {
                 Ok(removed) => {
                     self.local_guard = None;
-                    if let Some(local_mutex) = self.late_create.take() {
-                        remove_late_creates(&self.ownership, local_mutex);
-                    }
                     return Ok(removed || outcome_unknown);
                 }
                 Err(error) => {
@@ -158,7 +142,6 @@ impl Drop for QueueEntry {
             return;
         };
         let ownership = self.ownership.clone();
-        let late_create = self.late_create.take();
         // If the client was shut down, its session and the key have ended with it.
         self.ownership.client.run(move || {
             actix_rt::spawn(async move {
@@ -167,12 +150,27 @@ impl Drop for QueueEntry {
                     _ = ownership.session_lease.ended() => {}
                     () = remove_until_gone(&ownership, guard) => {}
                 }
-                if let Some(local_mutex) = late_create {
-                    remove_late_creates(&ownership, local_mutex);
-                }
             });
         });
     }
+}
+
+/// Waits until the watch reports that its key was deleted, or ends in a way that requires a new read.
+async fn deleted(mut watch: Watch) -> Result<()> {
+    while let Some(item) = watch.next().await {
+        match item {
+            // After a restore from a backup, the key may be a different one.
+            WatchEvent::Events(_) | WatchEvent::RevisionRegressed { .. } => return Ok(()),
+            WatchEvent::Ended(end) => {
+                let error = end.to_error();
+                // The next read shows what was compacted.
+                let read_again = error.kind() == ErrorKind::Compacted;
+                return if read_again { Ok(()) } else { Err(error) };
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn predecessor_in(response: &TxnResponse) -> Predecessor {
@@ -180,7 +178,7 @@ fn predecessor_in(response: &TxnResponse) -> Predecessor {
         return Predecessor::OwnKeyGone;
     }
     match first_key(response) {
-        Some(before) => Predecessor::Key(before.key.clone(), response.header.revision + 1),
+        Some(before) => Predecessor::Key(before.key.clone()),
         None => Predecessor::None,
     }
 }
@@ -220,10 +218,10 @@ mod tests {
     }
 
     #[test]
-    fn predecessor_is_watched_from_next_revision() {
+    fn predecessor_is_key_before_own() {
         assert_eq!(
             predecessor_in(&response(true, &["l/1"])),
-            Predecessor::Key(Bytes::from_static(b"l/1"), 41)
+            Predecessor::Key(Bytes::from_static(b"l/1"))
         );
         assert_eq!(predecessor_in(&response(true, &[])), Predecessor::None);
     }

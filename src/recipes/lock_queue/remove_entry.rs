@@ -9,7 +9,7 @@ use crate::{
     error::{ErrorKind, Outcome, Result},
     kv::delete,
     recipes::{
-        session::{LocalMutex, LocalMutexGuard},
+        session::LocalMutexGuard,
         temporary_errors::{RETRY_DELAY, is_temporary},
     },
     runtime::backoff::Backoff,
@@ -61,41 +61,4 @@ pub(super) async fn remove_until_gone(ownership: &Ownership, guard: LocalMutexGu
             guard = Some(local_mutex.clone().lock_owned().await);
         }
     }
-}
-
-/// Deletes keys that create requests without a response still create, on a background task. Skips a check while a task
-/// of the session uses the key.
-pub(super) fn remove_late_creates(ownership: &Ownership, local_mutex: LocalMutex) {
-    let ownership = ownership.clone();
-    ownership.client.clone().run(move || {
-        actix_rt::spawn(async move {
-            let end = Instant::now() + LATE_WRITE_WINDOW;
-            while Instant::now() < end {
-                tokio::select! {
-                    _ = ownership.session_lease.ended() => return,
-                    () = tokio::time::sleep(LATE_WRITE_WINDOW / 10) => {}
-                }
-                let Ok(guard) = local_mutex.clone().try_lock_owned() else {
-                    continue;
-                };
-                // A failed read is repeated in the next round.
-                if let Ok(Some(late)) = find_late_create(&ownership).await {
-                    tokio::select! {
-                        _ = ownership.session_lease.ended() => return,
-                        () = remove_until_gone(&late, guard) => {}
-                    }
-                }
-            }
-        });
-    });
-}
-
-/// Returns the key if a late request has created it.
-async fn find_late_create(ownership: &Ownership) -> Result<Option<Ownership>> {
-    let found = ownership.client.get(ownership.key.clone()).await?;
-    let late = found.first().filter(|kv| kv.lease == ownership.lease());
-    Ok(late.map(|kv| Ownership {
-        token: kv.create_revision,
-        ..ownership.clone()
-    }))
 }

@@ -24,6 +24,7 @@
 
 mod actor;
 mod healing;
+mod late_keys;
 mod local_mutexes;
 mod messages;
 mod session_builder;
@@ -35,6 +36,7 @@ pub use messages::SessionEvent;
 pub use session_builder::SessionBuilder;
 pub use session_handle::Session;
 
+pub(super) use late_keys::{FollowLateKey, LateKey};
 pub(super) use local_mutexes::{LocalMutex, LocalMutexGuard};
 pub(super) use session_lease::SessionLease;
 pub(super) use session_state::SessionState;

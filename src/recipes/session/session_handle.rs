@@ -62,6 +62,10 @@ impl Session {
         &self.client
     }
 
+    pub(in crate::recipes) fn heals(&self) -> bool {
+        self.heals
+    }
+
     pub(in crate::recipes) fn state(&self) -> &Arc<SessionState> {
         &self.state
     }

@@ -3,11 +3,12 @@
 //! The session actor writes the status into a [`LeaseStatusCell`]. A lock holds a [`SessionLease`], which refers to one
 //! lease by its id: when a session heals, locks of the previous lease are lost.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
+use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::SessionState;
+use super::{FollowLateKey, LocalMutex, SessionState};
 use crate::{lease::LeaseLost, recipes::ownership_lost::OwnershipLost};
 
 /// Time before its deadline at which a lease no longer counts as held: more than the owner needs to detect the loss. A
@@ -115,6 +116,12 @@ impl LeaseStatusCell {
                 status.condition = LeaseCondition::Closed;
             }
         });
+        self.notify();
+    }
+
+    /// Wakes everybody who waits for a change, because the session has ended.
+    pub(super) fn notify(&self) {
+        self.0.send_modify(|_| {});
     }
 
     fn modify(&self, modify: impl FnOnce(&mut SessionLeaseStatus)) {
@@ -148,6 +155,22 @@ impl SessionLease {
         }
     }
 
+    /// Returns the current lease of a session that heals. Waits while it heals, and fails when the session has ended.
+    pub(in crate::recipes) async fn healed(
+        session: &Arc<SessionState>,
+    ) -> Result<Self, OwnershipLost> {
+        let mut status = session.lease_status.0.subscribe();
+        loop {
+            status.mark_unchanged();
+            match Self::current(session) {
+                Err(OwnershipLost::Session(_)) if !session.has_ended() => {}
+                result => return result,
+            }
+            // Never fails: `session` owns the sender.
+            let _ = status.changed().await;
+        }
+    }
+
     pub(in crate::recipes) fn id(&self) -> i64 {
         self.lease
     }
@@ -162,14 +185,43 @@ impl SessionLease {
         self.wait_for(|status| status.end_of(self.lease)).await
     }
 
+    /// Returns why the lease has ended or is not certain, or `None` while it is certain. Reads the clock.
+    pub(in crate::recipes) fn loss_now(&self) -> Option<OwnershipLost> {
+        let status = *self.session.lease_status.0.borrow();
+        let expires = self.remaining() <= LOSS_MARGIN;
+        status
+            .end_or_risk_of(self.lease)
+            .or(expires.then_some(OwnershipLost::AtRisk))
+    }
+
     /// Waits until the lease has ended or is at risk. Resolves [`LOSS_MARGIN`] before the deadline, so that the owner
     /// stops before the server can give the lock to another session.
+    ///
+    /// Reads the clock on every poll: when a paused process continues, tasks may be polled before timers fire.
     pub(in crate::recipes) async fn ended_or_at_risk(&self) -> OwnershipLost {
-        tokio::select! {
-            biased;
-            loss = self.wait_for(|status| status.end_or_risk_of(self.lease)) => loss,
-            () = self.nearly_expired() => OwnershipLost::AtRisk,
-        }
+        let mut loss = pin!(async {
+            tokio::select! {
+                loss = self.wait_for(|status| status.end_or_risk_of(self.lease)) => loss,
+                () = self.nearly_expired() => OwnershipLost::AtRisk,
+            }
+        });
+        poll_fn(|cx| match self.loss_now() {
+            Some(loss) => Poll::Ready(loss),
+            None => loss.as_mut().poll(cx),
+        })
+        .await
+    }
+
+    /// Adds a key that a request without a response may still bind to this lease. Returns how to follow it, or `None`
+    /// if the lease has ended.
+    pub(in crate::recipes) fn add_late_key(
+        &self,
+        key: &Bytes,
+        local_mutex: &LocalMutex,
+    ) -> Option<FollowLateKey> {
+        let status = *self.session.lease_status.0.borrow();
+        let ended = status.end_of(self.lease).is_some();
+        (!ended).then(|| self.session.late_keys.add(self.lease, key, local_mutex))
     }
 
     async fn nearly_expired(&self) {

@@ -9,7 +9,9 @@ use std::{
 use bytes::Bytes;
 use tokio::sync::{broadcast, watch};
 
-use super::{SessionEvent, local_mutexes::LocalMutexes, session_lease::LeaseStatusCell};
+use super::{
+    SessionEvent, late_keys::LateKeys, local_mutexes::LocalMutexes, session_lease::LeaseStatusCell,
+};
 use crate::lease::{Lease, LeaseLost};
 
 /// Events buffered per reader. A reader that is further behind loses the oldest ones.
@@ -24,6 +26,7 @@ pub(in crate::recipes) struct SessionState {
     pub(super) lease_status: LeaseStatusCell,
     /// A session has one key per lock: its tasks wait here before they use that key.
     pub(in crate::recipes) local_mutexes: LocalMutexes,
+    pub(super) late_keys: LateKeys,
 }
 
 pub(super) struct LeaseAndKeys {
@@ -61,6 +64,7 @@ impl SessionState {
             lost: watch::Sender::new(None),
             lease_status: LeaseStatusCell::new(id),
             local_mutexes: LocalMutexes::default(),
+            late_keys: LateKeys::default(),
         })
     }
 
@@ -92,6 +96,7 @@ impl SessionState {
         drop(self.lock().lease.take());
         self.publish(SessionEvent::Lost(reason));
         self.lost.send_replace(Some(reason));
+        self.lease_status.notify();
     }
 
     /// Ends a session whose actor has stopped although the session is neither lost nor closed: the client was shut
@@ -105,10 +110,18 @@ impl SessionState {
 
     /// Closes the session and returns its lease.
     pub(super) fn close(&self) -> Option<Lease> {
+        let lease = {
+            let mut state = self.lock();
+            state.closed = true;
+            state.lease.take()
+        };
         self.lease_status.close();
-        let mut state = self.lock();
-        state.closed = true;
-        state.lease.take()
+        lease
+    }
+
+    /// Returns whether the session is lost for good or closed. Changes of the lease's status notify of it as well.
+    pub(super) fn has_ended(&self) -> bool {
+        self.lock().closed || self.lost.borrow().is_some()
     }
 
     /// Returns how long the server is certain to have the current lease. With `id`: zero if another lease is current.

@@ -7,6 +7,7 @@ mod discovery_scripted;
 mod dropped_handles;
 mod election;
 mod etcdctl_interop;
+mod late_keys;
 mod mutex;
 mod mutex_chaos;
 mod mutex_lost_responses;

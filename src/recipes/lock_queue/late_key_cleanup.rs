@@ -1,0 +1,135 @@
+//! Deletes keys that arrive late: a request without a response may create its key at any time, up to the end of the
+//! lease. Nobody would use that key, and everybody would wait for it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::{Ownership, remove_entry::remove_until_gone};
+use crate::{
+    error::{ErrorKind, Result},
+    kv::KeyValue,
+    recipes::{
+        read_then_watch::{KeysUpdate, ReadThenWatch},
+        session::{FollowLateKey, LateKey, LocalMutex},
+    },
+    runtime::backoff::Backoff,
+};
+
+/// Interval of checks whether the session still uses a key, and of reads of the lease's keys.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// Delays before a key is read and watched again after an error.
+const FAILURE_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
+
+/// Deletes the key of this ownership whenever it appears while no task of the session uses it, until the lease ends.
+/// Continues in the background; further calls for the same key have no effect.
+pub(super) fn delete_when_late(ownership: &Ownership, local_mutex: &LocalMutex) {
+    let key = &ownership.key;
+    let Some(follow) = ownership.session_lease.add_late_key(key, local_mutex) else {
+        return;
+    };
+    let (ownership, local_mutex) = (ownership.clone(), local_mutex.clone());
+    ownership.client.clone().run(move || {
+        actix_rt::spawn(async move {
+            let cleanup = async {
+                match follow {
+                    FollowLateKey::Followed => {}
+                    FollowLateKey::Watch => watch_key(&ownership, &local_mutex).await,
+                    FollowLateKey::Poll(late_keys) => poll_lease(&ownership, late_keys).await,
+                }
+            };
+            tokio::select! {
+                _ = ownership.session_lease.ended() => {}
+                () = cleanup => {}
+            }
+        });
+    });
+}
+
+/// Deletes the key each time it appears. Returns when the client is shut down.
+async fn watch_key(ownership: &Ownership, local_mutex: &LocalMutex) {
+    let mut backoff = FAILURE_BACKOFF.start();
+    let mut updates = ReadThenWatch::key(ownership.client.clone(), ownership.key.clone());
+    loop {
+        let update = updates.next().await;
+        let exists = match &update {
+            Ok(KeysUpdate::Snapshot(found)) => found.first().is_some(),
+            Ok(KeysUpdate::Events(events)) => events.last().is_some_and(|event| event.is_put()),
+            Err(error) if error.kind() == ErrorKind::Shutdown => return,
+            Err(error) => {
+                tracing::debug!(%error, key = ?ownership.key, "key of a lock or an election not watched yet");
+                tokio::time::sleep(backoff.next_delay(fastrand::f64())).await;
+                continue;
+            }
+        };
+        backoff = FAILURE_BACKOFF.start();
+        if exists {
+            delete_if_unused(ownership, local_mutex).await;
+        }
+    }
+}
+
+/// Reads the keys of the lease at intervals and deletes those among `late_keys`. Returns when the client is shut down.
+async fn poll_lease(ownership: &Ownership, mut late_keys: UnboundedReceiver<LateKey>) {
+    let mut followed = std::collections::HashMap::<Bytes, LocalMutex>::new();
+    loop {
+        while let Ok((key, local_mutex)) = late_keys.try_recv() {
+            followed.insert(key, local_mutex);
+        }
+        let lease = ownership.client.time_to_live(ownership.lease());
+        let found = match lease.with_keys().await {
+            Ok(lease) => lease.keys,
+            Err(error) if error.kind() == ErrorKind::Shutdown => return,
+            Err(_) => Vec::new(),
+        };
+        for key in found {
+            let Some(local_mutex) = followed.get(&key) else {
+                continue;
+            };
+            // A key in use is checked again in the next round.
+            if local_mutex.try_lock().is_ok() {
+                let late = Ownership {
+                    key,
+                    ..ownership.clone()
+                };
+                delete_if_unused(&late, local_mutex).await;
+            }
+        }
+        tokio::time::sleep(CHECK_INTERVAL).await;
+    }
+}
+
+/// Waits until no task of the session uses the key, and deletes it if it still exists.
+///
+/// A task that wants the lock meanwhile locks the local mutex first and adopts the key, or waits for the delete. The
+/// mutex is not locked for the read, because `try_lock` would fail without a reason.
+async fn delete_if_unused(ownership: &Ownership, local_mutex: &LocalMutex) {
+    loop {
+        let in_use = local_mutex.try_lock().is_err();
+        if !in_use {
+            match find_late_key(ownership).await {
+                Ok(None) => return,
+                Ok(Some(late)) => {
+                    if let Ok(guard) = local_mutex.clone().try_lock_owned() {
+                        tracing::warn!(key = ?late.key, "key of a lock or an election arrived late, deleting it");
+                        return remove_until_gone(&late, guard).await;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::Shutdown => return,
+                Err(_) => {}
+            }
+        }
+        tokio::time::sleep(CHECK_INTERVAL).await;
+    }
+}
+
+/// Returns the key if it exists and is bound to the session's lease.
+async fn find_late_key(ownership: &Ownership) -> Result<Option<Ownership>> {
+    let found = ownership.client.get(ownership.key.clone()).await?;
+    let is_late = |kv: &&KeyValue| kv.lease == ownership.lease();
+    Ok(found.first().filter(is_late).map(|kv| Ownership {
+        token: kv.create_revision,
+        ..ownership.clone()
+    }))
+}

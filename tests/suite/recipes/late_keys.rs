@@ -1,0 +1,96 @@
+//! Keys that arrive late: a frozen member keeps requests in its socket and applies them when it continues.
+
+use std::time::{Duration, Instant};
+
+use actix_etcd::{
+    Client,
+    watch::{Watch, WatchEvent},
+};
+use testbed::Cluster;
+use tokio::task::JoinSet;
+
+use crate::support::{
+    connected_cluster::StartWithClient,
+    wait::{hold, until_async},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// TTL of leases that must not expire during a test.
+const LONG: Duration = Duration::from_secs(120);
+/// Longer than any time limit within which a client could expect a late request to arrive.
+const FREEZE: Duration = Duration::from_secs(20);
+/// Enough names that some requests are sent to the frozen member.
+const NAMES: usize = 12;
+
+fn name(number: usize) -> String {
+    format!("late/{number}")
+}
+
+/// Three members, the last one a follower, and a client of the other two.
+async fn cluster_with_follower() -> (Cluster, Client, Client) {
+    let (cluster, etcd) = Cluster::start_with_client(3).await;
+    cluster.move_leader(0).await;
+    let others = &cluster.direct_endpoints()[..2];
+    let observer = Client::connect(others).await.unwrap();
+    (cluster, etcd, observer)
+}
+
+/// Reads the keys that were put, and how long each of them existed, until the watch has delivered `revision`.
+async fn late_key_lifetimes(watch: &mut Watch, revision: i64) -> Vec<Option<Duration>> {
+    let mut lifetimes = Vec::new();
+    let mut existing = std::collections::HashMap::new();
+    while let Some(item) = watch.next().await {
+        let WatchEvent::Events(events) = item else {
+            continue;
+        };
+        if events.revision() >= revision {
+            break;
+        }
+        for event in events.iter() {
+            let key = event.kv.as_ref().unwrap().key.clone();
+            if event.is_put() {
+                existing.insert(key, Instant::now());
+            } else if let Some(created) = existing.remove(&key) {
+                lifetimes.push(Some(created.elapsed()));
+            }
+        }
+    }
+    lifetimes.extend(existing.values().map(|_| None));
+    lifetimes
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_lock_keys_are_deleted_after_long_freeze() {
+    let (cluster, etcd, observer) = cluster_with_follower().await;
+    let session = std::sync::Arc::new(etcd.session(LONG).await.unwrap());
+    cluster.member(2).freeze();
+    let frozen = Instant::now();
+    let mut locks = JoinSet::new();
+    for number in 0..NAMES {
+        let session = session.clone();
+        locks.spawn(async move {
+            let guard = session.mutex(name(number)).lock().await.unwrap();
+            guard.unlock().await.unwrap();
+        });
+    }
+    locks.join_all().await;
+    until_async("all locks are released", async || {
+        observer.get("late/").prefix().await.unwrap().count == 0
+    })
+    .await;
+    let mut watch = observer.watch("").prefix().await.unwrap();
+    hold(FREEZE.saturating_sub(frozen.elapsed())).await;
+    cluster.member(2).thaw();
+    hold(2 * SECOND).await;
+    let end = observer.put("end", "").await.unwrap().header.revision;
+    let lifetimes = late_key_lifetimes(&mut watch, end).await;
+    println!("late keys existed for {lifetimes:?}");
+    assert!(!lifetimes.is_empty(), "no request arrived late");
+    let other = observer.session(LONG).await.unwrap();
+    for number in 0..NAMES {
+        let locked = other.mutex(name(number)).lock_within(5 * SECOND).await;
+        locked.unwrap_or_else(|error| panic!("{}: {error}", name(number)));
+    }
+    let within_limit = |lifetime: &Option<Duration>| lifetime.is_some_and(|time| time < SECOND);
+    assert!(lifetimes.iter().all(within_limit), "{lifetimes:?}");
+}
