@@ -2,6 +2,7 @@
 
 mod auth_tokens;
 mod faults;
+mod lease_chaos;
 mod operations;
 mod outage;
 mod scripted;
