@@ -11,6 +11,7 @@ mod mutex;
 mod mutex_chaos;
 mod mutex_lost_responses;
 mod session;
+mod session_chaos;
 mod session_faults;
 mod session_scripted;
 mod singleton;

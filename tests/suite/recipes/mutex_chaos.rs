@@ -75,7 +75,9 @@ async fn lock_holders_never_overlap_during_random_faults() {
     let cluster = Cluster::start(3).await;
     let record = SharedRecord::default();
     let (set_mode, mode) = watch::channel(Mode::TakeTurns);
-    let links: Vec<_> = (0..3).map(|_| NodeLinks::to(&cluster)).collect();
+    let links: Vec<_> = (0..3)
+        .map(|_| NodeLinks::to(&cluster.endpoints()))
+        .collect();
     let mut competitors = Vec::new();
     for (node, links) in links.iter().enumerate() {
         let competitor = Competitor {

@@ -73,7 +73,9 @@ fn start_node(node: usize, etcd: &Client, record: &SharedRecord) -> Singleton<Co
 async fn singleton_never_overlaps_during_random_faults() {
     let cluster = Cluster::start(3).await;
     let record = SharedRecord::default();
-    let links: Vec<_> = (0..3).map(|_| NodeLinks::to(&cluster)).collect();
+    let links: Vec<_> = (0..3)
+        .map(|_| NodeLinks::to(&cluster.endpoints()))
+        .collect();
     let mut singletons = Vec::new();
     for (node, links) in links.iter().enumerate() {
         let etcd = Client::connect(links.endpoints()).await.unwrap();

@@ -16,6 +16,7 @@ pub mod process_isolation;
 pub mod process_threads;
 pub mod quiet_window;
 pub mod scripted_put;
+pub mod session_keys;
 pub mod singleton_process;
 pub mod skipped_check;
 pub mod store_server;
