@@ -6,6 +6,7 @@ mod discovery_faults;
 mod discovery_scripted;
 mod dropped_handles;
 mod election;
+mod election_chaos;
 mod etcdctl_interop;
 mod mutex;
 mod mutex_chaos;

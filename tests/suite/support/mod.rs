@@ -8,6 +8,7 @@ pub mod exclusion_counter;
 pub mod host_name;
 pub mod lease_recorder;
 pub mod lease_server;
+pub mod lock_competition;
 pub mod machine_delay;
 pub mod message_recorder;
 pub mod node_links;
