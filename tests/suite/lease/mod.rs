@@ -3,6 +3,7 @@
 mod adoption;
 mod auth_tokens;
 mod faults;
+mod lease_chaos;
 mod operations;
 mod outage;
 mod scripted;

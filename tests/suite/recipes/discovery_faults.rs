@@ -14,7 +14,7 @@ use actix_etcd::{
     Client,
     recipes::discovery::{Discovery, DiscoveryEvent, Instances},
 };
-use testbed::{Chaos, ChaosKind, Cluster, Fault, Link};
+use testbed::{Chaos, ChaosKind, ChaosPath, Cluster, Fault, Link, PathKind};
 
 use crate::support::wait::{hold, until, until_async};
 
@@ -197,24 +197,24 @@ async fn apply_changes(mut discovery: Discovery) -> (usize, Listing) {
     (events, listing)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn list_equals_read_during_random_faults() {
+async fn check_list(path: PathKind) {
     let cluster = Cluster::start(3).await;
-    let observer = Client::connect(cluster.endpoints()).await.unwrap();
-    let reader = Client::connect(cluster.endpoints()).await.unwrap();
+    let path = ChaosPath::open(path, &cluster).await;
+    let observer = Client::connect(path.endpoints()).await.unwrap();
+    let reader = Client::connect(path.endpoints()).await.unwrap();
     let list = observer.discover("web").await.unwrap();
     let applied_changes = tokio::spawn(apply_changes(list.clone()));
     let mut registrations = Vec::new();
     let mut clients = Vec::new();
     for n in 0..4 {
-        let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+        let etcd = Client::connect(path.endpoints()).await.unwrap();
         let registration = etcd
             .register("web", format!("permanent-{n}"))
             .ttl(2 * SECOND);
         registrations.push(registration.await.unwrap());
         clients.push(etcd);
     }
-    let guests = Client::connect(cluster.endpoints()).await.unwrap();
+    let guests = Client::connect(path.endpoints()).await.unwrap();
     let churn = tokio::spawn(async move {
         for n in 0.. {
             let guest = guests.register("web", format!("guest-{}", n % 5));
@@ -241,10 +241,11 @@ async fn list_equals_read_during_random_faults() {
         }
     });
     // Up to all members fail at once, for longer than a lease, so that instances have to register again.
-    let chaos = Chaos::from_env("discovery").max_faulty_members(3);
+    let chaos = Chaos::from_env(&format!("discovery, {}", path.kind().name()));
     let faults = chaos
+        .max_faulty_members(3)
         .fault_duration(SECOND / 5, 4 * SECOND)
-        .run(&cluster, &ChaosKind::ALL)
+        .run_through(&path, &cluster, &ChaosKind::ALL)
         .await;
     churn.abort();
     let permanent: Vec<_> = (0..4).map(|n| format!("permanent-{n}")).collect();
@@ -264,10 +265,22 @@ async fn list_equals_read_during_random_faults() {
     let (events, listing) = applied_changes.await.unwrap();
     assert_eq!(listing, fresh);
     let comparisons = comparisons.load(Ordering::Relaxed);
-    println!(
-        "{} faults, {events} events, {comparisons} comparisons",
-        faults.len()
-    );
+    println!("{faults}, {events} events, {comparisons} comparisons");
     assert!(comparisons > 0, "the list was never compared with a read");
     assert!(events > 1, "the observer received no change");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn list_equals_read_during_random_faults() {
+    check_list(PathKind::Direct).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn list_equals_read_through_tcp_balancer() {
+    check_list(PathKind::TcpBalancer).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn list_equals_read_through_grpc_proxies() {
+    check_list(PathKind::GrpcProxy).await;
 }

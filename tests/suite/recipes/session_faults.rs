@@ -7,7 +7,7 @@ use actix_etcd::{
     recipes::session::{Session, SessionEvent},
     test_faults,
 };
-use testbed::{Chaos, ChaosKind, Cluster, Fault};
+use testbed::{Cluster, Fault};
 use tokio_stream::{Stream, StreamExt};
 
 use crate::support::wait::until_async;
@@ -90,14 +90,4 @@ async fn session_heals_when_actor_crashes_during_healing() {
     cluster.heal();
     wait_for_event(&mut events, is_healed).await;
     until_restored(&direct, &session, "a").await;
-}
-
-#[tokio::test]
-async fn session_is_restored_after_random_faults() {
-    let (cluster, etcd, _) = cluster_and_clients(3).await;
-    let session = open_impatient_session(&etcd).await;
-    Chaos::from_env("sessions")
-        .run(&cluster, &ChaosKind::ALL)
-        .await;
-    until_restored(&etcd, &session, "a").await;
 }

@@ -1,22 +1,22 @@
-//! Links from one client to all members of a cluster, which a test can cut without affecting other clients.
+//! Links from one client to its endpoints, which a test can cut without affecting other clients.
 
 use std::time::Duration;
 
-use testbed::{Cluster, Fault, TcpProxy};
+use testbed::{Fault, TcpProxy};
 use tokio::time::Instant;
 
 use crate::support::wait::hold;
 
-/// Links of one client, one per member, in front of the links that all clients share. Either kind can fail.
+/// Links of one client, one per endpoint, in front of the links that all clients share. Either kind can fail.
 pub struct NodeLinks(Vec<TcpProxy>);
 
 impl NodeLinks {
-    pub fn to(cluster: &Cluster) -> Self {
-        let link_to = |endpoint: String| {
+    pub fn to(endpoints: &[String]) -> Self {
+        let link_to = |endpoint: &String| {
             let port = endpoint.rsplit(':').next().map(str::parse);
             TcpProxy::to_port(port.unwrap().unwrap())
         };
-        Self(cluster.endpoints().into_iter().map(link_to).collect())
+        Self(endpoints.iter().map(link_to).collect())
     }
 
     pub fn endpoints(&self) -> Vec<String> {

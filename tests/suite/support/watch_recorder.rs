@@ -34,6 +34,22 @@ pub struct WatchRecorder {
 impl WatchRecorder {
     /// Opens the watch that `request` describes and records it.
     pub async fn open(name: &str, etcd: &Client, request: Request) -> Self {
+        let watch = Self::watch(etcd, &request).await;
+        Self::record(name, watch, request)
+    }
+
+    /// Like [`WatchRecorder::open`], for a server that does not respond to progress requests: the record ends with the
+    /// last event.
+    pub async fn open_without_progress_requests(
+        name: &str,
+        etcd: &Client,
+        request: Request,
+    ) -> Self {
+        let watch = Self::watch(etcd, &request).await;
+        Self::record_watch(name, watch, request, false)
+    }
+
+    async fn watch(etcd: &Client, request: &Request) -> Watch {
         let mut open = etcd
             .watch(request.key.clone())
             .status_events()
@@ -45,12 +61,20 @@ impl WatchRecorder {
             open = open.prev_kv();
         }
         let open = open.start_revision(request.start_revision);
-        let watch = open.await.expect("the watch opens");
-        Self::record(name, watch, request)
+        open.await.expect("the watch opens")
     }
 
     /// Records a watch that was just opened with the options in `request`.
-    pub fn record(name: &str, mut watch: Watch, mut request: Request) -> Self {
+    pub fn record(name: &str, watch: Watch, request: Request) -> Self {
+        Self::record_watch(name, watch, request, true)
+    }
+
+    fn record_watch(
+        name: &str,
+        mut watch: Watch,
+        mut request: Request,
+        requests_progress: bool,
+    ) -> Self {
         if request.start_revision == 0 {
             // Without a start revision, no event after the revision of the opened watch may be missing.
             request.start_revision = watch.revision() + 1;
@@ -64,13 +88,15 @@ impl WatchRecorder {
                     _ = last.changed() => continue,
                 };
                 records.extend(to_record(item));
-                if records.len() % ITEMS_PER_PROGRESS_REQUEST == 0 {
+                if requests_progress && records.len() % ITEMS_PER_PROGRESS_REQUEST == 0 {
                     // The request may fail. Validators only check when the progress items arrive.
                     tokio::spawn(watch.request_progress());
                 }
             }
-            let last = *last.borrow();
-            record_progress(&mut watch, last, &mut records).await;
+            if requests_progress {
+                let last = *last.borrow();
+                record_progress(&mut watch, last, &mut records).await;
+            }
             (watch, records)
         });
         Self {
@@ -121,10 +147,11 @@ pub async fn record_progress(watch: &mut Watch, revision: i64, records: &mut Vec
     }
 }
 
-/// Returns the number of progress items, without the last one, which [`record_progress`] requested.
+/// Returns the number of progress items, without one at the end, which [`record_progress`] requested.
 pub fn progress_count(records: &[Record]) -> usize {
     let is_progress = |record: &&Record| matches!(record, Record::Progress(_));
-    records.iter().filter(is_progress).count() - 1
+    let requested = records.last().filter(is_progress);
+    records.iter().filter(is_progress).count() - usize::from(requested.is_some())
 }
 
 /// Converts an item for the validators. Returns `None` for items that they do not check.

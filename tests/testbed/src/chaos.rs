@@ -55,12 +55,12 @@ impl ChaosKind {
 /// A run of random faults: its seed, its duration, and how often faults occur.
 #[derive(Clone, Debug)]
 pub struct Chaos {
-    name: String,
-    seed: u64,
-    duration: Duration,
+    pub(crate) name: String,
+    pub(crate) seed: u64,
+    pub(crate) duration: Duration,
     max_faulty_members: Option<usize>,
-    fault_duration: (Duration, Duration),
-    pause_between_faults: (Duration, Duration),
+    pub(crate) fault_duration: (Duration, Duration),
+    pub(crate) pause_between_faults: (Duration, Duration),
 }
 
 /// Returns the length of a test under load: `CHAOS_SECS`, 10 s by default.
@@ -258,6 +258,6 @@ async fn recover(cluster: &Cluster, index: usize, active: &[ActiveFault]) {
     member.start().await;
 }
 
-fn random_between(rng: &mut Rng, (shortest, longest): (Duration, Duration)) -> Duration {
+pub(crate) fn random_between(rng: &mut Rng, (shortest, longest): (Duration, Duration)) -> Duration {
     shortest + (longest.saturating_sub(shortest)).mul_f64(rng.f64())
 }

@@ -35,6 +35,7 @@ mod link;
 mod member;
 mod metrics;
 mod network_path;
+mod path_chaos;
 mod peers;
 mod ports;
 mod process;
@@ -62,6 +63,7 @@ pub use l7_proxy::{ErrorStyle, Failure, L7Action, L7Proxy, ProxiedRequest};
 pub use link::{Direction, Fault, Link};
 pub use member::Member;
 pub use network_path::{NetworkPath, PathKind};
+pub use path_chaos::{ChaosPath, FaultCounts};
 pub use scripted::{
     Call, GoAway, Greeting, Receiver, Reply, ResponseHeader, STATUS, ScriptedServer, Sender,
     StatusResponse, StreamClosed, framed,

@@ -1,0 +1,70 @@
+//! Kept leases while members, links and proxies fail at random.
+//!
+//! `CHAOS_SECS` sets the duration and `CHAOS_SEED` the seed, which the test prints.
+
+use std::time::Duration;
+
+use actix_etcd::Client;
+use testbed::{
+    Chaos, ChaosKind, ChaosPath, Cluster, PathKind,
+    lease_validators::{LeaseRecord, OwnerEvent},
+};
+
+use crate::support::lease_recorder::LeaseRecorder;
+
+const SECOND: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(6);
+const LEASES: usize = 30;
+/// Leases that are also probed on the servers. More probes would take the CPU from the client.
+const PROBED_LEASES: usize = 2;
+/// Longest fault. A gRPC proxy waits for a frozen member behind it, so that both proxies may be stuck until the fault
+/// ends. A keepalive is due after a third of the TTL, so that a fault of another third costs no lease.
+const LONGEST_FAULT: Duration = Duration::from_secs(2);
+
+fn count(records: &[LeaseRecord], matches: impl Fn(&OwnerEvent) -> bool) -> usize {
+    let has_event = |record: &&LeaseRecord| record.owner_events.iter().any(|(_, e)| matches(e));
+    records.iter().filter(has_event).count()
+}
+
+async fn check_leases(path: PathKind) {
+    let cluster = Cluster::start(3).await;
+    let path = ChaosPath::open(path, &cluster).await;
+    let etcd = Client::connect(path.endpoints()).await.unwrap();
+    let (mut leases, mut recorders) = (Vec::new(), Vec::new());
+    for n in 0..LEASES {
+        let lease = etcd.lease(TTL).keep_alive().await.unwrap();
+        let probed_on = (n < PROBED_LEASES).then_some(&cluster);
+        recorders.push(LeaseRecorder::start(&lease, probed_on));
+        leases.push(lease);
+    }
+    let chaos = Chaos::from_env(&format!("lease, {}", path.kind().name()))
+        .min_duration(TTL + SECOND)
+        .fault_duration(SECOND / 5, LONGEST_FAULT);
+    let faults = chaos.run_through(&path, &cluster, &ChaosKind::ALL).await;
+    let records: Vec<_> = recorders.iter().map(LeaseRecorder::check).collect();
+    println!(
+        "{faults}, {LEASES} leases, {} at risk, {} lost",
+        count(&records, |event| matches!(event, OwnerEvent::AtRisk { .. })),
+        count(&records, |event| matches!(event, OwnerEvent::Lost(_))),
+    );
+    for (lease, recorder) in leases.iter().zip(&recorders) {
+        recorder.check_alive().await;
+        let on_server = lease.time_to_live().await.unwrap();
+        assert!(on_server.remaining.is_some(), "{lease:?}");
+    }
+}
+
+#[tokio::test]
+async fn leases_survive_random_faults() {
+    check_leases(PathKind::Direct).await;
+}
+
+#[tokio::test]
+async fn leases_survive_faults_through_tcp_balancer() {
+    check_leases(PathKind::TcpBalancer).await;
+}
+
+#[tokio::test]
+async fn leases_survive_faults_through_grpc_proxies() {
+    check_leases(PathKind::GrpcProxy).await;
+}
