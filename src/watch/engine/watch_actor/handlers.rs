@@ -43,6 +43,7 @@ impl Handler<UpdateReceived> for WatchActor {
                 reason,
             } => self.cancelled(endpoint, compact_revision, &reason, ctx),
             StreamUpdate::ResponseTooLarge(error) => self.end(WatchEnd::Refused(error), ctx),
+            StreamUpdate::StreamFull => self.attach(None, ctx),
             StreamUpdate::StreamFailed { endpoint, error }
                 if remedy(error.kind()) == RetryDecision::RenewToken =>
             {

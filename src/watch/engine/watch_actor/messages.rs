@@ -66,6 +66,8 @@ pub(crate) enum StreamUpdate {
     },
     /// A response for the watch was larger than the client accepts.
     ResponseTooLarge(Error),
+    /// The stream cannot create the watch soon: request another one.
+    StreamFull,
     /// The stream failed.
     StreamFailed {
         endpoint: EndpointId,
