@@ -9,9 +9,13 @@ use super::{
     protocol_error,
 };
 use crate::{
+    connection::{Connection, ServerVersion},
     proto::WatchResponse,
     watch::engine::{
-        event_buffer::EventBuffer, hub::CreateResponseReceived, watch_actor::StreamUpdate,
+        cursor::ProgressOrder,
+        event_buffer::EventBuffer,
+        hub::CreateResponseReceived,
+        watch_actor::{ServerCancel, StreamUpdate},
     },
 };
 
@@ -50,8 +54,11 @@ impl StreamActor {
         let endpoint = self.connection.id;
         let cancelled = |response: WatchResponse| StreamUpdate::Cancelled {
             endpoint,
-            compact_revision: response.compact_revision,
-            reason: response.cancel_reason,
+            cancel: ServerCancel {
+                refused: response.created,
+                compact_revision: response.compact_revision,
+                reason: response.cancel_reason,
+            },
         };
         match self.pairing.pair(&response) {
             ResponseTarget::Created { id, watch } => {
@@ -65,7 +72,9 @@ impl StreamActor {
             }
             ResponseTarget::Watch { watch } => {
                 let update = if response.events.is_empty() {
-                    StreamUpdate::Progress(revision)
+                    // etcd sends progress of one watch through the same queue as its events.
+                    let order = ProgressOrder::AfterEvents;
+                    StreamUpdate::Progress { revision, order }
                 } else {
                     effects.add_events(response.events.len(), &watch.buffer);
                     StreamUpdate::Events {
@@ -92,8 +101,9 @@ impl StreamActor {
                 self.forget(watch.watch);
             }
             ResponseTarget::Stream => {
+                let order = requested_progress_order(&self.connection);
                 for watch in self.pairing.covered_by_progress(revision) {
-                    watch.send(StreamUpdate::Progress(revision));
+                    watch.send(StreamUpdate::Progress { revision, order });
                 }
             }
             ResponseTarget::Unknown { id } => self.send_cancel(id),
@@ -149,5 +159,14 @@ impl StreamActor {
             self.send_cancel(id);
             self.forget(watch.watch);
         }
+    }
+}
+
+fn requested_progress_order(connection: &Connection) -> ProgressOrder {
+    let version = connection.health().status.and_then(|status| status.version);
+    if version.is_some_and(ServerVersion::orders_requested_progress) {
+        ProgressOrder::AfterEvents
+    } else {
+        ProgressOrder::Unknown
     }
 }
