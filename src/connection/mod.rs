@@ -33,6 +33,7 @@
 //! - [`liveness`] and [`round_trips`]: how long to wait on this link;
 //! - [`probe_schedule`], [`probe_budget`] and [`probe_timeout`]: when to probe, and when a member is unresponsive;
 //! - [`raft_term`]: whether a write may be lost with its leader;
+//! - [`server_version`]: faults of some releases of etcd;
 //! - [`token_refusals`]: whether a refused token is the member's fault.
 
 mod active_connection;
@@ -64,6 +65,7 @@ mod reconnect_delay;
 mod replacement;
 mod retired;
 mod round_trips;
+mod server_version;
 mod state_machine;
 pub(crate) mod token;
 mod token_refusals;
@@ -82,4 +84,5 @@ pub(crate) use member_health::{MemberHealth, OtherMembers, RaftStatus, Verdict};
 pub(crate) use open_connections::OpenConnections;
 pub(crate) use probe::responds_to_token;
 pub(crate) use raft_term::{TermMark, leader_changed};
+pub(crate) use server_version::ServerVersion;
 pub(crate) use token_refusals::RefusalDecision;

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{
     RaftStatus,
     probe_timeout::{LateProbe, ProbeTimeout},
+    server_version::ServerVersion,
 };
 use crate::{
     error::{Error, ErrorKind, Outcome},
@@ -155,5 +156,6 @@ fn raft_status(response: &StatusResponse) -> RaftStatus {
         term: response.raft_term,
         index: response.raft_index,
         learner: response.is_learner,
+        version: ServerVersion::parse(&response.version),
     }
 }

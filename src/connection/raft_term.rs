@@ -101,6 +101,7 @@ mod tests {
             term,
             index,
             learner: false,
+            version: None,
         }
     }
 

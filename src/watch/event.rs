@@ -19,6 +19,9 @@ pub enum WatchEvent {
     /// All changes of one revision.
     Events(RevisionEvents),
     /// Everything up to this revision was delivered. Sent only with `progress_notify`, or after `request_progress`.
+    ///
+    /// A server before etcd 3.4.25 or 3.5.8 may respond to `request_progress` before it has sent all events up to this
+    /// revision. Then they follow this item: none is lost, but this item was early.
     Progress(i64),
     /// The watch lost its stream for this reason and requests another one. Sent only with `status_events`.
     Disconnected(Arc<Error>),

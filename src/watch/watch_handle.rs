@@ -118,6 +118,9 @@ impl Watch {
                     self.current = Some(RevisionSplitter::new(events));
                     continue;
                 }
+                BufferItem::UnconfirmedProgress(revision) => {
+                    return Poll::Ready(Some(WatchEvent::Progress(revision)));
+                }
                 BufferItem::Single(event) => event,
             };
             match &event {

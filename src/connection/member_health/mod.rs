@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::server_version::ServerVersion;
+
 /// Time for which a member may lack entries that other members have committed. Several heartbeats long, because a
 /// follower learns of a commit with the next heartbeat.
 pub(super) const STALLED_AFTER: Duration = Duration::from_millis(500);
@@ -27,6 +29,8 @@ pub(crate) struct RaftStatus {
     /// Commit index of the member.
     pub(crate) index: u64,
     pub(crate) learner: bool,
+    /// `None` if the member sent no version that can be parsed.
+    pub(crate) version: Option<ServerVersion>,
 }
 
 impl RaftStatus {

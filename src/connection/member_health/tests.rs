@@ -11,6 +11,7 @@ fn status(at: Instant, member: u64, term: u64, index: u64) -> RaftStatus {
         term,
         index,
         learner: false,
+        version: None,
     }
 }
 

@@ -3,6 +3,7 @@
 mod grpc_proxy;
 mod grpc_proxy_faults;
 mod grpc_proxy_leases;
+mod grpc_proxy_watches;
 mod host_names;
 mod l7_failures;
 mod l7_limits;

@@ -1,13 +1,19 @@
 //! Progress requests.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use actix_etcd::{ErrorKind, proto::watch_request::RequestUnion};
+use actix_etcd::{ErrorKind, WatchEvent, proto::watch_request::RequestUnion};
+use testbed::{Reply, STATUS, ScriptedServer, StatusResponse};
+use tokio::sync::Notify;
 
 use crate::support::{
-    watch_items::read_to_end,
+    watch_items::{next_change, next_item, read_to_end},
     watch_server::{
-        connect, connect_with_timeout, created, next_request, progress, start_watch_server,
+        StartRevisions, connect, connect_with_timeout, created, event, events, next_create,
+        next_request, progress, start_watch_server,
     },
 };
 
@@ -83,4 +89,83 @@ async fn progress_request_on_ended_watch_returns_reason() {
     etcd.shutdown().await;
     let error = other.request_progress().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Shutdown);
+}
+
+/// Starts a server of this version whose first stream responds to a progress request before it has sent the events
+/// that the response covers. It sends them when notified, and ends the stream when notified again. Later streams send
+/// one event at the start revision, or at 31.
+async fn start_overtaking_server(
+    version: &str,
+    step: Arc<Notify>,
+) -> (ScriptedServer, StartRevisions) {
+    let (server, start_revisions) = start_watch_server(move |nth, mut tx, mut rx, starts| {
+        let step = step.clone();
+        async move {
+            let create = next_create(&mut rx).await;
+            starts.lock().unwrap().push(create.start_revision);
+            let id = create.watch_id;
+            tx.send(&created(id, 5)).await.unwrap();
+            if nth > 0 {
+                let missed = (create.start_revision..=31).map(|revision| event("a", revision));
+                tx.send(&events(id, false, missed.collect())).await.unwrap();
+                return tx.closed().await;
+            }
+            tx.send(&events(id, false, vec![event("a", 6)]))
+                .await
+                .unwrap();
+            while !matches!(
+                next_request(&mut rx).await,
+                Some(RequestUnion::ProgressRequest(_))
+            ) {}
+            tx.send(&progress(-1, 30)).await.unwrap();
+            step.notified().await;
+            let late = vec![event("a", 7), event("b", 7), event("a", 8)];
+            tx.send(&events(id, false, late)).await.unwrap();
+            step.notified().await;
+            tx.status(14, "the member stops");
+        }
+    })
+    .await;
+    let status = StatusResponse {
+        version: version.to_owned(),
+        ..StatusResponse::healthy()
+    };
+    server.on(STATUS, move |_| Reply::message(&status));
+    (server, start_revisions)
+}
+
+#[tokio::test]
+async fn events_overtaken_by_progress_are_delivered() {
+    for (version, resumed_at) in [("3.5.7", 9), ("3.5.8", 31)] {
+        let step = Arc::new(Notify::new());
+        let (server, start_revisions) = start_overtaking_server(version, step.clone()).await;
+        let etcd = connect(&server).await;
+        let mut watch = etcd.watch("a").await.unwrap();
+        assert_eq!(next_change(&mut watch).await.0, 6);
+        assert_eq!(watch.request_progress().await.unwrap(), 30);
+        assert!(matches!(
+            next_item(&mut watch).await,
+            WatchEvent::Progress(30)
+        ));
+        step.notify_one();
+        let keys = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(next_change(&mut watch).await, (7, keys(&["a", "b"])));
+        assert_eq!(next_change(&mut watch).await, (8, keys(&["a"])));
+        step.notify_one();
+        assert_eq!(next_change(&mut watch).await.0, resumed_at, "{version}");
+        assert_eq!(*start_revisions.lock().unwrap(), [0, resumed_at]);
+        etcd.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn early_progress_is_not_read_position() {
+    let (server, _) = start_overtaking_server("3.4.24", Arc::new(Notify::new())).await;
+    let etcd = connect(&server).await;
+    let mut watch = etcd.watch("a").await.unwrap();
+    assert_eq!(next_change(&mut watch).await.0, 6);
+    assert_eq!(watch.request_progress().await.unwrap(), 30);
+    next_item(&mut watch).await;
+    assert_eq!(watch.revision(), 6);
+    etcd.shutdown().await;
 }

@@ -1,6 +1,12 @@
 //! Watches against a scripted server, for behaviour that a real etcd does not show on demand.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use actix_etcd::{
     Client, ErrorKind, WatchEvent,
@@ -153,8 +159,8 @@ async fn cancel_reason_determines_watch_end() {
         let etcd = connect(&server).await;
         let mut watch = etcd.watch("a").await.unwrap();
         assert_eq!(next_change(&mut watch).await.0, 6);
-        if reason.is_empty() {
-            assert_eq!(next_change(&mut watch).await.0, 7);
+        if case >= 2 {
+            assert_eq!(next_change(&mut watch).await.0, 7, "{reason}");
             assert_eq!(*start_revisions.lock().unwrap(), [0, 7]);
         } else {
             match (case, read_to_end(&mut watch).await) {
@@ -162,12 +168,44 @@ async fn cancel_reason_determines_watch_end() {
                 (1, WatchEnd::Refused(error)) => {
                     assert_eq!(error.kind(), ErrorKind::InvalidAuthToken);
                 }
-                (2, WatchEnd::Refused(error)) => assert!(error.to_string().contains(reason)),
                 (_, other) => panic!("{reason}: {other}"),
             }
         }
         etcd.shutdown().await;
     }
+}
+
+#[tokio::test]
+async fn unknown_refusal_is_retried_before_watch_ends() {
+    const REASON: &str = "etcdserver: something else";
+    let refuse = Arc::new(AtomicUsize::new(3));
+    let refusals = refuse.clone();
+    let (server, start_revisions) =
+        start_watch_server(move |_, mut tx, mut rx, start_revisions| {
+            let refusals = refusals.clone();
+            async move {
+                loop {
+                    let create = next_create(&mut rx).await;
+                    start_revisions.lock().unwrap().push(create.start_revision);
+                    let left = refusals.load(Ordering::SeqCst);
+                    refusals.store(left.saturating_sub(1), Ordering::SeqCst);
+                    let response = match left {
+                        0 => created(create.watch_id, 5),
+                        _ => refused(REASON),
+                    };
+                    tx.send(&response).await.unwrap();
+                }
+            }
+        })
+        .await;
+    let etcd = connect_with_timeout(&server, WATCH_TIMEOUT).await;
+    let _watch = etcd.watch("a").await.unwrap();
+    assert_eq!(start_revisions.lock().unwrap().len(), 4);
+    refuse.store(usize::MAX, Ordering::SeqCst);
+    let error = etcd.watch("b").await.unwrap_err();
+    assert!(error.to_string().contains(REASON), "{error}");
+    assert_eq!(start_revisions.lock().unwrap().len(), 10);
+    etcd.shutdown().await;
 }
 
 #[tokio::test]

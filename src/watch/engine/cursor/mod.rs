@@ -1,9 +1,13 @@
 //! The position of one watch: which events of a stream are new and complete, and where the next stream resumes.
 //!
-//! The position advances by delivered events (their `mod_revision`) and by progress notifications that cannot have
-//! overtaken events. It never advances by the header of an event response: while a watch catches up, that header
-//! carries the member's *current* revision, and after congestion on the server an older one than the response before.
-//! So this module does not receive the header.
+//! Two positions are kept apart. *Delivered* advances only by delivered events (their `mod_revision`): an event is a
+//! repeat if its revision was delivered, and for no other reason. *Complete* also advances by progress notifications
+//! that are known to arrive after the events they cover; the next stream resumes after it. A progress notification that
+//! overtook events, as some releases of etcd send, therefore hides no event.
+//!
+//! No position advances by the header of an event response: while a watch catches up, that header carries the member's
+//! *current* revision, and after congestion on the server an older one than the response before. So this module does
+//! not receive the header.
 //!
 //! A revision is delivered complete or not at all. Only the last revision of a fragment can continue in the next
 //! fragment, so only that one is held back: a fragmented replay of any length needs memory for one revision. If the
@@ -28,6 +32,15 @@ pub(crate) enum StreamPosition {
     ClusterChanged { previous: u64, current: u64 },
 }
 
+/// Whether a progress notification can have overtaken events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ProgressOrder {
+    /// It arrived after all events that it covers.
+    AfterEvents,
+    /// Events that it covers may still arrive on the same stream.
+    Unknown,
+}
+
 /// The position of one watch. It outlives streams and restarts of the watch's actor.
 ///
 /// [`Cursor::next_revision`] advances when [`Cursor::events`] returns events, so the caller has to buffer them for the
@@ -35,7 +48,9 @@ pub(crate) enum StreamPosition {
 #[derive(Debug)]
 pub(crate) struct Cursor<E> {
     /// First revision not delivered yet; 0 until a watch "from now on" was created for the first time.
-    next_revision: i64,
+    first_undelivered: i64,
+    /// Revision up to which the server has sent everything; 0 until there was progress.
+    complete: i64,
     /// Highest revision that this watch has received from any member.
     highest_seen: i64,
     /// 0 until the first response with a cluster id.
@@ -52,7 +67,8 @@ impl<E: Revisioned> Cursor<E> {
     /// Creates a cursor at `start_revision`; 0 (or less, which etcd refuses) means from now on.
     pub(crate) fn new(start_revision: i64) -> Self {
         Self {
-            next_revision: start_revision.max(0),
+            first_undelivered: start_revision.max(0),
+            complete: 0,
             highest_seen: 0,
             cluster_id: 0,
             attached: false,
@@ -63,7 +79,10 @@ impl<E: Revisioned> Cursor<E> {
 
     /// Returns the start revision for the next create; 0 means from now on.
     pub(crate) fn next_revision(&self) -> i64 {
-        self.next_revision
+        match self.first_undelivered {
+            0 => 0,
+            first => first.max(self.complete.saturating_add(1)),
+        }
     }
 
     #[cfg(test)]
@@ -92,10 +111,15 @@ impl<E: Revisioned> Cursor<E> {
         if cluster_id != 0 {
             self.cluster_id = cluster_id;
         }
-        if self.next_revision == 0 {
-            self.next_revision = revision + 1;
+        if self.first_undelivered == 0 {
+            self.first_undelivered = revision.saturating_add(1);
         }
         self.attached = true;
+        if cluster_id == 0 {
+            // etcd's gRPC proxy answers some creates itself. Such a header has no ids, and the requested revision in
+            // place of the current one.
+            return StreamPosition::Continues;
+        }
         let seen = self.highest_seen;
         self.highest_seen = seen.max(revision);
         if revision < seen {
@@ -127,8 +151,8 @@ impl<E: Revisioned> Cursor<E> {
         if !events.is_sorted_by_key(E::mod_revision) {
             events.sort_by_key(E::mod_revision);
         }
-        // Delivered revisions were complete, so every event below the cursor is a repeat.
-        let first_wanted = self.next_revision.max(1);
+        // Delivered revisions were complete, so every event up to the last one is a repeat.
+        let first_wanted = self.first_undelivered.max(1);
         if events
             .first()
             .is_some_and(|event| event.mod_revision() < first_wanted)
@@ -145,30 +169,32 @@ impl<E: Revisioned> Cursor<E> {
             self.held = events.split_off(complete);
         }
         let last = events.last()?.mod_revision();
-        self.next_revision = last.saturating_add(1);
+        self.first_undelivered = last.saturating_add(1);
         self.highest_seen = self.highest_seen.max(last);
         Some(events)
     }
 
-    /// Accepts a progress notification: the server has sent everything up to `revision`. Returns whether the cursor
-    /// trusts it.
+    /// Accepts a progress notification: the server has sent everything up to `revision`. Returns whether the
+    /// notification applies to this watch. The next stream resumes after `revision` only if `order` is known.
     ///
-    /// The cursor does not trust progress between fragments, before the watch was created on this stream, or if
+    /// Ignores progress between fragments, before the watch was created on this stream, or if
     /// `revision` is behind the cursor: for a watch that starts in the future, or if the server sent the notification
     /// before the response to the create. The caller drops stream-wide notifications (watch id −1) that do not concern
     /// this watch, see `CreatePairing`.
-    pub(crate) fn progress(&mut self, revision: i64) -> bool {
-        if !self.attached || self.in_fragments || revision < self.next_revision - 1 {
+    pub(crate) fn progress(&mut self, revision: i64, order: ProgressOrder) -> bool {
+        if !self.attached || self.in_fragments || revision < self.next_revision() - 1 {
             return false;
         }
-        self.next_revision = revision.saturating_add(1);
+        if order == ProgressOrder::AfterEvents {
+            self.complete = revision;
+        }
         self.highest_seen = self.highest_seen.max(revision);
         true
     }
 
     /// Records that the consumer received the whole range as of `revision`.
     pub(crate) fn resynced(&mut self, revision: i64) {
-        self.next_revision = self.next_revision.max(revision.saturating_add(1));
+        self.first_undelivered = self.first_undelivered.max(revision.saturating_add(1));
         self.highest_seen = self.highest_seen.max(revision);
     }
 

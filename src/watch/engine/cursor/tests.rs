@@ -1,6 +1,8 @@
 use proptest::prelude::*;
 
-use super::{Cursor, Revisioned, StreamPosition};
+use super::{Cursor, ProgressOrder, Revisioned, StreamPosition};
+
+const AFTER_EVENTS: ProgressOrder = ProgressOrder::AfterEvents;
 
 /// An event: its revision, its index within the revision, and the number of events of the revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -176,15 +178,54 @@ fn stream_lost_between_fragments_resumes_at_open_revision() {
 #[test]
 fn progress_advances_cursor_but_never_overtakes() {
     let mut cursor = attached(5);
-    assert!(!cursor.progress(3), "behind the start");
-    assert!(cursor.progress(9));
-    assert!(cursor.progress(9), "repeated progress is trusted");
-    assert!(!cursor.progress(8));
+    assert!(!cursor.progress(3, AFTER_EVENTS), "behind the start");
+    assert!(cursor.progress(9, AFTER_EVENTS));
+    assert!(
+        cursor.progress(9, AFTER_EVENTS),
+        "repeated progress is trusted"
+    );
+    assert!(!cursor.progress(8, AFTER_EVENTS));
     assert_eq!(cursor.events(vec![at(12)], true), None);
-    assert!(!cursor.progress(20), "a revision is being joined");
+    assert!(
+        !cursor.progress(20, AFTER_EVENTS),
+        "a revision is being joined"
+    );
     assert_eq!(revisions(cursor.events(vec![at(12)], false)), [12]);
-    assert!(cursor.progress(20));
+    assert!(cursor.progress(20, AFTER_EVENTS));
     assert_eq!(cursor.next_revision(), 21);
+}
+
+#[test]
+fn progress_that_overtakes_events_hides_none() {
+    for order in [ProgressOrder::Unknown, ProgressOrder::AfterEvents] {
+        let mut cursor = attached(5);
+        assert_eq!(revisions(cursor.events(vec![at(6)], false)), [6]);
+        assert!(cursor.progress(20, order));
+        let late = vec![at(6), at(7), at(20), at(21)];
+        assert_eq!(revisions(cursor.events(late, false)), [7, 20, 21]);
+    }
+}
+
+#[test]
+fn progress_of_unknown_order_does_not_move_resume() {
+    let mut cursor = attached(5);
+    assert!(cursor.progress(20, ProgressOrder::Unknown));
+    assert_eq!(cursor.next_revision(), 5);
+    assert!(cursor.progress(20, ProgressOrder::AfterEvents));
+    assert_eq!(cursor.next_revision(), 21);
+}
+
+#[test]
+fn header_of_a_proxy_is_no_position() {
+    let mut cursor = attached(5);
+    cursor.stream_ended();
+    assert_eq!(cursor.created(1000, 0), StreamPosition::Continues);
+    cursor.stream_ended();
+    assert_eq!(
+        cursor.created(100, 1),
+        StreamPosition::Continues,
+        "the watch has not seen revision 1000"
+    );
 }
 
 #[test]
@@ -192,16 +233,16 @@ fn progress_between_fragments_is_ignored() {
     let mut cursor = attached(5);
     assert_eq!(cursor.events(vec![at(4)], true), None);
     assert_eq!(cursor.held(), 0);
-    assert!(!cursor.progress(20));
+    assert!(!cursor.progress(20, AFTER_EVENTS));
 }
 
 #[test]
 fn progress_before_created_is_ignored() {
     let mut cursor = Cursor::<TestEvent>::new(5);
-    assert!(!cursor.progress(50));
+    assert!(!cursor.progress(50, AFTER_EVENTS));
     cursor.created(50, 1);
     cursor.stream_ended();
-    assert!(!cursor.progress(50));
+    assert!(!cursor.progress(50, AFTER_EVENTS));
     assert_eq!(cursor.next_revision(), 5);
 }
 
@@ -325,7 +366,10 @@ fn play(
                 delivered.extend(complete.unwrap_or_default());
             }
             if fragment && script.progress[sent % script.progress.len()] {
-                assert!(!cursor.progress(current), "overtakes a fragment");
+                assert!(
+                    !cursor.progress(current, AFTER_EVENTS),
+                    "overtakes a fragment"
+                );
             }
             sent += 1;
             if sent == script.messages {
@@ -337,7 +381,7 @@ fn play(
         at = end;
         if script.progress[turn % script.progress.len()] {
             // Correct progress must not hide the events that follow.
-            cursor.progress(i64::try_from(at).expect("short"));
+            cursor.progress(i64::try_from(at).expect("short"), AFTER_EVENTS);
         }
         turn += 1;
     }
@@ -387,11 +431,14 @@ proptest! {
             match kind {
                 0 => { cursor.created(a, 1); }
                 1 => cursor.stream_ended(),
-                2 => { cursor.progress(a); }
+                2 => {
+                    let orders = [ProgressOrder::Unknown, AFTER_EVENTS];
+                    cursor.progress(a, orders[usize::from(fragment)]);
+                }
                 3 => cursor.resynced(a),
                 _ => if let Some(events) = cursor.events(vec![at(a), at(b)], fragment) {
                     for (revision, _) in by_revision(&events) {
-                        prop_assert!(revision > last && revision >= next);
+                        prop_assert!(revision > last && revision >= start);
                         last = revision;
                     }
                 }

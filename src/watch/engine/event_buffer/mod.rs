@@ -26,7 +26,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::{
     error::Error,
     proto::Event,
-    watch::{Resynced, WatchEnd, WatchEvent},
+    watch::{Resynced, WatchEnd, WatchEvent, engine::cursor::ProgressOrder},
 };
 
 /// How long the stream waits for a consumer per event: the consumer has to read 100,000 events per second.
@@ -41,6 +41,8 @@ const MAX_HEADROOM: usize = 2048;
 pub(crate) enum BufferItem {
     /// Events of one or more complete revisions, in order.
     Batch(Vec<Event>),
+    /// Progress that may have overtaken events: the consumer has not received everything up to this revision.
+    UnconfirmedProgress(i64),
     /// Any other event, delivered as it is.
     Single(WatchEvent),
 }
@@ -54,7 +56,7 @@ impl BufferItem {
                 let changes = resynced.created.len() + resynced.changed.len();
                 (changes + resynced.deleted.len()).max(1)
             }
-            Self::Single(_) => 0,
+            Self::UnconfirmedProgress(_) | Self::Single(_) => 0,
         }
     }
 }
@@ -229,9 +231,16 @@ impl BufferWriter {
     }
 
     /// Replaces unread progress: only the newest is of interest.
-    pub(crate) fn progress(&self, revision: i64) {
-        self.push_status(WatchEvent::Progress(revision), |older| {
-            matches!(older, WatchEvent::Progress(_))
+    pub(crate) fn progress(&self, revision: i64, order: ProgressOrder) {
+        let progress = match order {
+            ProgressOrder::AfterEvents => BufferItem::Single(WatchEvent::Progress(revision)),
+            ProgressOrder::Unknown => BufferItem::UnconfirmedProgress(revision),
+        };
+        self.push_item(progress, |older| {
+            matches!(
+                older,
+                BufferItem::Single(WatchEvent::Progress(_)) | BufferItem::UnconfirmedProgress(_)
+            )
         });
     }
 
@@ -272,20 +281,25 @@ impl BufferWriter {
         });
     }
 
-    /// Adds an event that does not count, and removes those after the last counted item that it makes `outdated`. So
-    /// the buffer stays small however often a watch is interrupted while the consumer does not read.
     fn push_status(&self, event: WatchEvent, outdated: impl Fn(&WatchEvent) -> bool) {
+        self.push_item(
+            BufferItem::Single(event),
+            |older| matches!(older, BufferItem::Single(older) if outdated(older)),
+        );
+    }
+
+    /// Adds an item that does not count, and removes those after the last counted item that it makes `outdated`. So
+    /// the buffer stays small however often a watch is interrupted while the consumer does not read.
+    fn push_item(&self, item: BufferItem, outdated: impl Fn(&BufferItem) -> bool) {
         self.change(|contents| {
             let last_counted = contents.items.iter().rposition(|item| item.weight() > 0);
             let first = last_counted.map_or(0, |index| index + 1);
             for index in (first..contents.items.len()).rev() {
-                if let BufferItem::Single(older) = &contents.items[index]
-                    && outdated(older)
-                {
+                if outdated(&contents.items[index]) {
                     contents.items.remove(index);
                 }
             }
-            contents.items.push_back(BufferItem::Single(event));
+            contents.items.push_back(item);
         });
     }
 

@@ -68,7 +68,7 @@ fn status_events_between_batches_are_merged() {
         writer.resumed();
     }
     for revision in 0..100 {
-        writer.progress(revision);
+        writer.progress(revision, ProgressOrder::AfterEvents);
     }
     let items = take_all(&buffer);
     assert!(matches!(
@@ -93,7 +93,7 @@ fn unread_status_events_stay_bounded() {
         writer.resumed();
         writer.paused();
         writer.resumed();
-        writer.progress(revision);
+        writer.progress(revision, ProgressOrder::AfterEvents);
     }
     let items = take_all(&buffer);
     assert!(matches!(

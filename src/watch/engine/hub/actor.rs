@@ -42,7 +42,7 @@ pub(crate) struct HubActor {
     /// Requests of watches that wait until a member is usable.
     pub(super) queued: Vec<AttachWatch>,
     pub(super) member_backoff: MemberBackoff,
-    /// Members that choose watch ids themselves, as proxies do. Each watch on such a member has its own stream.
+    /// Members that choose watch ids themselves, as proxies do. Their streams carry few watches each.
     pub(super) id_choosing_members: HashSet<EndpointId>,
     pub(super) pending_retries: PendingRetries,
     pub(super) retry_backoff: BackoffTimer,

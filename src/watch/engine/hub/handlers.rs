@@ -105,6 +105,11 @@ impl Handler<CreateResponseReceived> for HubActor {
     fn handle(&mut self, received: CreateResponseReceived, _: &mut Context<Self>) {
         self.member_backoff
             .create_response_received(received.endpoint);
+        match received.server_chooses_ids {
+            Some(true) => self.id_choosing_members.insert(received.endpoint),
+            Some(false) => self.id_choosing_members.remove(&received.endpoint),
+            None => false,
+        };
     }
 }
 
@@ -116,9 +121,6 @@ impl Handler<WatchStreamEnded> for HubActor {
             StreamEndReason::ConnectionDied => self
                 .member_backoff
                 .connection_died(ended.endpoint, ended.generation),
-            StreamEndReason::ServerChoosesIds => {
-                self.id_choosing_members.insert(ended.endpoint);
-            }
             StreamEndReason::NoCreateResponse => self.member_backoff.create_response_missing(
                 ended.endpoint,
                 Instant::now(),

@@ -70,11 +70,13 @@ pub(crate) struct DeliverWatch {
     pub(crate) recipient: Recipient<WatchEvent>,
 }
 
-/// The member responded to the first create of a stream. Sent by the stream.
+/// The member responded to the first create of a stream, or created its first watch. Sent by the stream.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct CreateResponseReceived {
     pub(crate) endpoint: EndpointId,
+    /// Whether the member ignores the watch ids of this client; `None` if that is not known yet.
+    pub(crate) server_chooses_ids: Option<bool>,
 }
 
 /// A stream ended and accepts no more watches. Sent by the stream.
@@ -94,8 +96,6 @@ pub(crate) enum StreamEndReason {
     Unused,
     /// The connection died.
     ConnectionDied,
-    /// The server chooses watch ids itself, so its watches cannot share a stream.
-    ServerChoosesIds,
     /// The stream failed before the member responded to any create.
     NoCreateResponse,
     /// The stream failed after the member had responded to a create.

@@ -15,7 +15,7 @@ use crate::{
     connection::{Connection, EndpointId},
     error::{Error, ErrorKind},
     transport::channel::Metadata,
-    watch::engine::watch_stream::{StreamActor, WatchCount},
+    watch::engine::watch_stream::{SEQUENTIAL_WATCHES_PER_STREAM, StreamActor, WatchCount},
 };
 
 impl HubActor {
@@ -50,7 +50,7 @@ impl HubActor {
         while let Some(connection) = self.pick_member(attach, &full) {
             let token_generation = self.caller.context.token.generation();
             let limit = if self.id_choosing_members.contains(&connection.id) {
-                1
+                self.watches_per_stream.min(SEQUENTIAL_WATCHES_PER_STREAM)
             } else {
                 self.watches_per_stream
             };

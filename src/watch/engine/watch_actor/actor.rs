@@ -24,7 +24,7 @@ use crate::{
     watch::{
         WatchEnd,
         engine::{
-            cursor::{Cursor, Revisioned, StreamPosition},
+            cursor::{Cursor, ProgressOrder, Revisioned, StreamPosition},
             event_buffer::BufferWriter,
             hub::{AttachWatch, DetachWatch, HubActor, RequestWatchProgress, StartWatch},
             known_keys::KnownKeys,
@@ -52,6 +52,8 @@ pub(crate) struct WatchActor {
     pub(super) attempt: u32,
     /// Failures in a row without a delivered event.
     pub(super) failures: u32,
+    /// Cancels in a row with an unknown reason, without a delivered event.
+    pub(super) unknown_cancels: u32,
     /// Senders that receive the next progress.
     pub(super) progress_requests: Vec<oneshot::Sender<i64>>,
     #[cfg(feature = "test-faults")]
@@ -88,6 +90,7 @@ impl WatchActor {
                 },
                 attempt: 0,
                 failures: 0,
+                unknown_cancels: 0,
                 progress_requests: Vec::new(),
                 #[cfg(feature = "test-faults")]
                 crash_on_next: false,
@@ -251,7 +254,12 @@ impl WatchActor {
             }
         }
         self.buffer.batch(events);
+        self.reset_failures();
+    }
+
+    pub(super) fn reset_failures(&mut self) {
         self.failures = 0;
+        self.unknown_cancels = 0;
     }
 
     /// Leaves the stream until the consumer has read half of its buffer.
@@ -267,13 +275,13 @@ impl WatchActor {
         }
     }
 
-    pub(super) fn progress(&mut self, revision: i64) {
-        if !self.cursor.progress(revision) {
+    pub(super) fn progress(&mut self, revision: i64, order: ProgressOrder) {
+        if !self.cursor.progress(revision, order) {
             return;
         }
         let wanted = self.spec.options.progress_notify || !self.progress_requests.is_empty();
         if wanted && !self.buffer.is_full() {
-            self.buffer.progress(revision);
+            self.buffer.progress(revision, order);
         }
         for reply in self.progress_requests.drain(..) {
             let _ = reply.send(revision);

@@ -3,6 +3,16 @@
 //! A cancel of the server has no status code, only a compaction revision or a text. Its header revision is 0 or the
 //! current one, so the watch never resumes from it, only from its cursor.
 
+/// A cancel, or a refused create, as the server sent it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ServerCancel {
+    /// Whether the server did not create the watch.
+    pub(crate) refused: bool,
+    /// 0 if the cancel has another reason than a compaction.
+    pub(crate) compact_revision: i64,
+    pub(crate) reason: String,
+}
+
 /// Meaning of a cancel, or of a refused create, that this client did not request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum CancelReason {
@@ -16,12 +26,20 @@ pub(super) enum CancelReason {
     /// a new token and a new stream.
     TokenRejected,
     /// The server will refuse the same create again.
-    Refused(String),
+    Refused,
+    /// The text is unknown: it may be an error that passes, such as one between a proxy and its member, or a
+    /// permanent one.
+    Unknown,
 }
 
 impl CancelReason {
-    /// Classifies a cancel. `next_revision` is the cursor's; `compact_revision` and `reason` are the server's.
-    pub(super) fn classify(next_revision: i64, compact_revision: i64, reason: &str) -> Self {
+    /// Classifies a cancel, or a refusal of a create that the server never created. `next_revision` is the cursor's.
+    pub(super) fn classify(next_revision: i64, cancel: &ServerCancel) -> Self {
+        let &ServerCancel {
+            refused,
+            compact_revision,
+            ref reason,
+        } = cancel;
         if compact_revision > 0 {
             // The compacted revision itself can still be watched, earlier ones cannot.
             return if next_revision < compact_revision {
@@ -34,7 +52,10 @@ impl CancelReason {
         }
         // etcd wraps the texts of typed errors as `rpc error: code = … desc = …`.
         let contains = |text: &str| reason.contains(text);
-        if reason.is_empty() || contains("duplicate watch ID") || contains("no leader") {
+        if reason.is_empty() && refused {
+            // etcd always sends a reason; its proxy sends none for an invalid range.
+            Self::Unknown
+        } else if reason.is_empty() || contains("duplicate watch ID") || contains("no leader") {
             Self::Resumable
         } else if contains("PermissionDenied") || contains("permission denied") {
             Self::PermissionDenied
@@ -44,37 +65,57 @@ impl CancelReason {
             || contains("revision of auth store is old")
         {
             Self::TokenRejected
+        } else if contains("watcher range is empty") {
+            Self::Refused
         } else {
-            Self::Refused(reason.to_owned())
+            Self::Unknown
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::CancelReason;
+    use super::{CancelReason, ServerCancel};
+
+    fn compaction(compact_revision: i64) -> ServerCancel {
+        ServerCancel {
+            compact_revision,
+            ..ServerCancel::default()
+        }
+    }
 
     #[test]
     fn compaction_behind_cursor_is_resumable() {
-        assert_eq!(CancelReason::classify(7, 7, ""), CancelReason::Resumable);
-        assert_eq!(CancelReason::classify(8, 7, ""), CancelReason::Resumable);
+        for next_revision in [7, 8] {
+            let reason = CancelReason::classify(next_revision, &compaction(7));
+            assert_eq!(reason, CancelReason::Resumable);
+        }
     }
 
     #[test]
     fn compaction_past_cursor_carries_its_revision() {
         assert_eq!(
-            CancelReason::classify(6, 7, ""),
+            CancelReason::classify(6, &compaction(7)),
             CancelReason::Compacted { revision: 7 }
         );
     }
 
     #[test]
     fn refusals_are_classified_by_text() {
-        let classify = |reason| CancelReason::classify(1, 0, reason);
-        assert_eq!(
-            classify("rpc error: code = PermissionDenied desc = etcdserver: permission denied"),
-            CancelReason::PermissionDenied
-        );
+        let classify = |reason: &str| {
+            let cancel = ServerCancel {
+                refused: true,
+                reason: reason.to_owned(),
+                ..ServerCancel::default()
+            };
+            CancelReason::classify(1, &cancel)
+        };
+        for denied in [
+            "rpc error: code = PermissionDenied desc = etcdserver: permission denied",
+            "etcdserver: permission denied",
+        ] {
+            assert_eq!(classify(denied), CancelReason::PermissionDenied, "{denied}");
+        }
         for token in [
             "rpc error: code = Unauthenticated desc = etcdserver: invalid auth token",
             "rpc error: code = InvalidArgument desc = etcdserver: user name is empty",
@@ -86,10 +127,18 @@ mod tests {
             classify("mvcc: duplicate watch ID provided on the WatchStream"),
             CancelReason::Resumable
         );
-        assert_eq!(classify(""), CancelReason::Resumable);
         assert_eq!(
             classify("mvcc: watcher range is empty"),
-            CancelReason::Refused("mvcc: watcher range is empty".to_owned())
+            CancelReason::Refused
         );
+        for unknown in ["", "context canceled", "etcdserver: request timed out"] {
+            assert_eq!(classify(unknown), CancelReason::Unknown, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn cancel_without_reason_is_resumable_once_created() {
+        let reason = CancelReason::classify(1, &ServerCancel::default());
+        assert_eq!(reason, CancelReason::Resumable);
     }
 }

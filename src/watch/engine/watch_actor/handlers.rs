@@ -36,13 +36,10 @@ impl Handler<UpdateReceived> for WatchActor {
                 cluster_id,
             } => self.created(revision, cluster_id, ctx),
             StreamUpdate::Events { events, fragment } => self.events(events, fragment, ctx),
-            StreamUpdate::Progress(revision) => self.progress(revision),
-            StreamUpdate::Cancelled {
-                endpoint,
-                compact_revision,
-                reason,
-            } => self.cancelled(endpoint, compact_revision, &reason, ctx),
+            StreamUpdate::Progress { revision, order } => self.progress(revision, order),
+            StreamUpdate::Cancelled { endpoint, cancel } => self.cancelled(endpoint, cancel, ctx),
             StreamUpdate::ResponseTooLarge(error) => self.end(WatchEnd::Refused(error), ctx),
+            StreamUpdate::StreamFull => self.attach(None, ctx),
             StreamUpdate::StreamFailed { endpoint, error }
                 if remedy(error.kind()) == RetryDecision::RenewToken =>
             {

@@ -5,12 +5,15 @@ use std::sync::Arc;
 use actix::Message;
 use tokio::{sync::oneshot, time::Instant};
 
-use super::token_renewal::RejectedToken;
+use super::{cancel_reason::ServerCancel, token_renewal::RejectedToken};
 use crate::{
     connection::EndpointId,
     error::Error,
     proto::Event,
-    watch::{Resynced, engine::known_keys::KnownKeys},
+    watch::{
+        Resynced,
+        engine::{cursor::ProgressOrder, known_keys::KnownKeys},
+    },
 };
 
 /// End the watch. Sent by its consumer.
@@ -57,15 +60,16 @@ pub(crate) enum StreamUpdate {
     /// Events; `fragment` means that more events of the same response follow.
     Events { events: Vec<Event>, fragment: bool },
     /// The server has sent everything up to this revision.
-    Progress(i64),
+    Progress { revision: i64, order: ProgressOrder },
     /// The server refused or cancelled the watch.
     Cancelled {
         endpoint: EndpointId,
-        compact_revision: i64,
-        reason: String,
+        cancel: ServerCancel,
     },
     /// A response for the watch was larger than the client accepts.
     ResponseTooLarge(Error),
+    /// The stream cannot create the watch soon: request another one.
+    StreamFull,
     /// The stream failed.
     StreamFailed {
         endpoint: EndpointId,

@@ -28,6 +28,7 @@ mod token_renewal;
 mod watch_state;
 
 pub(crate) use actor::WatchActor;
+pub(crate) use cancel_reason::ServerCancel;
 #[cfg(feature = "test-faults")]
 pub(crate) use messages::CrashOnNextUpdate;
 pub(crate) use messages::{

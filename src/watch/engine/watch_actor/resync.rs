@@ -72,7 +72,7 @@ impl Handler<RangeReadEnded> for WatchActor {
                 self.cursor.resynced(resynced.revision);
                 self.known_keys = Some(Box::new(known_keys));
                 self.buffer.resynced(resynced);
-                self.failures = 0;
+                self.reset_failures();
                 self.attach(None, ctx);
             }
             Err(error) => match error.kind() {

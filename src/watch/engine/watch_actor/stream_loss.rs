@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use actix::{AsyncContext, Context};
 
 use super::{
-    WatchActor, cancel_reason::CancelReason, messages::AttachDue, watch_state::WatchState,
+    WatchActor,
+    cancel_reason::{CancelReason, ServerCancel},
+    messages::AttachDue,
+    watch_state::WatchState,
 };
 use crate::{
     connection::EndpointId,
@@ -16,24 +19,27 @@ use crate::{
 /// A watch that was attached for less than this, and received no event, waits before it is created again.
 const STABLE_AFTER: Duration = Duration::from_secs(1);
 
+/// Most cancels in a row with an unknown reason before the watch ends.
+const MAX_UNKNOWN_CANCELS: u32 = 5;
+
 impl WatchActor {
     pub(super) fn cancelled(
         &mut self,
         endpoint: EndpointId,
-        compact_revision: i64,
-        reason: &str,
+        cancel: ServerCancel,
         ctx: &mut Context<Self>,
     ) {
-        let next_revision = self.cursor.next_revision();
-        match CancelReason::classify(next_revision, compact_revision, reason) {
+        let reason = CancelReason::classify(self.cursor.next_revision(), &cancel);
+        let text = cancel.reason;
+        match reason {
             CancelReason::Resumable => {
-                let text = if reason.is_empty() {
-                    "the server cancelled the watch without a reason".to_owned()
-                } else {
-                    format!("the server cancelled the watch: {reason}")
-                };
-                let error = Error::new(ErrorKind::WatchCanceled, Outcome::NotSent, text);
+                let error = cancel_error(&text, Outcome::NotSent);
                 self.stream_lost(endpoint, Arc::new(error), ctx);
+            }
+            CancelReason::Unknown if self.unknown_cancels < MAX_UNKNOWN_CANCELS => {
+                let error = cancel_error(&text, Outcome::NotSent);
+                self.stream_lost(endpoint, Arc::new(error), ctx);
+                self.unknown_cancels += 1;
             }
             CancelReason::Compacted { revision } => {
                 if !self.spec.options.resync {
@@ -46,15 +52,15 @@ impl WatchActor {
                 }
             }
             CancelReason::PermissionDenied => {
-                let error = Error::from_status(Code::PermissionDenied, reason);
+                let error = Error::from_status(Code::PermissionDenied, &text);
                 self.end(WatchEnd::PermissionDenied(error), ctx);
             }
             CancelReason::TokenRejected => {
-                let error = Error::from_status(Code::Unauthenticated, reason);
+                let error = Error::from_status(Code::Unauthenticated, &text);
                 self.token_rejected(endpoint, error, ctx);
             }
-            CancelReason::Refused(reason) => {
-                let error = Error::new(ErrorKind::WatchCanceled, Outcome::Rejected, reason);
+            CancelReason::Refused | CancelReason::Unknown => {
+                let error = cancel_error(&text, Outcome::Rejected);
                 self.end(WatchEnd::Refused(error), ctx);
             }
         }
@@ -76,7 +82,7 @@ impl WatchActor {
         }
         let delay = match attached_for {
             Some(duration) if duration >= STABLE_AFTER => {
-                self.failures = 0;
+                self.reset_failures();
                 Duration::ZERO
             }
             _ if error.kind() == ErrorKind::WatchCanceled => self.next_delay(0),
@@ -97,4 +103,13 @@ impl WatchActor {
         }
         self.state.record_error(error);
     }
+}
+
+fn cancel_error(reason: &str, outcome: Outcome) -> Error {
+    let text = if reason.is_empty() {
+        "the server cancelled the watch without a reason".to_owned()
+    } else {
+        format!("the server cancelled the watch: {reason}")
+    };
+    Error::new(ErrorKind::WatchCanceled, outcome, text)
 }

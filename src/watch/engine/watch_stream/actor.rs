@@ -22,6 +22,7 @@ use crate::{
         event_buffer::EventBuffer,
         hub::{HubActor, StreamEndReason, WatchStreamEnded},
         watch_actor::{StreamUpdate, UpdateReceived, WatchActor},
+        watch_spec::WatchSpec,
     },
 };
 
@@ -31,6 +32,7 @@ pub(super) struct StreamWatch {
     /// Attach attempt of the watch. The watch ignores updates for older attempts.
     pub(super) attempt: u32,
     pub(super) address: Addr<WatchActor>,
+    pub(super) spec: Arc<WatchSpec>,
     pub(super) buffer: Arc<EventBuffer>,
 }
 
@@ -49,12 +51,14 @@ impl StreamWatch {
 }
 
 /// How the member has responded to creates on this stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum CreateStatus {
+    /// No response yet.
     NoResponse,
-    Responded,
-    /// The member ignores the ids that the client chooses, as some proxies do.
-    ServerChoosesIds,
+    /// The member has refused all creates so far.
+    Refused,
+    /// The member has created a watch.
+    Created,
 }
 
 pub(super) enum StreamState {
@@ -162,6 +166,17 @@ impl StreamActor {
         }
     }
 
+    /// Collects the creates that may be sent now.
+    pub(super) fn collect_creates(&mut self) {
+        while let Some(create) = self.pairing.next_to_send() {
+            let spec = &create.watch.spec;
+            let request = spec.create_request(create.id, create.start_revision);
+            self.outgoing.push(WatchRequest {
+                request_union: Some(RequestUnion::CreateRequest(request)),
+            });
+        }
+    }
+
     pub(super) fn send_cancel(&mut self, watch_id: i64) {
         self.send(RequestUnion::CancelRequest(WatchCancelRequest { watch_id }));
     }
@@ -207,9 +222,8 @@ impl StreamActor {
             || matches!(verdict, Verdict::Closed | Verdict::Unresponsive);
         let reason = match self.create_status {
             _ if connection_died => StreamEndReason::ConnectionDied,
-            CreateStatus::ServerChoosesIds => StreamEndReason::ServerChoosesIds,
             CreateStatus::NoResponse => StreamEndReason::NoCreateResponse,
-            CreateStatus::Responded => StreamEndReason::Failed,
+            CreateStatus::Refused | CreateStatus::Created => StreamEndReason::Failed,
         };
         // A watch sends no writes, so none can have been applied.
         let error = Arc::new(error.with_outcome(Outcome::NotSent));

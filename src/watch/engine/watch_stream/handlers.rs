@@ -9,6 +9,7 @@ use super::messages::CrashOnNextResponse;
 use super::{
     StreamActor,
     actor::{StreamState, StreamWatch},
+    create_pairing::Removed,
     messages::{
         AddWatch, CheckCreates, CloseStream, FlushRequests, ReadFailed, RemoveWatch,
         ResponsesReceived, SendProgressRequest,
@@ -18,7 +19,7 @@ use super::{
 };
 use crate::{
     error::Outcome,
-    proto::{WatchProgressRequest, WatchRequest, watch_request::RequestUnion},
+    proto::{WatchProgressRequest, watch_request::RequestUnion},
     watch::engine::watch_actor::StreamUpdate,
 };
 
@@ -30,6 +31,7 @@ impl Handler<AddWatch> for StreamActor {
             watch: add.watch,
             attempt: add.attempt,
             address: add.address,
+            spec: add.spec,
             buffer: add.buffer,
         };
         if let StreamState::Ended { error } = &self.state {
@@ -45,11 +47,9 @@ impl Handler<AddWatch> for StreamActor {
         }
         let watch_id = self.pairing.create(watch, add.next_revision);
         self.ids.insert(add.watch, watch_id);
-        let create = add.spec.create_request(watch_id, add.next_revision);
-        self.outgoing.push(WatchRequest {
-            request_union: Some(RequestUnion::CreateRequest(create)),
-        });
-        if self.outgoing.len() == 1 {
+        let nothing_to_send = self.outgoing.is_empty();
+        self.collect_creates();
+        if nothing_to_send && !self.outgoing.is_empty() {
             // Handled after all creates that are in the mailbox already.
             ctx.notify(FlushRequests);
         }
@@ -66,7 +66,7 @@ impl Handler<RemoveWatch> for StreamActor {
         let Some(id) = self.ids.get(&remove.watch).copied() else {
             return;
         };
-        if self.pairing.cancel(id).is_some() {
+        if let Removed::Sent(_) = self.pairing.cancel(id) {
             self.send_cancel(id);
         }
         self.forget(remove.watch);
@@ -120,7 +120,7 @@ impl Handler<ReadFailed> for StreamActor {
 
     fn handle(&mut self, failed: ReadFailed, _: &mut Context<Self>) {
         if let Some(id) = failed.too_large_for
-            && let Some(watch) = self.pairing.cancel(id)
+            && let Removed::Sent(watch) = self.pairing.cancel(id)
         {
             let error = failed.error.clone().with_outcome(Outcome::NotSent);
             watch.send(StreamUpdate::ResponseTooLarge(error));

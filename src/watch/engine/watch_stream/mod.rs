@@ -37,6 +37,10 @@ use crate::{
     error::{Error, ErrorKind, Outcome},
 };
 
+/// Most watches on a stream whose server chooses the watch ids itself, as proxies do. Their creates are sent one at a
+/// time, so many watches are created faster on several streams.
+pub(crate) const SEQUENTIAL_WATCHES_PER_STREAM: usize = 32;
+
 /// Creates the error for a member that violates the Watch protocol. No write is involved, so none was sent.
 fn protocol_error(reason: &'static str, connection: &Connection) -> Error {
     Error::new(ErrorKind::Protocol, Outcome::NotSent, reason)

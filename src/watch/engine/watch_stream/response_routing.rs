@@ -2,11 +2,20 @@
 
 use std::sync::Arc;
 
-use super::{StreamActor, actor::CreateStatus, create_pairing::ResponseTarget, protocol_error};
+use super::{
+    SEQUENTIAL_WATCHES_PER_STREAM, StreamActor,
+    actor::CreateStatus,
+    create_pairing::{IdSource, Removed, ResponseTarget},
+    protocol_error,
+};
 use crate::{
+    connection::{Connection, ServerVersion},
     proto::WatchResponse,
     watch::engine::{
-        event_buffer::EventBuffer, hub::CreateResponseReceived, watch_actor::StreamUpdate,
+        cursor::ProgressOrder,
+        event_buffer::EventBuffer,
+        hub::CreateResponseReceived,
+        watch_actor::{ServerCancel, StreamUpdate},
     },
 };
 
@@ -37,11 +46,19 @@ impl StreamActor {
             .header
             .as_ref()
             .map_or((0, 0), |header| (header.revision, header.cluster_id));
+        let create_status = match (response.created, response.canceled) {
+            (false, _) => None,
+            (true, false) => Some(CreateStatus::Created),
+            (true, true) => Some(CreateStatus::Refused),
+        };
         let endpoint = self.connection.id;
         let cancelled = |response: WatchResponse| StreamUpdate::Cancelled {
             endpoint,
-            compact_revision: response.compact_revision,
-            reason: response.cancel_reason,
+            cancel: ServerCancel {
+                refused: response.created,
+                compact_revision: response.compact_revision,
+                reason: response.cancel_reason,
+            },
         };
         match self.pairing.pair(&response) {
             ResponseTarget::Created { id, watch } => {
@@ -52,11 +69,12 @@ impl StreamActor {
                     cluster_id,
                 });
                 self.cancel_if_stopped(id, connected);
-                self.create_response_received();
             }
             ResponseTarget::Watch { watch } => {
                 let update = if response.events.is_empty() {
-                    StreamUpdate::Progress(revision)
+                    // etcd sends progress of one watch through the same queue as its events.
+                    let order = ProgressOrder::AfterEvents;
+                    StreamUpdate::Progress { revision, order }
                 } else {
                     effects.add_events(response.events.len(), &watch.buffer);
                     StreamUpdate::Events {
@@ -69,7 +87,6 @@ impl StreamActor {
             }
             ResponseTarget::Refused { watch } => {
                 watch.send(cancelled(response));
-                self.create_response_received();
                 self.forget(watch.watch);
             }
             ResponseTarget::Canceled {
@@ -84,43 +101,72 @@ impl StreamActor {
                 self.forget(watch.watch);
             }
             ResponseTarget::Stream => {
+                let order = requested_progress_order(&self.connection);
                 for watch in self.pairing.covered_by_progress(revision) {
-                    watch.send(StreamUpdate::Progress(revision));
+                    watch.send(StreamUpdate::Progress { revision, order });
                 }
             }
             ResponseTarget::Unknown { id } => self.send_cancel(id),
             ResponseTarget::Ignored => {}
-            ResponseTarget::AmbiguousId => {
-                self.create_status = CreateStatus::ServerChoosesIds;
-                self.fail(protocol_error(
-                    "the server chooses watch ids itself while several creates are in flight",
-                    &self.connection,
-                ));
-            }
             ResponseTarget::OutOfStep => self.fail(protocol_error(
                 "the responses on the watch stream do not match the requests",
                 &self.connection,
             )),
         }
+        // Also if the watch was cancelled meanwhile: the next create waits for this response.
+        if let Some(status) = create_status
+            && !self.has_ended()
+        {
+            self.create_response_received(status);
+        }
     }
 
-    /// Notifies the hub of the first response to a create: the member is fit for more streams.
-    fn create_response_received(&mut self) {
-        if self.create_status == CreateStatus::NoResponse
-            && let Some(hub) = self.hub.upgrade()
-        {
-            self.create_status = CreateStatus::Responded;
-            hub.do_send(CreateResponseReceived {
-                endpoint: self.connection.id,
-            });
+    /// Sends the creates that waited for this response. Notifies the hub of the first response, which shows that the
+    /// member is fit for more streams, and of the first created watch, whose id shows who chooses the ids.
+    fn create_response_received(&mut self, status: CreateStatus) {
+        if status > self.create_status {
+            self.create_status = status;
+            let id_source = self.pairing.id_source();
+            if let Some(hub) = self.hub.upgrade() {
+                hub.do_send(CreateResponseReceived {
+                    endpoint: self.connection.id,
+                    server_chooses_ids: match id_source {
+                        IdSource::Unknown => None,
+                        IdSource::Client => Some(false),
+                        IdSource::Server => Some(true),
+                    },
+                });
+            }
+            if id_source == IdSource::Server {
+                self.return_waiting();
+            }
+        }
+        self.collect_creates();
+        self.flush();
+    }
+
+    /// Returns the watches to the hub that would wait long for the creates before theirs.
+    fn return_waiting(&mut self) {
+        for watch in self.pairing.take_waiting(SEQUENTIAL_WATCHES_PER_STREAM) {
+            watch.send(StreamUpdate::StreamFull);
+            self.forget(watch.watch);
         }
     }
 
     /// Cancels a watch whose actor stopped without removing it from the stream.
     fn cancel_if_stopped(&mut self, id: i64, connected: bool) {
-        if !connected && let Some(watch) = self.pairing.cancel(id) {
+        if !connected && let Removed::Sent(watch) = self.pairing.cancel(id) {
             self.send_cancel(id);
             self.forget(watch.watch);
         }
+    }
+}
+
+fn requested_progress_order(connection: &Connection) -> ProgressOrder {
+    let version = connection.health().status.and_then(|status| status.version);
+    if version.is_some_and(ServerVersion::orders_requested_progress) {
+        ProgressOrder::AfterEvents
+    } else {
+        ProgressOrder::Unknown
     }
 }

@@ -1,8 +1,13 @@
 //! Decides which watch of a shared stream a response belongs to.
 //!
-//! Creates are pipelined, with ids chosen by the client, and the server responds in order. The order matters for one
-//! response only: a refusal has watch id −1 and belongs to the oldest create in flight. Ids are never reused on a
-//! stream, so a late response cannot reach a wrong watch.
+//! etcd uses the watch ids that the client chooses and responds to creates in order. So creates are pipelined, and a
+//! refusal, which has watch id −1, belongs to the oldest create in flight. etcd's gRPC proxy ignores the client's ids:
+//! it numbers the watches of a stream from 0 upward and responds to creates in any order. There a response can belong
+//! to any create in flight, so only one is.
+//!
+//! Which of the two a server does is unknown until it has created the first watch of the stream. Until then one create
+//! is in flight. The client's ids start at [`FIRST_ID`], far from the ids of any proxy, so that an id tells who chose
+//! it. Ids are never reused on a stream, so a late response cannot reach a wrong watch.
 //!
 //! A progress response with watch id −1 covers every watch that existed on the server when the server handled the
 //! request. It and the response to a create pass through different queues on the server, so it can arrive *after* the
@@ -16,6 +21,9 @@ use crate::proto::WatchResponse;
 
 /// Watch id of refused creates and of progress for the whole stream.
 pub(super) const NO_WATCH: i64 = -1;
+
+/// First watch id that the client chooses.
+const FIRST_ID: i64 = 1 << 32;
 
 /// Number of unknown watch ids that are cancelled before the stream is closed.
 const MAX_UNKNOWN_IDS: usize = 64;
@@ -42,11 +50,27 @@ pub(super) enum ResponseTarget<'a, W> {
     Unknown { id: i64 },
     /// The response concerns a watch that was cancelled already.
     Ignored,
-    /// The server chose the id, and more than one create may be meant: close the stream, and give each watch on this
-    /// server a stream of its own.
-    AmbiguousId,
     /// Responses and creates cannot be paired any more: close the stream and resume all its watches.
     OutOfStep,
+}
+
+/// Who chooses the watch ids on the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum IdSource {
+    /// The server has created no watch on this stream yet. One create is in flight.
+    Unknown,
+    /// The client. Creates are pipelined.
+    Client,
+    /// The server. One create is in flight.
+    Server,
+}
+
+/// A watch that has to be created.
+#[derive(Debug)]
+struct WaitingCreate<W> {
+    id: i64,
+    start_revision: i64,
+    watch: W,
 }
 
 #[derive(Debug)]
@@ -55,6 +79,14 @@ struct InFlightCreate<W> {
     start_revision: i64,
     /// `None` if the watch was cancelled before the response arrived.
     watch: Option<W>,
+}
+
+/// A create to send now.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct CreateToSend<'a, W> {
+    pub(super) id: i64,
+    pub(super) start_revision: i64,
+    pub(super) watch: &'a W,
 }
 
 #[derive(Debug)]
@@ -66,10 +98,24 @@ struct LiveWatch<W> {
     earlier_progress_requests: u32,
 }
 
+/// A watch that was removed from the stream.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Removed<W> {
+    /// Its create was sent: send a cancel. It may directly follow the create, as the server handles them in order.
+    Sent(W),
+    /// Its create was not sent.
+    Unsent(W),
+    /// There is no such watch, or it was removed before.
+    Nothing,
+}
+
 /// The watches of one stream.
 #[derive(Debug)]
 pub(super) struct CreatePairing<W> {
-    last_id: i64,
+    next_id: i64,
+    id_source: IdSource,
+    /// Creates that were not sent yet.
+    waiting: VecDeque<WaitingCreate<W>>,
     in_flight: VecDeque<InFlightCreate<W>>,
     /// Number of creates in flight that are not cancelled. Counted, because a reconnect queues thousands of creates.
     in_flight_wanted: usize,
@@ -84,7 +130,9 @@ pub(super) struct CreatePairing<W> {
 impl<W> Default for CreatePairing<W> {
     fn default() -> Self {
         Self {
-            last_id: 0,
+            next_id: FIRST_ID,
+            id_source: IdSource::Unknown,
+            waiting: VecDeque::new(),
             in_flight: VecDeque::new(),
             in_flight_wanted: 0,
             live: HashMap::new(),
@@ -99,7 +147,7 @@ impl<W> CreatePairing<W> {
     /// Returns the number of watches that use this stream.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.live.len() + self.in_flight_wanted
+        self.live.len() + self.in_flight_wanted + self.waiting.len()
     }
 
     #[cfg(test)]
@@ -112,30 +160,76 @@ impl<W> CreatePairing<W> {
         self.in_flight.front().map(|create| create.id)
     }
 
-    /// Adds a watch from `start_revision` (0: from now on) and returns the id for its create, which has to be sent
-    /// before any later one. The id is never 0: that would let the server choose.
+    pub(super) fn id_source(&self) -> IdSource {
+        self.id_source
+    }
+
+    /// Adds a watch from `start_revision` (0: from now on) and returns the id for its create. The id is never 0: that
+    /// would let the server choose.
     pub(super) fn create(&mut self, watch: W, start_revision: i64) -> i64 {
-        self.last_id += 1;
+        let id = self.next_id;
+        self.next_id += 1;
+        self.waiting.push_back(WaitingCreate {
+            id,
+            start_revision,
+            watch,
+        });
+        id
+    }
+
+    /// Returns the next create if it may be sent now. It counts as sent.
+    pub(super) fn next_to_send(&mut self) -> Option<CreateToSend<'_, W>> {
+        if self.id_source != IdSource::Client && !self.in_flight.is_empty() {
+            return None;
+        }
+        let WaitingCreate {
+            id,
+            start_revision,
+            watch,
+        } = self.waiting.pop_front()?;
+        if self.waiting.is_empty() {
+            // A reconnect makes the queue long; its memory is released as the next one may be days away.
+            self.waiting = VecDeque::new();
+        }
         self.in_flight_wanted += 1;
         self.in_flight.push_back(InFlightCreate {
-            id: self.last_id,
+            id,
             start_revision,
             watch: Some(watch),
         });
-        self.last_id
+        let watch = self.in_flight.back()?.watch.as_ref()?;
+        Some(CreateToSend {
+            id,
+            start_revision,
+            watch,
+        })
     }
 
-    /// Removes a watch. Returns it if a cancel has to be sent; the cancel may directly follow the create, as the
-    /// server handles them in order.
-    pub(super) fn cancel(&mut self, id: i64) -> Option<W> {
+    /// Removes all watches whose creates were not sent, except for the first `kept` ones.
+    pub(super) fn take_waiting(&mut self, kept: usize) -> impl Iterator<Item = W> + use<W> {
+        let taken = self.waiting.split_off(kept.min(self.waiting.len()));
+        taken.into_iter().map(|create| create.watch)
+    }
+
+    /// Removes a watch.
+    pub(super) fn cancel(&mut self, id: i64) -> Removed<W> {
         if let Some(live) = self.live.remove(&id) {
             self.canceling.insert(id);
-            return Some(live.watch);
+            return Removed::Sent(live.watch);
         }
-        let index = self.in_flight_index(id)?;
-        let watch = self.in_flight.get_mut(index)?.watch.take()?;
-        self.in_flight_wanted -= 1;
-        Some(watch)
+        if let Ok(index) = self.waiting.binary_search_by_key(&id, |create| create.id) {
+            let create = self.waiting.remove(index);
+            return create.map_or(Removed::Nothing, |create| Removed::Unsent(create.watch));
+        }
+        let create = self.in_flight_index(id);
+        let create = create.and_then(|index| self.in_flight.get_mut(index));
+        match create.and_then(|create| create.watch.take()) {
+            Some(watch) => {
+                self.in_flight_wanted -= 1;
+                Removed::Sent(watch)
+            }
+            None => Removed::Nothing,
+        }
     }
 
     fn in_flight_index(&self, id: i64) -> Option<usize> {
@@ -160,23 +254,28 @@ impl<W> CreatePairing<W> {
         if self.live.contains_key(&id) || self.canceling.contains(&id) {
             return ResponseTarget::Ignored;
         }
-        // A proxy may choose ids of its own. With a single create in flight the response can only belong to that one.
-        let oldest = self.oldest_in_flight();
-        if id == NO_WATCH || oldest.is_none() {
+        let Some(oldest) = self.oldest_in_flight() else {
+            return ResponseTarget::OutOfStep;
+        };
+        if id == NO_WATCH {
             return ResponseTarget::OutOfStep;
         }
-        if oldest != Some(id) && self.in_flight.len() > 1 {
-            return match self.in_flight_index(id) {
-                Some(_) => ResponseTarget::OutOfStep,
-                None => ResponseTarget::AmbiguousId,
-            };
+        let chosen_by = if id == oldest {
+            IdSource::Client
+        } else {
+            IdSource::Server
+        };
+        if self.id_source == IdSource::Unknown {
+            self.id_source = chosen_by;
+        } else if self.id_source != chosen_by {
+            return ResponseTarget::OutOfStep;
         }
         let create = self.in_flight.pop_front();
         let start = create.as_ref().map_or(0, |create| create.start_revision);
         let Some(watch) = create.and_then(|create| create.watch) else {
             self.canceling.insert(id);
             // The cancel that followed the create named the client's id, which this server does not use.
-            return if oldest == Some(id) {
+            return if id == oldest {
                 ResponseTarget::Ignored
             } else {
                 ResponseTarget::Unknown { id }
@@ -184,7 +283,6 @@ impl<W> CreatePairing<W> {
         };
         self.in_flight_wanted -= 1;
         if self.in_flight.is_empty() {
-            // A reconnect makes the queue long; its memory is released as the next one may be days away.
             self.in_flight = VecDeque::new();
         }
         let created_at = response.header.as_ref().map_or(0, |header| header.revision);
@@ -279,7 +377,9 @@ impl<W> CreatePairing<W> {
     pub(super) fn into_watches(self) -> impl Iterator<Item = W> {
         let in_flight = self.in_flight.into_iter();
         let in_flight = in_flight.filter_map(|create| create.watch);
-        in_flight.chain(self.live.into_values().map(|live| live.watch))
+        let waiting = self.waiting.into_iter().map(|create| create.watch);
+        let unanswered = in_flight.chain(waiting);
+        unanswered.chain(self.live.into_values().map(|live| live.watch))
     }
 }
 

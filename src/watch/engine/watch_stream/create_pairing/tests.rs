@@ -1,8 +1,10 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use proptest::prelude::*;
 
-use super::{CreatePairing, MAX_UNKNOWN_IDS, NO_WATCH, ResponseTarget};
+use super::{
+    CreatePairing, FIRST_ID, IdSource, MAX_UNKNOWN_IDS, NO_WATCH, Removed, ResponseTarget,
+};
 use crate::proto::{ResponseHeader, WatchResponse};
 
 fn created(watch_id: i64) -> WatchResponse {
@@ -56,6 +58,7 @@ fn create(
     start_revision: i64,
 ) -> i64 {
     let id = pairing.create(name, start_revision);
+    assert_eq!(send(pairing), [id]);
     assert!(matches!(
         pairing.pair(&created(id)),
         ResponseTarget::Created { .. }
@@ -63,15 +66,32 @@ fn create(
     id
 }
 
+/// Sends all creates that may be sent now and returns their ids.
+fn send<W>(pairing: &mut CreatePairing<W>) -> Vec<i64> {
+    let mut sent = Vec::new();
+    while let Some(create) = pairing.next_to_send() {
+        sent.push(create.id);
+    }
+    sent
+}
+
+/// Returns a pairing whose server is known to use the client's ids, with these creates in flight, and their ids.
+fn in_flight<const N: usize>(names: [&'static str; N]) -> (CreatePairing<&'static str>, [i64; N]) {
+    let mut pairing = live(&["first"]);
+    assert_eq!(pairing.cancel(FIRST_ID), Removed::Sent("first"));
+    assert_eq!(pairing.pair(&canceled(FIRST_ID)), ResponseTarget::Ignored);
+    let ids = names.map(|name| pairing.create(name, 1));
+    assert_eq!(send(&mut pairing), ids);
+    (pairing, ids)
+}
+
 #[test]
 fn creates_pair_by_id_and_refusal_by_order() {
-    let mut pairing = CreatePairing::default();
-    let ids = ["a", "b", "c"].map(|name| pairing.create(name, 1));
-    assert_eq!(ids, [1, 2, 3]);
+    let (mut pairing, [a, _, c]) = in_flight(["a", "b", "c"]);
     assert_eq!(
-        pairing.pair(&created(1)),
+        pairing.pair(&created(a)),
         ResponseTarget::Created {
-            id: 1,
+            id: a,
             watch: &mut "a"
         }
     );
@@ -80,23 +100,112 @@ fn creates_pair_by_id_and_refusal_by_order() {
         ResponseTarget::Refused { watch: "b" }
     );
     assert_eq!(
-        pairing.pair(&created(3)),
+        pairing.pair(&created(c)),
         ResponseTarget::Created {
-            id: 3,
+            id: c,
             watch: &mut "c"
         }
     );
     assert_eq!(
-        pairing.pair(&events(1)),
+        pairing.pair(&events(a)),
         ResponseTarget::Watch { watch: &mut "a" }
     );
     assert_eq!((pairing.len(), pairing.in_flight()), (2, 0));
 }
 
 #[test]
+fn creates_wait_until_ids_are_known_to_be_kept() {
+    let mut pairing = CreatePairing::default();
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| pairing.create(name, 1));
+    assert_eq!(send(&mut pairing), [a]);
+    assert_eq!(send(&mut pairing), [0; 0]);
+    assert_eq!(
+        pairing.pair(&refused()),
+        ResponseTarget::Refused { watch: "a" }
+    );
+    assert_eq!(pairing.id_source(), IdSource::Unknown);
+    assert_eq!(send(&mut pairing), [b], "a refusal names no id");
+    assert!(matches!(
+        pairing.pair(&created(b)),
+        ResponseTarget::Created { .. }
+    ));
+    assert_eq!(pairing.id_source(), IdSource::Client);
+    assert_eq!(send(&mut pairing), [c, d]);
+}
+
+#[test]
+fn server_that_chooses_ids_gets_one_create_at_a_time() {
+    let mut pairing = CreatePairing::default();
+    let [a, b, c] = ["a", "b", "c"].map(|name| pairing.create(name, 1));
+    assert_eq!(send(&mut pairing), [a]);
+    assert_eq!(
+        pairing.pair(&created(0)),
+        ResponseTarget::Created {
+            id: 0,
+            watch: &mut "a"
+        }
+    );
+    assert_eq!(pairing.id_source(), IdSource::Server);
+    assert_eq!(pairing.cancel(a), Removed::Nothing);
+    assert_eq!(send(&mut pairing), [b]);
+    assert_eq!(
+        pairing.pair(&events(0)),
+        ResponseTarget::Watch { watch: &mut "a" }
+    );
+    assert_eq!(send(&mut pairing), [0; 0], "`b` has no response");
+    assert_eq!(
+        pairing.pair(&refused()),
+        ResponseTarget::Refused { watch: "b" }
+    );
+    assert_eq!(send(&mut pairing), [c]);
+    assert_eq!(
+        pairing.pair(&created(1)),
+        ResponseTarget::Created {
+            id: 1,
+            watch: &mut "c"
+        }
+    );
+    let d = pairing.create("d", 1);
+    assert_eq!(send(&mut pairing), [d]);
+    assert_eq!(
+        pairing.pair(&created(d)),
+        ResponseTarget::OutOfStep,
+        "the server has chosen ids so far"
+    );
+}
+
+#[test]
+fn watch_cancelled_while_server_chooses_its_id_is_cancelled_by_that_id() {
+    let mut pairing = CreatePairing::default();
+    let id = pairing.create("a", 1);
+    assert_eq!(send(&mut pairing), [id]);
+    assert_eq!(pairing.cancel(id), Removed::Sent("a"));
+    assert_eq!(
+        pairing.pair(&created(41)),
+        ResponseTarget::Unknown { id: 41 },
+        "its cancel named another id"
+    );
+    assert_eq!(pairing.pair(&canceled(41)), ResponseTarget::Ignored);
+}
+
+#[test]
+fn watch_without_create_is_removed_without_cancel() {
+    let mut pairing = CreatePairing::default();
+    let [a, b, c] = ["a", "b", "c"].map(|name| pairing.create(name, 1));
+    assert_eq!(send(&mut pairing), [a]);
+    assert_eq!(pairing.cancel(b), Removed::Unsent("b"));
+    assert_eq!(pairing.cancel(b), Removed::Nothing);
+    assert_eq!(pairing.take_waiting(1).count(), 0);
+    assert_eq!(pairing.take_waiting(0).collect::<Vec<_>>(), ["c"]);
+    assert_eq!(pairing.cancel(c), Removed::Nothing);
+    assert_eq!(pairing.len(), 1);
+}
+
+#[test]
 fn refusal_naming_its_id_is_accepted() {
     let mut pairing = CreatePairing::default();
     let id = pairing.create("a", 1);
+    assert_eq!(send(&mut pairing), [id]);
     assert_eq!(
         pairing.pair(&WatchResponse {
             watch_id: id,
@@ -109,75 +218,49 @@ fn refusal_naming_its_id_is_accepted() {
 #[test]
 fn ids_are_never_reused() {
     let mut pairing = live(&["a"]);
-    assert_eq!(pairing.cancel(1), Some("a"));
-    assert_eq!(pairing.pair(&canceled(1)), ResponseTarget::Ignored);
-    assert_eq!(pairing.create("b", 1), 2);
+    assert_eq!(pairing.cancel(FIRST_ID), Removed::Sent("a"));
+    assert_eq!(pairing.pair(&canceled(FIRST_ID)), ResponseTarget::Ignored);
+    assert_eq!(pairing.create("b", 1), FIRST_ID + 1);
 }
 
 #[test]
 fn response_out_of_order_closes_stream() {
-    let mut pairing = CreatePairing::default();
-    pairing.create("a", 1);
-    pairing.create("b", 1);
-    assert_eq!(pairing.pair(&created(2)), ResponseTarget::OutOfStep);
+    let (mut pairing, [_, b]) = in_flight(["a", "b"]);
+    assert_eq!(pairing.pair(&created(b)), ResponseTarget::OutOfStep);
+    assert_eq!(
+        pairing.pair(&created(0)),
+        ResponseTarget::OutOfStep,
+        "the server used the client's ids so far"
+    );
     assert_eq!(
         live(&["a"]).pair(&refused()),
         ResponseTarget::OutOfStep,
         "no create is in flight"
     );
     assert_eq!(live(&["a"]).pair(&created(7)), ResponseTarget::OutOfStep);
+    pairing.create("c", 1);
     assert_eq!(
         pairing.into_watches().collect::<Vec<_>>(),
-        ["a", "b"],
+        ["a", "b", "c"],
         "no watch is lost"
     );
 }
 
 #[test]
-fn proxy_chosen_id_is_accepted_if_unambiguous() {
-    let mut pairing = CreatePairing::default();
-    let id = pairing.create("a", 1);
-    assert_eq!(
-        pairing.pair(&created(40)),
-        ResponseTarget::Created {
-            id: 40,
-            watch: &mut "a"
-        }
-    );
-    assert_eq!(pairing.cancel(id), None);
-    assert_eq!(
-        pairing.pair(&events(40)),
-        ResponseTarget::Watch { watch: &mut "a" }
-    );
-    pairing.create("b", 1);
-    pairing.create("c", 1);
-    assert_eq!(
-        pairing.pair(&created(41)),
-        ResponseTarget::AmbiguousId,
-        "two creates are in flight"
-    );
-    let mut pairing = CreatePairing::default();
-    let id = pairing.create("b", 1);
-    assert_eq!(pairing.cancel(id), Some("b"));
-    assert_eq!(
-        pairing.pair(&created(41)),
-        ResponseTarget::Unknown { id: 41 },
-        "its cancel named another id"
-    );
-    assert_eq!(pairing.pair(&canceled(41)), ResponseTarget::Ignored);
-}
-
-#[test]
 fn repeated_created_is_ignored() {
-    assert_eq!(live(&["a"]).pair(&created(1)), ResponseTarget::Ignored);
+    assert_eq!(
+        live(&["a"]).pair(&created(FIRST_ID)),
+        ResponseTarget::Ignored
+    );
 }
 
 #[test]
 fn cancel_before_created_is_sent_once() {
     let mut pairing = CreatePairing::default();
     let id = pairing.create("a", 1);
-    assert_eq!(pairing.cancel(id), Some("a"));
-    assert_eq!(pairing.cancel(id), None);
+    assert_eq!(send(&mut pairing), [id]);
+    assert_eq!(pairing.cancel(id), Removed::Sent("a"));
+    assert_eq!(pairing.cancel(id), Removed::Nothing);
     assert_eq!((pairing.len(), pairing.in_flight()), (0, 1));
     assert_eq!(pairing.pair(&created(id)), ResponseTarget::Ignored);
     assert_eq!(pairing.pair(&events(id)), ResponseTarget::Ignored);
@@ -187,15 +270,13 @@ fn cancel_before_created_is_sent_once() {
 
 #[test]
 fn cancel_before_refusal_keeps_pairing_in_step() {
-    let mut pairing = CreatePairing::default();
-    let gone = pairing.create("gone", 1);
-    pairing.create("next", 1);
-    assert_eq!(pairing.cancel(gone), Some("gone"));
+    let (mut pairing, [gone, next]) = in_flight(["gone", "next"]);
+    assert_eq!(pairing.cancel(gone), Removed::Sent("gone"));
     assert_eq!(pairing.pair(&refused()), ResponseTarget::Ignored);
     assert_eq!(
-        pairing.pair(&created(2)),
+        pairing.pair(&created(next)),
         ResponseTarget::Created {
-            id: 2,
+            id: next,
             watch: &mut "next"
         }
     );
@@ -203,26 +284,31 @@ fn cancel_before_refusal_keeps_pairing_in_step() {
 
 #[test]
 fn cancel_crossing_server_cancel_is_handled_once() {
+    const A: i64 = FIRST_ID;
     let mut pairing = live(&["a"]);
     assert_eq!(
-        pairing.pair(&canceled(1)),
+        pairing.pair(&canceled(A)),
         ResponseTarget::Canceled {
-            id: 1,
+            id: A,
             watch: "a",
             send_cancel: false
         }
     );
-    assert_eq!(pairing.cancel(1), None, "the server no longer knows it");
+    assert_eq!(
+        pairing.cancel(A),
+        Removed::Nothing,
+        "the server no longer knows it"
+    );
     let mut pairing = live(&["a"]);
-    assert_eq!(pairing.cancel(1), Some("a"));
+    assert_eq!(pairing.cancel(A), Removed::Sent("a"));
     assert_eq!(
         pairing.pair(&WatchResponse {
             compact_revision: 5,
-            ..canceled(1)
+            ..canceled(A)
         }),
         ResponseTarget::Ignored
     );
-    assert_eq!(pairing.pair(&canceled(1)), ResponseTarget::Ignored);
+    assert_eq!(pairing.pair(&canceled(A)), ResponseTarget::Ignored);
 }
 
 #[test]
@@ -230,17 +316,17 @@ fn compacted_watch_needs_a_cancel() {
     let mut pairing = live(&["a"]);
     let compacted = WatchResponse {
         compact_revision: 5,
-        ..canceled(1)
+        ..canceled(FIRST_ID)
     };
     assert_eq!(
         pairing.pair(&compacted),
         ResponseTarget::Canceled {
-            id: 1,
+            id: FIRST_ID,
             watch: "a",
             send_cancel: true
         }
     );
-    assert_eq!(pairing.pair(&canceled(1)), ResponseTarget::Ignored);
+    assert_eq!(pairing.pair(&canceled(FIRST_ID)), ResponseTarget::Ignored);
     assert!(pairing.canceling.is_empty());
 }
 
@@ -318,7 +404,7 @@ enum ServerStep {
     Create { refuse: bool },
     Cancel { nth: usize },
     Compact { nth: usize },
-    Receive,
+    Receive { nth: usize },
 }
 
 fn step() -> impl Strategy<Value = ServerStep> {
@@ -326,79 +412,153 @@ fn step() -> impl Strategy<Value = ServerStep> {
         3 => any::<bool>().prop_map(|refuse| ServerStep::Create { refuse }),
         1 => (0..20_usize).prop_map(|nth| ServerStep::Cancel { nth }),
         1 => (0..20_usize).prop_map(|nth| ServerStep::Compact { nth }),
-        2 => Just(ServerStep::Receive),
+        2 => (0..20_usize).prop_map(|nth| ServerStep::Receive { nth }),
     ]
+}
+
+/// A server that sends each response after those it depends on.
+#[derive(Default)]
+struct Server {
+    /// Whether it chooses the ids, from 0 upward, and responds to creates in any order.
+    is_proxy: bool,
+    next_id: i64,
+    /// Names of its watches by id.
+    watches: BTreeMap<i64, u32>,
+    /// Responses on their way, each group in order. The groups of a proxy overtake each other.
+    queues: Vec<VecDeque<WatchResponse>>,
+}
+
+impl Server {
+    fn create(&mut self, id: i64, name: u32, refuse: bool) {
+        let mut responses = VecDeque::new();
+        if refuse {
+            responses.push_back(refused());
+        } else {
+            let id = if self.is_proxy { self.next_id } else { id };
+            self.next_id += 1;
+            self.watches.insert(id, name);
+            responses.extend([created(id), events(id)]);
+        }
+        self.push(responses);
+    }
+
+    fn cancel(&mut self, id: i64) {
+        if self.watches.remove(&id).is_some() {
+            self.push([canceled(id)].into());
+        }
+    }
+
+    fn compact(&mut self, nth: usize) {
+        if let Some(&id) = self.watches.keys().nth(nth) {
+            let compacted = WatchResponse {
+                compact_revision: 9,
+                ..canceled(id)
+            };
+            self.push([compacted].into());
+        }
+    }
+
+    fn push(&mut self, responses: VecDeque<WatchResponse>) {
+        // A proxy sends the responses for one watch in order.
+        let id = responses.front().map(|first| first.watch_id);
+        let same_watch = |queue: &VecDeque<WatchResponse>| {
+            id != Some(NO_WATCH) && queue.back().map(|last| last.watch_id) == id
+        };
+        let queue = if self.is_proxy {
+            self.queues.iter().position(same_watch)
+        } else {
+            (!self.queues.is_empty()).then_some(0)
+        };
+        match queue {
+            Some(index) => self.queues[index].extend(responses),
+            None => self.queues.push(responses),
+        }
+    }
+
+    fn receive(&mut self, nth: usize) -> Option<WatchResponse> {
+        self.queues.retain(|queue| !queue.is_empty());
+        let nth = nth % self.queues.len().max(1);
+        self.queues.get_mut(nth)?.pop_front()
+    }
 }
 
 proptest! {
     /// With any requests in flight, every response is paired with its watch, and no state is left over.
     #[test]
-    fn every_response_finds_its_watch(steps in prop::collection::vec(step(), 0..60)) {
+    fn every_response_finds_its_watch(
+        is_proxy: bool,
+        steps in prop::collection::vec(step(), 0..60),
+    ) {
         let mut pairing = CreatePairing::default();
-        let (mut wanted, mut serial) = (BTreeMap::new(), 0_u32);
-        let (mut server, mut queue) = (BTreeMap::new(), std::collections::VecDeque::new());
-        let mut remaining = steps.len();
-        for step in steps.into_iter().chain(std::iter::repeat_with(|| ServerStep::Receive)) {
-            match step {
+        let mut server = Server { is_proxy, ..Server::default() };
+        // Ids for cancels and names of the watches that are wanted; names of those that the server refuses.
+        let (mut wanted, mut refusals, mut name) = (BTreeMap::new(), BTreeSet::new(), 0_u32);
+        let mut steps = steps.into_iter();
+        loop {
+            match steps.next().unwrap_or(ServerStep::Receive { nth: 0 }) {
                 ServerStep::Create { refuse } => {
-                    serial += 1;
-                    let id = pairing.create(serial, 1);
-                    wanted.insert(id, serial);
+                    name += 1;
+                    wanted.insert(name, pairing.create(name, 1));
                     if refuse {
-                        queue.push_back(refused());
-                    } else {
-                        server.insert(id, serial);
-                        queue.push_back(created(id));
-                        queue.push_back(events(id));
+                        refusals.insert(name);
                     }
                 }
-                ServerStep::Cancel { nth } => if let Some(&id) = wanted.keys().nth(nth) {
-                    let watch = wanted.remove(&id);
-                    prop_assert_eq!(pairing.cancel(id), watch);
-                    if server.remove(&id).is_some() {
-                        queue.push_back(canceled(id));
+                ServerStep::Cancel { nth } => if let Some((&watch, &id)) = wanted.iter().nth(nth) {
+                    wanted.remove(&watch);
+                    match pairing.cancel(id) {
+                        Removed::Sent(removed) => {
+                            prop_assert_eq!(removed, watch);
+                            server.cancel(id);
+                        }
+                        Removed::Unsent(removed) => prop_assert_eq!(removed, watch),
+                        Removed::Nothing => prop_assert!(false, "{} was not removed", watch),
                     }
                 },
-                ServerStep::Compact { nth } => if let Some(&id) = server.keys().nth(nth) {
-                    queue.push_back(WatchResponse { compact_revision: 9, ..canceled(id) });
-                },
-                ServerStep::Receive if queue.is_empty() => {
-                    if remaining == 0 { break }
-                }
-                ServerStep::Receive => {
-                    let response: WatchResponse = queue.pop_front().expect("not empty");
+                ServerStep::Compact { nth } => server.compact(nth),
+                ServerStep::Receive { nth } => {
+                    let Some(response) = server.receive(nth) else {
+                        if steps.len() == 0 { break }
+                        continue;
+                    };
                     match pairing.pair(&response) {
                         ResponseTarget::Created { id, watch } => {
-                            prop_assert_eq!(wanted.get(&id), Some(&*watch));
+                            prop_assert_eq!(id, response.watch_id);
+                            let name = *watch;
+                            prop_assert_eq!(server.watches.get(&id), Some(&name));
+                            wanted.insert(name, id);
                         }
                         ResponseTarget::Watch { watch } => {
-                            prop_assert_eq!(wanted.get(&response.watch_id), Some(&*watch));
+                            prop_assert_eq!(wanted.get(watch), Some(&response.watch_id));
+                            prop_assert_eq!(server.watches.get(&response.watch_id), Some(&*watch));
                         }
                         ResponseTarget::Refused { watch } => {
-                            let id = wanted.iter().find(|(_, name)| **name == watch);
-                            let id = id.map(|(id, _)| *id);
-                            prop_assert!(id.is_some_and(|id| !server.contains_key(&id)));
-                            wanted.remove(&id.expect("checked"));
+                            prop_assert!(refusals.contains(&watch));
+                            prop_assert!(wanted.remove(&watch).is_some());
                         }
                         ResponseTarget::Canceled { id, watch, send_cancel } => {
-                            prop_assert_eq!(wanted.remove(&id), Some(watch));
+                            prop_assert_eq!(wanted.remove(&watch), Some(id));
                             prop_assert!(send_cancel);
-                            if server.remove(&id).is_some() {
-                                queue.push_back(canceled(id));
-                            }
+                            server.cancel(id);
+                        }
+                        ResponseTarget::Unknown { id } => {
+                            prop_assert!(is_proxy);
+                            server.cancel(id);
                         }
                         ResponseTarget::Ignored => {}
                         other => prop_assert!(false, "{:?}", other),
                     }
                 }
             }
-            remaining = remaining.saturating_sub(1);
+            while let Some(create) = pairing.next_to_send() {
+                let refuse = refusals.contains(create.watch);
+                server.create(create.id, *create.watch, refuse);
+            }
         }
         prop_assert_eq!(pairing.len(), wanted.len());
         prop_assert_eq!(pairing.in_flight(), 0);
         prop_assert!(pairing.canceling.is_empty() && pairing.unknown_ids.is_empty());
         let mut resumed: Vec<u32> = pairing.into_watches().collect();
         resumed.sort_unstable();
-        prop_assert_eq!(resumed, wanted.into_values().collect::<Vec<_>>());
+        prop_assert_eq!(resumed, wanted.into_keys().collect::<Vec<_>>());
     }
 }

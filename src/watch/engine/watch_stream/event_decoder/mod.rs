@@ -54,7 +54,8 @@ pub(super) fn append_events(
     appended
 }
 
-/// Returns the watch id of a response of which only the first bytes are given.
+/// Returns the watch id of a response of which only the first bytes are given. The id 0, which proxies use, is not
+/// encoded: then the events follow the header.
 pub(super) fn decode_watch_id(beginning: &Bytes) -> Option<i64> {
     let mut wire = WireReader::new(beginning, 0..beginning.len());
     loop {
@@ -63,6 +64,7 @@ pub(super) fn decode_watch_id(beginning: &Bytes) -> Option<i64> {
                 wire.delimited()?;
             }
             WATCH_ID => return wire.number(),
+            EVENTS => return Some(0),
             _ => return None,
         }
     }

@@ -144,19 +144,25 @@ fn response_with_malformed_header_is_not_appended() {
 
 #[test]
 fn watch_id_is_decoded_from_partial_response() {
-    let response = WatchResponse {
-        header: Some(ResponseHeader {
-            revision: 5,
-            ..ResponseHeader::default()
-        }),
-        watch_id: 300,
-        events: vec![Event::default(); 3],
-        ..WatchResponse::default()
-    };
-    let whole = Bytes::from(response.encode_to_vec());
-    assert_eq!(decode_watch_id(&whole), Some(300));
-    for length in 0..whole.len() {
-        let decoded = decode_watch_id(&whole.slice(..length));
-        assert!(decoded.is_none_or(|id| id == 300), "after {length} bytes");
+    // Proxies use the id 0, which is not encoded.
+    for watch_id in [300, 0] {
+        let response = WatchResponse {
+            header: Some(ResponseHeader {
+                revision: 5,
+                ..ResponseHeader::default()
+            }),
+            watch_id,
+            events: vec![Event::default(); 3],
+            ..WatchResponse::default()
+        };
+        let whole = Bytes::from(response.encode_to_vec());
+        assert_eq!(decode_watch_id(&whole), Some(watch_id));
+        for length in 0..whole.len() {
+            let decoded = decode_watch_id(&whole.slice(..length));
+            assert!(
+                decoded.is_none_or(|id| id == watch_id),
+                "after {length} bytes"
+            );
+        }
     }
 }
