@@ -3,23 +3,14 @@
 //! The next item waits until the actor has handled the previous one, so that no mailbox grows. Delivery stops when the
 //! actor stops, even while there are no items.
 
-use std::time::Duration;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
 
 use actix::{Message, Recipient};
 use tokio_stream::{Stream, StreamExt};
 
-/// Interval of checks whether an actor is running. actix does not notify when an actor stops.
-const CHECK_INTERVAL: Duration = Duration::from_millis(200);
-
-/// Waits until the actor behind `recipient` has stopped.
-pub(crate) async fn actor_stopped<M>(recipient: &Recipient<M>)
-where
-    M: Message<Result = ()> + Send,
-{
-    while recipient.connected() {
-        tokio::time::sleep(CHECK_INTERVAL).await;
-    }
-}
+pub(crate) use super::stopped_actors::actor_stopped;
 
 /// Sends items until the stream ends or the actor stops. If the actor panics and is restarted by a supervisor, delivery
 /// continues with the next item.
@@ -37,6 +28,73 @@ where
     tokio::select! {
         () = send_all => {}
         () = actor_stopped(&recipient) => {}
+    }
+}
+
+thread_local! {
+    static UNFINISHED: Unfinished = Unfinished::default();
+}
+
+/// Deliveries on this thread that [`deliver_to_end`] has not finished.
+#[derive(Default)]
+struct Unfinished {
+    count: Cell<usize>,
+    /// Waits in [`deliveries_finished`].
+    waker: RefCell<Option<Waker>>,
+}
+
+/// Like [`deliver`], for a stream whose last item the actor must receive: the client's thread does not end before.
+pub(crate) fn deliver_to_end<M>(
+    items: impl Stream<Item = M> + Unpin,
+    recipient: Recipient<M>,
+) -> impl Future<Output = ()>
+where
+    M: Message<Result = ()> + Send + 'static,
+{
+    let unfinished = UnfinishedDelivery::new();
+    async move {
+        deliver(items, recipient).await;
+        drop(unfinished);
+    }
+}
+
+/// Returns whether a [`deliver_to_end`] on this thread has not finished.
+pub(super) fn has_unfinished_deliveries() -> bool {
+    UNFINISHED.with(|unfinished| unfinished.count.get() > 0)
+}
+
+/// Waits until every [`deliver_to_end`] on this thread has finished. Has one caller per thread.
+pub(super) async fn deliveries_finished() {
+    poll_fn(|cx| {
+        if !has_unfinished_deliveries() {
+            return Poll::Ready(());
+        }
+        UNFINISHED.with(|unfinished| unfinished.waker.replace(Some(cx.waker().clone())));
+        Poll::Pending
+    })
+    .await;
+}
+
+struct UnfinishedDelivery;
+
+impl UnfinishedDelivery {
+    fn new() -> Self {
+        UNFINISHED.with(|unfinished| unfinished.count.update(|count| count + 1));
+        Self
+    }
+}
+
+impl Drop for UnfinishedDelivery {
+    fn drop(&mut self) {
+        // Fails while the thread ends, when nothing waits.
+        let _ = UNFINISHED.try_with(|unfinished| {
+            unfinished.count.update(|count| count.saturating_sub(1));
+            if unfinished.count.get() == 0
+                && let Some(waker) = unfinished.waker.take()
+            {
+                waker.wake();
+            }
+        });
     }
 }
 

@@ -4,6 +4,7 @@
 pub(crate) mod abort_on_drop;
 pub(crate) mod backoff;
 pub(crate) mod delivery;
+mod stopped_actors;
 pub(crate) mod supervisor;
 pub(crate) mod suspended_time;
 pub(crate) mod thread;

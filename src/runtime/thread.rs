@@ -15,6 +15,7 @@ use tokio::{
     time::timeout,
 };
 
+use super::delivery::{deliveries_finished, has_unfinished_deliveries};
 use crate::error::{Error, ErrorKind, Outcome};
 
 /// Longest wait for the end of the thread.
@@ -32,7 +33,14 @@ pub(crate) struct Runtime {
 struct OwnThread {
     handle: Mutex<Option<thread::JoinHandle<()>>>,
     /// Closed when the thread has left its closure.
-    running: watch::Receiver<()>,
+    running: watch::Receiver<ThreadState>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ThreadState {
+    Running,
+    /// The client was shut down, but slow actors have not received their last items yet. The thread ends after that.
+    Delivering,
 }
 
 /// The end of a [`Runtime`], which any number of tasks can wait for.
@@ -46,12 +54,18 @@ impl Runtime {
     /// Starts a thread with its own actix system.
     pub(crate) fn own_thread() -> Result<Self, Error> {
         let (jobs, queue) = mpsc::unbounded_channel();
-        let (end, running) = watch::channel(());
+        let (end, running) = watch::channel(ThreadState::Running);
         let handle = thread::Builder::new()
             .name("actix-etcd".to_owned())
             .spawn(move || {
                 let system = actix_rt::System::new();
-                system.block_on(run_jobs(queue));
+                system.block_on(async {
+                    run_jobs(queue).await;
+                    if has_unfinished_deliveries() {
+                        let _ = end.send(ThreadState::Delivering);
+                        deliveries_finished().await;
+                    }
+                });
                 drop(system);
                 drop(end);
             })
@@ -121,14 +135,17 @@ impl Runtime {
 }
 
 impl RuntimeEnd {
-    /// Waits until the last future has finished and a separate thread has ended.
+    /// Waits until the last future has finished and a separate thread has ended, or has only items left to deliver.
     pub(crate) async fn wait(&self) {
         closed(&self.last).await;
         let Some(OwnThread { handle, running }) = &self.thread else {
             return;
         };
-        // A host name lookup cannot be interrupted; its thread ends later, without a join.
-        if timeout(JOIN_TIMEOUT, closed(running)).await.is_ok() {
+        let mut running = running.clone();
+        let delivering = running.wait_for(|state| *state == ThreadState::Delivering);
+        // A host name lookup cannot be interrupted, and actors may be slow; then the thread ends later, without a join.
+        // An error means that the channel is closed.
+        if let Ok(Err(_)) = timeout(JOIN_TIMEOUT, delivering).await {
             let handle = handle.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(handle) = handle {
                 // The thread has left its closure, so the join returns at once.

@@ -17,7 +17,7 @@ use super::engine::{
     watch_service::WatchClient,
     watch_spec::{WatchOptions, WatchSpec},
 };
-use super::{SubscribeWatch, Watch, WatchEvent, WatchHandle};
+use super::{SubscribeWatch, Watch, WatchEnd, WatchEvent, WatchHandle};
 use crate::{
     call::MAX_TIMEOUT,
     connection::Connection,
@@ -26,6 +26,7 @@ use crate::{
         ResponseFuture,
         key_range::{KeyRange, key_range_methods},
     },
+    runtime::delivery::SendOnDrop,
     transport::channel::StreamUse,
 };
 
@@ -111,7 +112,7 @@ impl<C> WatchRequest<C> {
     }
 
     /// Sets how long the watch may be interrupted before it ends with
-    /// [`WatchEnd::OutageTooLong`](super::WatchEnd::OutageTooLong). Default: no limit.
+    /// [`WatchEnd::OutageTooLong`]. Default: no limit.
     pub fn max_outage(mut self, duration: Duration) -> Self {
         self.options.max_outage = Some(duration.min(MAX_TIMEOUT));
         self
@@ -127,7 +128,7 @@ impl<C> WatchRequest<C> {
     /// Continues after a compaction of revisions that were not delivered yet, with one [`WatchEvent::Resynced`] that
     /// contains the sum of their changes. To compute it, the watch reads the keys of the range when it is opened and
     /// keeps them in memory. Cannot be combined with filters. Default: the watch ends with
-    /// [`WatchEnd::Compacted`](super::WatchEnd::Compacted).
+    /// [`WatchEnd::Compacted`].
     pub fn resync(mut self) -> Self {
         self.options.resync = true;
         self
@@ -163,10 +164,12 @@ impl<C: WatchClient> WatchRequest<C> {
         let client = self.client.clone();
         let watch = self.await?;
         let handle = watch.handle();
-        client
-            .watches()
-            .hub
-            .do_send(DeliverWatch { watch, recipient });
+        let ended = WatchEvent::Ended(WatchEnd::Shutdown);
+        client.watches().hub.do_send(DeliverWatch {
+            watch,
+            if_shut_down: SendOnDrop::new(recipient.clone(), Some(ended)),
+            recipient,
+        });
         Ok(handle)
     }
 

@@ -5,8 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use actix_etcd::{ErrorKind, WatchEvent, proto::watch_request::RequestUnion};
-use testbed::{Reply, STATUS, ScriptedServer, StatusResponse};
+use actix_etcd::{Client, ErrorKind, WatchEvent, proto::watch_request::RequestUnion};
+use testbed::{Cluster, Reply, STATUS, ScriptedServer, StatusResponse};
 use tokio::sync::Notify;
 
 use crate::support::{
@@ -167,5 +167,29 @@ async fn early_progress_is_not_read_position() {
     assert_eq!(watch.request_progress().await.unwrap(), 30);
     next_item(&mut watch).await;
     assert_eq!(watch.revision(), 6);
+    etcd.shutdown().await;
+}
+
+#[tokio::test]
+async fn future_watch_does_not_block_progress_of_neighbours() {
+    let cluster = Cluster::start(1).await;
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let mut revision = etcd.put("a", "v").await.unwrap().header.revision;
+    let start = revision + 20;
+    let mut future = etcd.watch("b").start_revision(start).await.unwrap();
+    let neighbour = etcd.watch("a").await.unwrap();
+    for _ in 0..3 {
+        revision = etcd.put("a", "v").await.unwrap().header.revision;
+        while neighbour.request_progress().await.unwrap() < revision {}
+    }
+    let later = etcd.watch("a").start_revision(revision).await.unwrap();
+    while later.request_progress().await.unwrap() < revision {}
+    while revision < start + 2 {
+        revision = etcd.put("b", "v").await.unwrap().header.revision;
+    }
+    for expected in start..=start + 2 {
+        assert_eq!(next_change(&mut future).await.0, expected);
+    }
+    while future.request_progress().await.unwrap() < revision {}
     etcd.shutdown().await;
 }

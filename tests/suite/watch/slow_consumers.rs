@@ -15,6 +15,11 @@ use testbed::{
     validators::{self, Record, Request},
 };
 
+use tokio::{
+    sync::{Semaphore, mpsc},
+    time::timeout,
+};
+
 use crate::support::{
     watch_items::{WATCH_TIMEOUT, next_change, next_item},
     watch_recorder::{actual_history, to_record},
@@ -208,4 +213,86 @@ async fn stopped_actor_cancels_idle_watch() {
     actor.do_send(Stop);
     wait_for_watchers(&cluster, 0.0).await;
     etcd.shutdown().await;
+}
+
+/// Handles one item per permit, and records the values of all events and the end.
+struct GatedActor {
+    permits: Arc<Semaphore>,
+    handled: mpsc::UnboundedSender<String>,
+}
+
+impl Actor for GatedActor {
+    type Context = Context<Self>;
+}
+
+impl Handler<WatchEvent> for GatedActor {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, item: WatchEvent, _: &mut Context<Self>) -> ResponseFuture<()> {
+        let (permits, handled) = (self.permits.clone(), self.handled.clone());
+        Box::pin(async move {
+            permits.acquire().await.unwrap().forget();
+            let text = match item {
+                WatchEvent::Events(events) => String::from_utf8_lossy(events[0].value()).into(),
+                WatchEvent::Ended(reason) => reason.to_string(),
+                other => format!("{other:?}"),
+            };
+            // The test may have ended.
+            let _ = handled.send(text);
+        })
+    }
+}
+
+#[actix::test]
+async fn slow_actor_receives_end_after_shutdown() {
+    let cluster = Cluster::start(1).await;
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let permits = Arc::new(Semaphore::new(0));
+    let (handled, mut received) = mpsc::unbounded_channel();
+    let actor = GatedActor {
+        permits: permits.clone(),
+        handled,
+    };
+    let open = etcd.watch("k").deliver_to(actor.start().recipient());
+    open.await.unwrap().detach();
+    let mut other = etcd.watch("k").await.unwrap();
+    for n in 0..5 {
+        let put = etcd.put("k", n.to_string()).await.unwrap();
+        assert_eq!(next_change(&mut other).await.0, put.header.revision);
+    }
+    etcd.shutdown().await;
+    assert!(received.try_recv().is_err(), "the actor has no permit yet");
+    permits.add_permits(100);
+    let mut items = Vec::new();
+    while let Ok(item) = timeout(WATCH_TIMEOUT, received.recv()).await {
+        // The sender is dropped with the actor, after its last delivery.
+        let Some(item) = item else { break };
+        items.push(item);
+    }
+    assert_eq!(items, ["0", "1", "2", "3", "4", "the client was shut down"]);
+}
+
+#[actix::test]
+async fn watch_delivered_during_shutdown_ends_once() {
+    let cluster = Cluster::start(1).await;
+    for _ in 0..20 {
+        let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+        let (handled, mut received) = mpsc::unbounded_channel();
+        let actor = GatedActor {
+            permits: Arc::new(Semaphore::new(100)),
+            handled,
+        };
+        let opening = etcd.watch("k").deliver_to(actor.start().recipient());
+        let shutdown = async {
+            wait_for_watchers(&cluster, 1.0).await;
+            etcd.shutdown().await;
+        };
+        let (opened, ()) = tokio::join!(opening, shutdown);
+        let mut ends = 0;
+        while let Some(item) = timeout(WATCH_TIMEOUT, received.recv()).await.unwrap() {
+            assert_eq!(item, "the client was shut down");
+            ends += 1;
+        }
+        assert_eq!(ends, usize::from(opened.is_ok()));
+    }
 }

@@ -24,7 +24,7 @@ use crate::{
     },
     watch::engine::{
         watch_actor::{HubRestarted, WatchActor},
-        watch_stream::{CloseStream, RemoveWatch, StreamActor, WatchCount},
+        watch_stream::{CloseStream, RemoveWatch, StreamActor, StreamSharing, WatchCount},
     },
 };
 
@@ -69,6 +69,7 @@ pub(super) struct SharedStream {
     pub(super) endpoint: EndpointId,
     pub(super) generation: u64,
     pub(super) require_leader: bool,
+    pub(super) sharing: StreamSharing,
     /// Generation of the token that the stream was opened with.
     pub(super) token_generation: u64,
     pub(super) watch_count: WatchCount,

@@ -18,7 +18,7 @@ use super::{
 #[cfg(feature = "test-faults")]
 use crate::watch::engine::watch_stream::CrashOnNextResponse;
 use crate::{
-    runtime::delivery::deliver,
+    runtime::delivery::deliver_to_end,
     watch::engine::{
         watch_actor::{WatchActor, WatchShutdown},
         watch_stream::{CloseStream, SendProgressRequest},
@@ -135,8 +135,9 @@ impl Handler<WatchStreamEnded> for HubActor {
 impl Handler<DeliverWatch> for HubActor {
     type Result = ();
 
-    fn handle(&mut self, DeliverWatch { watch, recipient }: DeliverWatch, _: &mut Context<Self>) {
-        actix_rt::spawn(deliver(watch, recipient));
+    fn handle(&mut self, deliver: DeliverWatch, _: &mut Context<Self>) {
+        deliver.if_shut_down.disarm();
+        actix_rt::spawn(deliver_to_end(deliver.watch, deliver.recipient));
     }
 }
 

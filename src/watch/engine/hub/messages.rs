@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use crate::{
     connection::EndpointId,
     error::Error,
+    runtime::delivery::SendOnDrop,
     watch::{
         Watch, WatchEvent,
         engine::{
@@ -68,6 +69,8 @@ pub(crate) struct RequestWatchProgress {
 pub(crate) struct DeliverWatch {
     pub(crate) watch: Watch,
     pub(crate) recipient: Recipient<WatchEvent>,
+    /// Sends the last item if the hub has stopped.
+    pub(crate) if_shut_down: SendOnDrop<WatchEvent>,
 }
 
 /// The member responded to the first create of a stream, or created its first watch. Sent by the stream.

@@ -15,7 +15,9 @@ use crate::{
     connection::{Connection, EndpointId},
     error::{Error, ErrorKind},
     transport::channel::Metadata,
-    watch::engine::watch_stream::{SEQUENTIAL_WATCHES_PER_STREAM, StreamActor, WatchCount},
+    watch::engine::watch_stream::{
+        SEQUENTIAL_WATCHES_PER_STREAM, StreamActor, StreamSharing, WatchCount,
+    },
 };
 
 impl HubActor {
@@ -48,25 +50,19 @@ impl HubActor {
         let mut full = Vec::new();
         // Each round either returns a stream or excludes a connection.
         while let Some(connection) = self.pick_member(attach, &full) {
-            let token_generation = self.caller.context.token.generation();
-            let limit = if self.id_choosing_members.contains(&connection.id) {
-                self.watches_per_stream.min(SEQUENTIAL_WATCHES_PER_STREAM)
-            } else {
-                self.watches_per_stream
-            };
-            let shared = self.streams.iter().rev().find(|stream| {
-                (stream.endpoint, stream.generation) == (connection.id, connection.generation)
-                    && stream.require_leader == attach.require_leader()
-                    && stream.token_generation == token_generation
-                    && stream.watch_count.try_add(limit)
-            });
-            if let Some(stream) = shared {
-                return Some((stream.number, stream.address.clone()));
+            if attach.add.sharing == StreamSharing::Shared
+                && let Some(reserved) = self.reserve_shared_stream(&connection, attach)
+            {
+                return Some(reserved);
             }
-            match self.open_stream(&connection, attach.require_leader(), ctx) {
+            match self.open_stream(&connection, attach, ctx) {
                 Ok(opened) => return Some(opened),
                 Err(error) if error.kind() == ErrorKind::TooManyRequests => {
                     tracing::debug!(%error, "could not open watch stream");
+                    // A watch that should be alone shares a stream before it waits for a free one.
+                    if let Some(reserved) = self.reserve_shared_stream(&connection, attach) {
+                        return Some(reserved);
+                    }
                     full.push(connection.id);
                 }
                 Err(error) => {
@@ -78,6 +74,28 @@ impl HubActor {
             }
         }
         None
+    }
+
+    /// Returns a shared stream on this connection that has room for the watch.
+    fn reserve_shared_stream(
+        &self,
+        connection: &Connection,
+        attach: &AttachWatch,
+    ) -> Option<(u64, Addr<StreamActor>)> {
+        let token_generation = self.caller.context.token.generation();
+        let limit = if self.id_choosing_members.contains(&connection.id) {
+            self.watches_per_stream.min(SEQUENTIAL_WATCHES_PER_STREAM)
+        } else {
+            self.watches_per_stream
+        };
+        let stream = self.streams.iter().rev().find(|stream| {
+            (stream.endpoint, stream.generation) == (connection.id, connection.generation)
+                && stream.require_leader == attach.require_leader()
+                && stream.sharing == StreamSharing::Shared
+                && stream.token_generation == token_generation
+                && stream.watch_count.try_add(limit)
+        })?;
+        Some((stream.number, stream.address.clone()))
     }
 
     fn pick_member(&self, attach: &AttachWatch, full: &[EndpointId]) -> Option<Arc<Connection>> {
@@ -115,9 +133,10 @@ impl HubActor {
     fn open_stream(
         &mut self,
         connection: &Arc<Connection>,
-        require_leader: bool,
+        attach: &AttachWatch,
         ctx: &mut Context<Self>,
     ) -> Result<(u64, Addr<StreamActor>), Error> {
+        let require_leader = attach.require_leader();
         self.last_stream += 1;
         let number = self.last_stream;
         let watch_count = WatchCount::default();
@@ -142,6 +161,7 @@ impl HubActor {
             endpoint: connection.id,
             generation: connection.generation,
             require_leader,
+            sharing: attach.add.sharing,
             token_generation: token.generation,
             watch_count,
             address: address.clone(),

@@ -29,7 +29,7 @@ use crate::{
             hub::{AttachWatch, DetachWatch, HubActor, RequestWatchProgress, StartWatch},
             known_keys::KnownKeys,
             watch_spec::WatchSpec,
-            watch_stream::AddWatch,
+            watch_stream::{AddWatch, StreamSharing},
         },
     },
 };
@@ -114,6 +114,15 @@ impl WatchActor {
 
     /// Requests a stream from the hub, on another member than `avoid` if possible.
     pub(super) fn attach(&mut self, avoid: Option<EndpointId>, ctx: &mut Context<Self>) {
+        self.attach_to(StreamSharing::Shared, avoid, ctx);
+    }
+
+    pub(super) fn attach_to(
+        &mut self,
+        sharing: StreamSharing,
+        avoid: Option<EndpointId>,
+        ctx: &mut Context<Self>,
+    ) {
         self.cursor.stream_ended();
         self.attempt += 1;
         let Some(caller) = self.caller.upgrade() else {
@@ -133,6 +142,7 @@ impl WatchActor {
             address: ctx.address(),
             spec: self.spec.clone(),
             next_revision: self.cursor.next_revision(),
+            sharing,
             buffer: self.buffer.buffer(),
         };
         if !self.send_to_hub(AttachWatch { add, avoid }) {

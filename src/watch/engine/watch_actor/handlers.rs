@@ -15,7 +15,10 @@ use super::{
 use crate::{
     error::Error,
     retry::{RetryDecision, decision::remedy},
-    watch::{WatchEnd, engine::hub::RequestWatchProgress},
+    watch::{
+        WatchEnd,
+        engine::{hub::RequestWatchProgress, watch_stream::StreamSharing},
+    },
 };
 
 impl Handler<UpdateReceived> for WatchActor {
@@ -40,6 +43,7 @@ impl Handler<UpdateReceived> for WatchActor {
             StreamUpdate::Cancelled { endpoint, cancel } => self.cancelled(endpoint, cancel, ctx),
             StreamUpdate::ResponseTooLarge(error) => self.end(WatchEnd::Refused(error), ctx),
             StreamUpdate::StreamFull => self.attach(None, ctx),
+            StreamUpdate::StartsInFuture => self.attach_to(StreamSharing::Alone, None, ctx),
             StreamUpdate::StreamFailed { endpoint, error }
                 if remedy(error.kind()) == RetryDecision::RenewToken =>
             {

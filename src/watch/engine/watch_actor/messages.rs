@@ -70,6 +70,8 @@ pub(crate) enum StreamUpdate {
     ResponseTooLarge(Error),
     /// The stream cannot create the watch soon: request another one.
     StreamFull,
+    /// The watch starts in the future: request a stream of its own.
+    StartsInFuture,
     /// The stream failed.
     StreamFailed {
         endpoint: EndpointId,

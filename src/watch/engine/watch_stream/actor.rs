@@ -7,7 +7,7 @@ use actix::{Actor, Addr, AsyncContext, Context, Supervised, WeakAddr};
 use super::{
     create_pairing::CreatePairing,
     create_timeout::{self, CreateCheck, CreateTimeout},
-    messages::CheckCreates,
+    messages::{CheckCreates, StreamSharing},
     response_reader,
     watch_count::WatchCount,
 };
@@ -33,6 +33,8 @@ pub(super) struct StreamWatch {
     pub(super) attempt: u32,
     pub(super) address: Addr<WatchActor>,
     pub(super) spec: Arc<WatchSpec>,
+    pub(super) start_revision: i64,
+    pub(super) sharing: StreamSharing,
     pub(super) buffer: Arc<EventBuffer>,
 }
 
@@ -47,6 +49,13 @@ impl StreamWatch {
             });
         }
         connected
+    }
+
+    /// Returns whether the watch starts after the revision that follows `current_revision`, on a shared stream. One
+    /// that starts at that revision does so with the next write.
+    pub(super) fn delays_progress(&self, current_revision: i64) -> bool {
+        self.sharing == StreamSharing::Shared
+            && self.start_revision > current_revision.saturating_add(1)
     }
 }
 
@@ -86,6 +95,8 @@ pub(crate) struct StreamActor {
     /// Watch id on the stream, by id of the watch.
     pub(super) ids: HashMap<u64, i64>,
     pub(super) watch_count: WatchCount,
+    /// Newest revision of any response.
+    pub(super) newest_revision: i64,
     /// Number of responses received.
     pub(super) responses: u64,
     pub(super) create_status: CreateStatus,
@@ -131,6 +142,7 @@ impl StreamActor {
                     pairing: CreatePairing::default(),
                     ids: HashMap::new(),
                     watch_count,
+                    newest_revision: 0,
                     responses: 0,
                     create_status: CreateStatus::NoResponse,
                     create_timeout: None,

@@ -32,6 +32,8 @@ impl Handler<AddWatch> for StreamActor {
             attempt: add.attempt,
             address: add.address,
             spec: add.spec,
+            start_revision: add.next_revision,
+            sharing: add.sharing,
             buffer: add.buffer,
         };
         if let StreamState::Ended { error } = &self.state {
@@ -77,6 +79,9 @@ impl Handler<SendProgressRequest> for StreamActor {
     type Result = ();
 
     fn handle(&mut self, _: SendProgressRequest, _: &mut Context<Self>) {
+        if self.pairing.awaits_progress() {
+            self.return_future_watches();
+        }
         self.pairing.progress_requested();
         self.send(RequestUnion::ProgressRequest(WatchProgressRequest {}));
     }

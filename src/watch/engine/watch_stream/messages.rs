@@ -19,7 +19,18 @@ pub(crate) struct AddWatch {
     pub(crate) address: Addr<WatchActor>,
     pub(crate) spec: Arc<WatchSpec>,
     pub(crate) next_revision: i64,
+    pub(crate) sharing: StreamSharing,
     pub(crate) buffer: Arc<EventBuffer>,
+}
+
+/// Whether a watch may share its stream with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StreamSharing {
+    /// It may. The stream returns it if it starts in the future and delays the progress of the others.
+    Shared,
+    /// It starts in the future. etcd responds to no progress request on its stream until then, so it has a stream of
+    /// its own where the connection allows one.
+    Alone,
 }
 
 /// Cancel a watch on the server. Sent by the hub.

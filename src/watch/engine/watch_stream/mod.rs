@@ -29,7 +29,7 @@ mod watch_count;
 pub(crate) use actor::StreamActor;
 #[cfg(feature = "test-faults")]
 pub(crate) use messages::CrashOnNextResponse;
-pub(crate) use messages::{AddWatch, CloseStream, RemoveWatch, SendProgressRequest};
+pub(crate) use messages::{AddWatch, CloseStream, RemoveWatch, SendProgressRequest, StreamSharing};
 pub(crate) use watch_count::WatchCount;
 
 use crate::{

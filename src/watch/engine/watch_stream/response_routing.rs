@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     SEQUENTIAL_WATCHES_PER_STREAM, StreamActor,
-    actor::CreateStatus,
+    actor::{CreateStatus, StreamWatch},
     create_pairing::{IdSource, Removed, ResponseTarget},
     protocol_error,
 };
@@ -46,6 +46,7 @@ impl StreamActor {
             .header
             .as_ref()
             .map_or((0, 0), |header| (header.revision, header.cluster_id));
+        self.newest_revision = self.newest_revision.max(revision);
         let create_status = match (response.created, response.canceled) {
             (false, _) => None,
             (true, false) => Some(CreateStatus::Created),
@@ -143,6 +144,21 @@ impl StreamActor {
         }
         self.collect_creates();
         self.flush();
+    }
+
+    /// Returns the watches to the hub that start in the future: etcd responds to no progress request before that. A
+    /// watch that was created on a member that lagged seems to start in the future as well, but does not prevent a
+    /// response, so this is called only if there was none.
+    pub(super) fn return_future_watches(&mut self) {
+        let newest = self.newest_revision;
+        let delaying = |watch: &StreamWatch| watch.delays_progress(newest);
+        for id in self.pairing.find_live(delaying) {
+            if let Removed::Sent(watch) = self.pairing.cancel(id) {
+                self.send_cancel(id);
+                watch.send(StreamUpdate::StartsInFuture);
+                self.forget(watch.watch);
+            }
+        }
     }
 
     /// Returns the watches to the hub that would wait long for the creates before theirs.

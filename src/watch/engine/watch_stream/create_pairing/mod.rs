@@ -353,6 +353,17 @@ impl<W> CreatePairing<W> {
         }
     }
 
+    /// Returns the ids of the watches on the server that match.
+    pub(super) fn find_live(&self, is_match: impl Fn(&W) -> bool) -> Vec<i64> {
+        let matching = self.live.iter().filter(|(_, live)| is_match(&live.watch));
+        matching.map(|(id, _)| *id).collect()
+    }
+
+    /// Returns whether a progress request has no response yet.
+    pub(super) fn awaits_progress(&self) -> bool {
+        self.progress_requests > 0
+    }
+
     /// Records that a progress request was sent.
     pub(super) fn progress_requested(&mut self) {
         self.progress_requests = self.progress_requests.saturating_add(1);
