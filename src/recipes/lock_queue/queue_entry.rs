@@ -1,25 +1,32 @@
 //! A session's key in a lock queue.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
     Ownership,
+    contenders::check_contenders,
     remove_entry::{remove, remove_until_gone},
 };
 use crate::{
     call::deadline_in,
+    client::Client,
     error::{ErrorKind, Outcome, Result},
-    kv::{TxnResponse, get},
+    kv::{OpResponse, TxnResponse, get},
     lease::LeaseLost,
     recipes::{
         ownership_lost::OwnershipLost,
-        session::LocalMutexGuard,
+        session::{LocalMutexGuard, Session},
         temporary_errors::{RETRY_DELAY, is_temporary},
         txn_read::first_key,
     },
     watch::{Watch, WatchEvent},
 };
+
+/// Maximum number of keys that are checked when a session joins the queue, the oldest ones first.
+const MAX_CHECKED_KEYS: i64 = 512;
 
 /// A key in the queue. Dropping it deletes the key in the background.
 pub(in crate::recipes) struct QueueEntry {
@@ -29,6 +36,8 @@ pub(in crate::recipes) struct QueueEntry {
     pub(in crate::recipes) adopted: bool,
     /// Released when the key is deleted, so that the next task of the session creates a new key.
     pub(super) local_guard: Option<LocalMutexGuard>,
+    /// Kept open while the key is used.
+    pub(super) _owned_session: Option<Arc<Session>>,
 }
 
 /// The key directly before this entry's key.
@@ -42,8 +51,15 @@ enum Predecessor {
     OwnKeyGone,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    First,
+    Again,
+}
+
 impl QueueEntry {
-    /// Waits until this entry's key is the first one. Fails when the session is lost or the key is deleted.
+    /// Waits until this entry's key is the first one. Fails when the session is lost, the key is deleted, or the lock is
+    /// blocked by a key that is not a contender's.
     pub(in crate::recipes) async fn wait_until_first(&self) -> Result<()> {
         tokio::select! {
             biased;
@@ -52,8 +68,12 @@ impl QueueEntry {
         }
     }
 
+    pub(in crate::recipes) fn client(&self) -> &Client {
+        &self.ownership.client
+    }
+
     pub(super) async fn is_first(&self) -> Result<bool> {
-        Ok(self.predecessor().await? == Predecessor::None)
+        Ok(self.predecessor(Look::First).await? == Predecessor::None)
     }
 
     /// Reads which key is directly before this one, watches that key from now on, and reads again: it may have been
@@ -61,8 +81,9 @@ impl QueueEntry {
     /// watches of past revisions only every 100 ms.
     async fn wait_for_predecessors(&self) -> Result<()> {
         let mut watched: Option<(Bytes, Watch)> = None;
+        let mut look = Look::First;
         loop {
-            let step = match self.predecessor().await {
+            let step = match self.predecessor(look).await {
                 Ok(Predecessor::None) => break,
                 Ok(Predecessor::OwnKeyGone) => return Err(self.why_key_gone().await.into()),
                 Ok(Predecessor::Key(key)) => match watched.take() {
@@ -75,7 +96,7 @@ impl QueueEntry {
                 Err(error) => Err(error),
             };
             match step {
-                Ok(()) => {}
+                Ok(()) => look = Look::Again,
                 Err(error) if is_temporary(&error) => tokio::time::sleep(RETRY_DELAY).await,
                 Err(error) => return Err(error),
             }
@@ -83,14 +104,24 @@ impl QueueEntry {
         Ok(self.ownership.session_lease.certain().await?)
     }
 
-    /// Reads, at one revision, whether this entry's key exists and which key is directly before it.
-    async fn predecessor(&self) -> Result<Predecessor> {
+    /// Reads, at one revision, whether this entry's key exists and which key is directly before it. The first look also
+    /// fails if an older key is not a contender's. Older keys are never added later.
+    async fn predecessor(&self, look: Look) -> Result<Predecessor> {
         let before = get(self.prefix.clone())
             .prefix()
             .keys_only()
-            .max_create_revision(self.ownership.token - 1)
-            .last_by_create_revision();
-        let response = self.ownership.txn().then([before]).await?;
+            .max_create_revision(self.ownership.token - 1);
+        let mut reads = vec![before.clone().last_by_create_revision()];
+        if look == Look::First {
+            let oldest = before.sort_by_create_revision().limit(MAX_CHECKED_KEYS);
+            reads.push(oldest);
+        }
+        let response = self.ownership.txn().then(reads).await?;
+        for read in &response.responses {
+            if let OpResponse::Get(found) = read {
+                check_contenders(&self.prefix, &found.kvs)?;
+            }
+        }
         Ok(predecessor_in(&response))
     }
 
@@ -99,7 +130,11 @@ impl QueueEntry {
     async fn why_key_gone(&self) -> OwnershipLost {
         let lease = self.ownership.lease();
         match self.ownership.client.time_to_live(lease).await {
-            Ok(lease) if lease.remaining.is_none() => OwnershipLost::Session(LeaseLost::Revoked),
+            Ok(found) if found.remaining.is_none() => {
+                // The response makes the client report the loss at once instead of at the next keepalive.
+                let _ = self.ownership.client.keep_alive_once(lease).await;
+                OwnershipLost::Session(LeaseLost::Revoked)
+            }
             Ok(_) | Err(_) => OwnershipLost::Taken,
         }
     }
@@ -187,7 +222,7 @@ fn predecessor_in(response: &TxnResponse) -> Predecessor {
 mod tests {
     use super::*;
     use crate::{
-        kv::{GetResponse, OpResponse},
+        kv::GetResponse,
         proto::{KeyValue, ResponseHeader},
     };
 
