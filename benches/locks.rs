@@ -60,7 +60,10 @@ async fn open_session(etcd: &Client) -> Session {
 fn report(part: &str, mut times: Vec<Duration>) -> Duration {
     times.sort();
     let median = times[times.len() / 2];
-    println!("| {part} | {median:.1?} | {:.1?} |", times[times.len() * 9 / 10]);
+    println!(
+        "| {part} | {median:.1?} | {:.1?} |",
+        times[times.len() * 9 / 10]
+    );
     median
 }
 

@@ -33,25 +33,28 @@ pub(in crate::recipes) fn is_contender(prefix: &[u8], key: &[u8], lease: i64) ->
 }
 
 /// Returns an error for the first key that is not a contender's, and logs it.
-pub(super) fn check_contenders<'a>(
-    prefix: &[u8],
-    kvs: impl IntoIterator<Item = &'a KeyValue>,
-) -> Result<()> {
-    let mut kvs = kvs.into_iter();
-    let Some(other) = kvs.find(|kv| !is_contender(prefix, &kv.key, kv.lease)) else {
-        return Ok(());
-    };
-    let reason = format!(
-        "the key {:?} is older than every request for the lock `{}` and was not put by one",
-        other.key,
-        String::from_utf8_lossy(prefix.strip_suffix(b"/").unwrap_or(prefix)),
-    );
-    tracing::warn!(key = ?other.key, lease = other.lease, "key under the name of a lock or an election blocks it");
-    Err(Error::new(
-        ErrorKind::LockBlocked,
-        Outcome::Rejected,
-        reason,
-    ))
+pub(super) fn check_contenders(prefix: &[u8], kvs: &[KeyValue]) -> Result<()> {
+    let is_other = |kv: &&KeyValue| !is_contender(prefix, &kv.key, kv.lease);
+    kvs.iter()
+        .find(is_other)
+        .map_or(Ok(()), |kv| Err(blocked(prefix, kv)))
+}
+
+/// As [`check_contenders`], for keys that are all bound to leases and were read without them.
+pub(super) fn check_leased_keys(prefix: &[u8], kvs: &[KeyValue]) -> Result<()> {
+    const ANY_LEASE: i64 = 1;
+    let is_other = |kv: &&KeyValue| !is_contender(prefix, &kv.key, ANY_LEASE);
+    kvs.iter()
+        .find(is_other)
+        .map_or(Ok(()), |kv| Err(blocked(prefix, kv)))
+}
+
+fn blocked(prefix: &[u8], other: &KeyValue) -> Error {
+    let key = String::from_utf8_lossy(&other.key);
+    let name = String::from_utf8_lossy(prefix.strip_suffix(b"/").unwrap_or(prefix));
+    tracing::warn!(%key, %name, "key blocks a lock or an election");
+    let reason = format!("the key `{key}` blocks the lock or election `{name}`");
+    Error::new(ErrorKind::LockBlocked, Outcome::Rejected, reason)
 }
 
 #[cfg(test)]

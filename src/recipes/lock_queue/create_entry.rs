@@ -116,7 +116,7 @@ impl CreateEntry {
             JoinMode::AtEnd => Compare::create_revision(key.clone()).eq(0),
             JoinMode::IfEmpty => Compare::create_revision(self.prefix.clone()).eq(0).prefix(),
         };
-        let oldest = get(self.prefix.clone()).prefix().keys_only();
+        let oldest = get(self.prefix.clone()).prefix();
         let oldest = oldest.first_by_create_revision();
         let response = client
             .txn()

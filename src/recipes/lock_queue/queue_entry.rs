@@ -7,14 +7,14 @@ use tokio::time::Instant;
 
 use super::{
     Ownership,
-    contenders::check_contenders,
+    contenders::{check_contenders, check_leased_keys},
     remove_entry::{remove, remove_until_gone},
 };
 use crate::{
     call::deadline_in,
     client::Client,
     error::{ErrorKind, Outcome, Result},
-    kv::{OpResponse, TxnResponse, get},
+    kv::{Compare, Get, OpResponse, TxnResponse, get},
     lease::LeaseLost,
     recipes::{
         ownership_lost::OwnershipLost,
@@ -25,8 +25,10 @@ use crate::{
     watch::{Watch, WatchEvent},
 };
 
-/// Maximum number of keys that are checked when a session joins the queue, the oldest ones first.
-const MAX_CHECKED_KEYS: i64 = 512;
+/// Maximum number of keys that are checked when a session joins the queue, the oldest ones first: by their names only,
+/// and with their values.
+const MAX_CHECKED_NAMES: i64 = 512;
+const MAX_CHECKED_KEYS: i64 = 16;
 
 /// A key in the queue. Dropping it deletes the key in the background.
 pub(in crate::recipes) struct QueueEntry {
@@ -51,12 +53,6 @@ enum Predecessor {
     OwnKeyGone,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Look {
-    First,
-    Again,
-}
-
 impl QueueEntry {
     /// Waits until this entry's key is the first one. Fails when the session is lost, the key is deleted, or the lock is
     /// blocked by a key that is not a contender's.
@@ -73,7 +69,7 @@ impl QueueEntry {
     }
 
     pub(super) async fn is_first(&self) -> Result<bool> {
-        Ok(self.predecessor(Look::First).await? == Predecessor::None)
+        Ok(self.predecessor().await? == Predecessor::None)
     }
 
     /// Reads which key is directly before this one, watches that key from now on, and reads again: it may have been
@@ -81,11 +77,17 @@ impl QueueEntry {
     /// watches of past revisions only every 100 ms.
     async fn wait_for_predecessors(&self) -> Result<()> {
         let mut watched: Option<(Bytes, Watch)> = None;
-        let mut look = Look::First;
+        // Older keys are never added later, so one check is enough.
+        let mut checked = false;
         loop {
-            let step = match self.predecessor(look).await {
+            let step = match self.predecessor().await {
                 Ok(Predecessor::None) => break,
                 Ok(Predecessor::OwnKeyGone) => return Err(self.why_key_gone().await.into()),
+                Ok(Predecessor::Key(_)) if !checked => {
+                    let check = self.check_older_keys().await;
+                    checked = check.is_ok();
+                    check
+                }
                 Ok(Predecessor::Key(key)) => match watched.take() {
                     Some((same_key, watch)) if same_key == key => deleted(watch).await,
                     _ => {
@@ -96,7 +98,7 @@ impl QueueEntry {
                 Err(error) => Err(error),
             };
             match step {
-                Ok(()) => look = Look::Again,
+                Ok(()) => {}
                 Err(error) if is_temporary(&error) => tokio::time::sleep(RETRY_DELAY).await,
                 Err(error) => return Err(error),
             }
@@ -104,25 +106,40 @@ impl QueueEntry {
         Ok(self.ownership.session_lease.certain().await?)
     }
 
-    /// Reads, at one revision, whether this entry's key exists and which key is directly before it. The first look also
-    /// fails if an older key is not a contender's. Older keys are never added later.
-    async fn predecessor(&self, look: Look) -> Result<Predecessor> {
-        let before = get(self.prefix.clone())
-            .prefix()
-            .keys_only()
-            .max_create_revision(self.ownership.token - 1);
-        let mut reads = vec![before.clone().last_by_create_revision()];
-        if look == Look::First {
-            let oldest = before.sort_by_create_revision().limit(MAX_CHECKED_KEYS);
-            reads.push(oldest);
-        }
-        let response = self.ownership.txn().then(reads).await?;
-        for read in &response.responses {
-            if let OpResponse::Get(found) = read {
-                check_contenders(&self.prefix, &found.kvs)?;
-            }
-        }
+    /// Reads, at one revision, whether this entry's key exists and which key is directly before it.
+    async fn predecessor(&self) -> Result<Predecessor> {
+        let before = self.older_keys().keys_only().last_by_create_revision();
+        let response = self.ownership.txn().then([before]).await?;
         Ok(predecessor_in(&response))
+    }
+
+    fn older_keys(&self) -> Get {
+        let older = get(self.prefix.clone()).prefix();
+        older.max_create_revision(self.ownership.token - 1)
+    }
+
+    /// Fails if an older key is not a contender's. Values, which can be large, are read only if a key is bound to no
+    /// lease: etcd returns no leases without the values.
+    async fn check_older_keys(&self) -> Result<()> {
+        let leased = Compare::lease(self.prefix.clone()).ne(0).prefix();
+        let names = self.older_keys().keys_only().limit(MAX_CHECKED_NAMES);
+        let keys = self.older_keys().limit(MAX_CHECKED_KEYS);
+        let response = self
+            .ownership
+            .client
+            .txn()
+            .when([leased])
+            .then([names.sort_by_create_revision()])
+            .otherwise([keys.sort_by_create_revision()])
+            .await?;
+        let Some(OpResponse::Get(found)) = response.responses.first() else {
+            return Ok(());
+        };
+        if response.succeeded {
+            check_leased_keys(&self.prefix, &found.kvs)
+        } else {
+            check_contenders(&self.prefix, &found.kvs)
+        }
     }
 
     /// Returns why this entry's key is gone: etcd deletes it together with the lease, before the session detects the

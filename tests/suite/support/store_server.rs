@@ -228,8 +228,12 @@ impl State {
         if found.is_empty() && end.is_empty() {
             found.push(&missing);
         }
-        assert_eq!(compare.result(), CompareResult::Equal);
-        found.iter().all(|kv| match compare.target_union {
+        let negated = match compare.result() {
+            CompareResult::Equal => false,
+            CompareResult::NotEqual => true,
+            other => panic!("the scripted store does not compare with {other:?}"),
+        };
+        let equal = |kv: &&KeyValue| match compare.target_union {
             Some(TargetUnion::CreateRevision(expected)) => kv.create_revision == expected,
             Some(TargetUnion::ModRevision(expected)) => kv.mod_revision == expected,
             Some(TargetUnion::Version(expected)) => kv.version == expected,
@@ -238,10 +242,12 @@ impl State {
             None => match compare.target() {
                 CompareTarget::Create => kv.create_revision == 0,
                 CompareTarget::Version => kv.version == 0,
+                CompareTarget::Lease => kv.lease == 0,
                 other => panic!("the scripted store does not compare {other:?}"),
             },
             Some(TargetUnion::Value(_)) => panic!("the scripted store does not compare values"),
-        })
+        };
+        found.iter().all(|kv| equal(kv) != negated)
     }
 
     fn apply_operation(&mut self, op: RequestOp, before: i64) -> ResponseOp {
