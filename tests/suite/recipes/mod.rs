@@ -16,6 +16,7 @@ mod mutex;
 mod mutex_chaos;
 mod mutex_lost_responses;
 mod owned_sessions;
+mod paused_scope;
 mod session;
 mod session_chaos;
 mod session_faults;
