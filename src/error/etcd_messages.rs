@@ -268,6 +268,7 @@ impl ErrorKind {
             | Self::TlsFailed
             | Self::CredentialsUnavailable
             | Self::SessionLost
+            | Self::LockBlocked
             | Self::FileFailed
             | Self::Internal
             | Self::Other => Outcome::Unknown,

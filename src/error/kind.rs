@@ -108,6 +108,7 @@ impl ErrorKind {
                 | Self::NoInflightDowngrade
                 | Self::SessionLost
                 | Self::LockLost
+                | Self::LockBlocked
                 | Self::NoElectionLeader
         )
     }
@@ -219,6 +220,7 @@ kinds! {
     CredentialsUnavailable: "the credentials are not available", "";
     SessionLost: "the session was lost", "create a new session; keys attached to the old one are deleted";
     LockLost: "the lock or leadership is no longer held", "stop the work that needs it, and acquire it again";
+    LockBlocked: "a key under the name of the lock or election was not put by a contender", "delete or move that key, or use another name";
     FileFailed: "a file could not be read or written", "check the path, its permissions and the free space";
     Internal: "an actor of the client failed", "retry; if it happens again, report it as a bug";
     Other: "the server returned an error that this client does not know", "see the server's message";

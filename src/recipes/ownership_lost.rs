@@ -11,7 +11,9 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OwnershipLost {
-    /// The lease was not renewed before its deadline. The server may have given the lock to another session.
+    /// The lease was not renewed before its deadline. The server may have given the lock to another session. If it has
+    /// not, and the lease is renewed later, the ownership is
+    /// [certain again](super::mutex::Ownership::certain_again). All other reasons are final.
     AtRisk,
     /// The lease of the session was lost.
     Session(LeaseLost),
@@ -19,6 +21,8 @@ pub enum OwnershipLost {
     Closed,
     /// The key was deleted, or another session has taken it over.
     Taken,
+    /// The candidate reported that it is [not healthy](super::election::Campaign::healthy_while).
+    Unhealthy,
 }
 
 impl fmt::Display for OwnershipLost {
@@ -27,6 +31,7 @@ impl fmt::Display for OwnershipLost {
             Self::AtRisk => f.write_str("the lease was not renewed before its deadline"),
             Self::Session(reason) => write!(f, "the lease of the session was lost ({reason:?})"),
             Self::Closed => f.write_str("the session was closed"),
+            Self::Unhealthy => f.write_str("the candidate reported that it is not healthy"),
             Self::Taken => f.write_str("the key was deleted or taken over by another session"),
         }
     }
@@ -35,7 +40,9 @@ impl fmt::Display for OwnershipLost {
 impl From<OwnershipLost> for Error {
     fn from(loss: OwnershipLost) -> Self {
         let kind = match loss {
-            OwnershipLost::AtRisk | OwnershipLost::Taken => ErrorKind::LockLost,
+            OwnershipLost::AtRisk | OwnershipLost::Taken | OwnershipLost::Unhealthy => {
+                ErrorKind::LockLost
+            }
             OwnershipLost::Session(_) | OwnershipLost::Closed => ErrorKind::SessionLost,
         };
         Self::new(kind, Outcome::Rejected, loss.to_string())

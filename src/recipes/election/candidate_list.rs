@@ -8,11 +8,16 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 
 use super::{Leader, LeaderEvent};
-use crate::proto::{Event, KeyValue};
+use crate::{
+    proto::{Event, KeyValue},
+    recipes::lock_queue::is_contender,
+};
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct CandidateList {
-    /// Candidates by create revision. The first one leads.
+    prefix: Bytes,
+    /// Candidates by create revision. The first one leads. Includes keys that were not put by candidates: while one of
+    /// them is the first, nobody can lead.
     candidates: BTreeMap<(i64, Bytes), Leader>,
     /// Create revision of each key, since delete events do not contain it.
     create_revisions: HashMap<Bytes, i64>,
@@ -28,6 +33,15 @@ enum ReportedLeader {
 }
 
 impl CandidateList {
+    pub(super) fn new(prefix: Bytes) -> Self {
+        Self {
+            prefix,
+            candidates: BTreeMap::new(),
+            create_revisions: HashMap::new(),
+            last_reported: ReportedLeader::default(),
+        }
+    }
+
     /// Replaces all candidates and returns the change of the leader, if any.
     pub(super) fn replace(&mut self, kvs: &[KeyValue]) -> Option<LeaderEvent> {
         self.candidates.clear();
@@ -62,7 +76,9 @@ impl CandidateList {
     }
 
     fn leader_change(&mut self) -> Option<LeaderEvent> {
-        let leader = self.candidates.values().next().cloned();
+        let is_candidate = |oldest: &&Leader| is_contender(&self.prefix, &oldest.key, oldest.lease);
+        let leader = self.candidates.values().next();
+        let leader = leader.filter(is_candidate).cloned();
         let now = leader
             .clone()
             .map_or(ReportedLeader::NoLeader, ReportedLeader::Leads);
@@ -84,6 +100,7 @@ mod tests {
             key: Bytes::from_static(key.as_bytes()),
             create_revision: created,
             mod_revision: revision,
+            lease: 7,
             ..KeyValue::default()
         }
     }
@@ -116,16 +133,37 @@ mod tests {
         (Bytes::from_static(key.as_bytes()), revision)
     }
 
+    fn candidate_list() -> CandidateList {
+        CandidateList::new(Bytes::from_static(b"e/"))
+    }
+
+    #[test]
+    fn key_of_no_candidate_blocks_the_election() {
+        let mut list = candidate_list();
+        let data = KeyValue {
+            lease: 0,
+            ..kv("e/count", 2, 2)
+        };
+        let nested = kv("e/nested/7", 3, 3);
+        let keys = [data, nested, kv("e/a", 4, 4)];
+        assert_eq!(key_and_revision(list.replace(&keys)), Some(leads("", 0)));
+        assert_eq!(key_and_revision(list.apply(&[delete("e/count", 5)])), None);
+        assert_eq!(
+            key_and_revision(list.apply(&[delete("e/nested/7", 6)])),
+            Some(leads("e/a", 4))
+        );
+    }
+
     #[test]
     fn first_event_reports_even_no_leader() {
-        let mut list = CandidateList::default();
+        let mut list = candidate_list();
         assert_eq!(key_and_revision(list.replace(&[])), Some(leads("", 0)));
         assert_eq!(key_and_revision(list.replace(&[])), None);
     }
 
     #[test]
     fn oldest_candidate_leads_and_proclamations_are_reported() {
-        let mut list = CandidateList::default();
+        let mut list = candidate_list();
         assert_eq!(
             key_and_revision(list.replace(&[kv("e/b", 5, 5), kv("e/a", 3, 3)])),
             Some(leads("e/a", 3))
@@ -151,7 +189,7 @@ mod tests {
 
     #[test]
     fn key_recreated_in_one_revision_goes_last() {
-        let mut list = CandidateList::default();
+        let mut list = candidate_list();
         list.replace(&[kv("e/a", 3, 3), kv("e/b", 5, 5)]);
         let events = [delete("e/a", 8), put(kv("e/a", 8, 8))];
         assert_eq!(key_and_revision(list.apply(&events)), Some(leads("e/b", 5)));
@@ -159,7 +197,7 @@ mod tests {
 
     #[test]
     fn new_snapshot_reports_missed_change() {
-        let mut list = CandidateList::default();
+        let mut list = candidate_list();
         list.replace(&[kv("e/a", 3, 3)]);
         assert_eq!(key_and_revision(list.replace(&[kv("e/a", 3, 3)])), None);
         assert_eq!(

@@ -17,6 +17,7 @@ use crate::{
     error::{Error, Result},
     proto::KeyValue,
     recipes::{
+        lock_queue::check_prefix,
         read_then_watch::{KeysUpdate, ReadThenWatch},
         subscription::subscribe,
     },
@@ -58,7 +59,7 @@ impl From<&KeyValue> for Leader {
 pub enum LeaderEvent {
     /// This candidate leads, or the leader has a new value.
     Leads(Leader),
-    /// No candidate leads.
+    /// No candidate leads. Also reported while the oldest key under the election's name was not put by a candidate.
     NoLeader,
     /// The observation ended with this error. This is the last event.
     Ended(Error),
@@ -80,8 +81,9 @@ pub struct Leaders {
 impl Leaders {
     pub(super) fn new(client: Client, prefix: Bytes) -> Self {
         let observer = LeaderObserver {
-            keys: ReadThenWatch::prefix(client.clone(), prefix),
-            candidates: CandidateList::default(),
+            keys: ReadThenWatch::prefix(client.clone(), prefix.clone()),
+            candidates: CandidateList::new(prefix.clone()),
+            prefix,
         };
         Self {
             client,
@@ -129,12 +131,16 @@ impl fmt::Debug for Leaders {
 }
 
 struct LeaderObserver {
+    prefix: Bytes,
     keys: ReadThenWatch,
     candidates: CandidateList,
 }
 
 impl LeaderObserver {
     async fn next(mut self) -> (Self, LeaderEvent) {
+        if let Err(error) = check_prefix(&self.prefix) {
+            return (self, LeaderEvent::Ended(error));
+        }
         loop {
             let event = match self.keys.next().await {
                 Ok(KeysUpdate::Snapshot(found)) => self.candidates.replace(&found.kvs),

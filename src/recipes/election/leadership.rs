@@ -3,50 +3,109 @@
 use std::{fmt, ops::Deref};
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
-use super::{Ownership, OwnershipLost};
+use super::{
+    Ownership, OwnershipLost,
+    leader_monitor::{HealthCheck, LeaderMonitor, LeaderStatus},
+};
 use crate::{
+    call::deadline_in,
     error::Result,
-    kv::put,
-    recipes::lock_queue::{ClaimGuard, QueueEntry},
+    kv::{Compare, get, put},
+    recipes::{
+        lock_queue::{ClaimGuard, QueueEntry},
+        temporary_errors::{RETRY_DELAY, is_temporary},
+        txn_read::first_key,
+    },
     request::IntoBytes,
 };
 
 /// An election that was won. Dereferences to its [`Ownership`]. Dropping it resigns in the background.
 #[must_use = "dropping the leadership resigns"]
 pub struct Leadership {
+    /// Dropped first: the candidate counts as leader no longer when it starts to resign.
+    monitor: LeaderMonitor,
     entry: QueueEntry,
+    /// Revision of the last proclamation, or of the campaign. `None` if the outcome of the last proclamation is unknown.
+    /// Locked while a proclamation is in flight.
+    proclaimed: tokio::sync::Mutex<Option<i64>>,
 }
 
 impl Leadership {
-    pub(super) fn new(entry: QueueEntry) -> Self {
-        Self { entry }
-    }
-
-    pub(super) async fn won(entry: QueueEntry, value: Bytes) -> Result<Self> {
+    /// Starts the leadership of the first entry in the queue. Proclaims the value if the key may have another one.
+    pub(super) async fn won(
+        entry: QueueEntry,
+        value: Bytes,
+        status: LeaderStatus,
+        health: Option<HealthCheck>,
+    ) -> Result<Self> {
         let adopted = entry.adopted;
-        let leadership = Self { entry };
+        let leadership = Self::new(entry, status, health);
         if adopted {
             leadership.proclaim(value).await?;
         }
         Ok(leadership)
     }
 
-    /// Replaces the value that observers of the election see. Fails with
-    /// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if the leadership was lost.
-    pub async fn proclaim(&self, value: impl IntoBytes) -> Result<()> {
-        let write = put(self.key().clone(), value).lease(self.lease());
-        let response = self.txn().then([write]).await?;
-        if response.succeeded {
-            Ok(())
-        } else {
-            Err(OwnershipLost::Taken.into())
+    pub(super) fn new(
+        entry: QueueEntry,
+        status: LeaderStatus,
+        health: Option<HealthCheck>,
+    ) -> Self {
+        let proclaimed = (!entry.adopted).then(|| entry.ownership.token());
+        Self {
+            monitor: LeaderMonitor::start(&entry.ownership, status, health),
+            entry,
+            proclaimed: tokio::sync::Mutex::new(proclaimed),
         }
     }
 
+    /// Replaces the value that observers of the election see. Concurrent calls are applied one after the other.
+    ///
+    /// A proclamation never overwrites a later one, however late its request arrives. Repeats a request without a
+    /// response for at most the client's `request_timeout`. Fails with
+    /// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if the leadership was lost, and otherwise as any write does.
+    pub async fn proclaim(&self, value: impl IntoBytes) -> Result<()> {
+        let value = value.into_bytes();
+        let deadline = deadline_in(self.entry.client().request_timeout());
+        let mut proclaimed = self.proclaimed.lock().await;
+        loop {
+            match self.proclaim_once(&value, &mut proclaimed).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) if is_temporary(&error) && Instant::now() < deadline => {
+                    tokio::time::sleep(RETRY_DELAY).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Writes the value if the key is as `proclaimed` tells. Returns `false` if that was unknown or has changed; it is
+    /// known then. It stays unknown if this fails or is dropped.
+    async fn proclaim_once(&self, value: &Bytes, proclaimed: &mut Option<i64>) -> Result<bool> {
+        let key = self.key();
+        let Some(previous) = proclaimed.take() else {
+            let response = self.txn().then([get(key.clone()).keys_only()]).await?;
+            let found = first_key(&response).ok_or(OwnershipLost::Taken)?;
+            *proclaimed = Some(found.mod_revision);
+            return Ok(false);
+        };
+        let unchanged = Compare::mod_revision(key.clone()).eq(previous);
+        let write = put(key.clone(), value.clone()).lease(self.lease());
+        let response = self.txn().when([unchanged]).then([write]).await?;
+        if response.succeeded {
+            *proclaimed = Some(response.header.revision);
+        }
+        Ok(response.succeeded)
+    }
+
     /// Gives up the leadership and waits for the response. Fails with
-    /// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if it was lost before.
+    /// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if it was lost before. If it fails for another reason,
+    /// resigning continues in the background until it succeeds.
     pub async fn resign(self) -> Result<()> {
+        drop(self.monitor);
         self.entry.release().await
     }
 }

@@ -1,17 +1,24 @@
 //! An election: one candidate leads at a time, and every client can read which one.
 //!
 //! Keys have the layout of the Go client's `concurrency` package, so Go programs and `etcdctl elect` take part in the
-//! same election. As in Go, every key under `<name>/` counts as a candidate: do not nest names. Two leaders are
-//! possible [under the same conditions as two owners of a lock](super::mutex#when-two-owners-are-possible), and the
-//! same features protect against that.
+//! same election. As in Go, every older key under `<name>/` blocks a candidate: do not put other keys there, and do not
+//! nest names. A campaign behind such a key fails with [`ErrorKind::LockBlocked`](crate::ErrorKind::LockBlocked). Two
+//! leaders are possible [under the same conditions as two owners of a lock](super::mutex#when-two-owners-are-possible),
+//! and the same features protect against that.
+//!
+//! [`Session::election`] uses a session of yours, whose end also ends the election. [`Client::election`] opens a session
+//! of its own that heals: after an outage that has cost the leadership, campaign again.
+//!
+//! [`Election::is_leader`] returns whether this candidate leads, without a request, and
+//! [`Campaign::healthy_while`] gives up the leadership of an application that is not well.
 //!
 //! ```no_run
 //! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
 //! use std::time::Duration;
 //! use actix_etcd::recipes::election::LeaderEvent;
 //!
-//! let session = etcd.session(Duration::from_secs(10)).await?;
-//! let leadership = session.election("jobs").campaign("10.0.0.1").await?;
+//! let election = etcd.election("jobs").ttl(Duration::from_secs(10)).await?;
+//! let leadership = election.campaign("10.0.0.1").await?;
 //! tokio::select! {
 //!     loss = leadership.lost() => println!("leadership lost: {loss}"),
 //!     () = tokio::time::sleep(Duration::from_secs(60)) => leadership.resign().await?,
@@ -37,6 +44,8 @@
 
 mod campaign;
 mod candidate_list;
+mod election_builder;
+mod leader_monitor;
 mod leaders;
 mod leadership;
 
@@ -45,6 +54,7 @@ use std::fmt;
 use bytes::Bytes;
 
 pub use campaign::{Campaign, CandidateEvent};
+pub use election_builder::ElectionBuilder;
 pub use leaders::{Leader, LeaderEvent, Leaders, ObserveLeaders, SubscribeLeaders, leaders};
 pub use leadership::Leadership;
 
@@ -54,7 +64,7 @@ pub use super::{
     subscription::Subscription,
 };
 use super::{
-    lock_queue::{LockQueue, queue_prefix},
+    lock_queue::{LockQueue, check_prefix, is_contender, queue_prefix},
     session::Session,
 };
 use crate::{
@@ -62,9 +72,11 @@ use crate::{
     error::{Error, Result},
     request::IntoBytes,
 };
+use leader_monitor::LeaderStatus;
 
 impl Session {
-    /// Returns the election with this name.
+    /// Returns the election with this name. It works until the session ends: a lost or closed session loses its
+    /// leadership.
     pub fn election(&self, name: impl IntoBytes) -> Election {
         Election::new(self, name)
     }
@@ -77,7 +89,11 @@ impl Client {
         Leaders::new(self.clone(), queue_prefix(&name.into_bytes()))
     }
 
-    /// Returns the current leader of an election, or `None` if there is none. Fails as any read does.
+    /// Returns the current leader of an election, or `None` if there is none. Also returns `None` while the oldest key
+    /// under `<name>/` was not put by a candidate: nobody can lead then.
+    ///
+    /// Fails as any read does, and with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the name is
+    /// empty or consists of slashes.
     pub async fn leader(&self, name: impl IntoBytes) -> Result<Option<Leader>> {
         current_leader(self, &queue_prefix(&name.into_bytes())).await
     }
@@ -87,6 +103,7 @@ impl Client {
 #[derive(Clone)]
 pub struct Election {
     queue: LockQueue,
+    status: LeaderStatus,
 }
 
 impl Election {
@@ -94,21 +111,31 @@ impl Election {
     pub fn new(session: &Session, name: impl IntoBytes) -> Self {
         Self {
             queue: LockQueue::new(session, &name.into_bytes()),
+            status: LeaderStatus::default(),
         }
+    }
+
+    /// Returns whether a candidate of this election, or of its clones, leads now. Sends no request, so it can be called
+    /// before every step of the work.
+    ///
+    /// It is `false` from a moment before the lease ends until the lease is renewed, as soon as the key of the leader
+    /// was deleted, and as soon as the leader starts to resign.
+    pub fn is_leader(&self) -> bool {
+        self.status.is_leader()
     }
 
     /// Campaigns with a value that every client can read while this candidate leads. Await the request to get a
     /// [`Leadership`], or call [`deliver_to`](Campaign::deliver_to) to campaign on behalf of an actor.
     pub fn campaign(&self, value: impl IntoBytes) -> Campaign {
-        Campaign::new(self.queue.clone(), value.into_bytes())
+        Campaign::new(self.queue.clone(), value.into_bytes(), self.status.clone())
     }
 
     /// Takes over a leadership that another session won before a restart of its process, given its key and its token.
     /// No other candidate leads in between. Returns `None` if that leadership was lost: campaign again.
     ///
-    /// Works until the lease of the former session expires. The leadership is then bound to this session, and the former
-    /// session has lost it. If this fails or is dropped before it returns, the leadership may already be bound to this
-    /// session: call it again, or close the session. Fails with
+    /// Works until the lease of the former session expires, also if that session was
+    /// [detached](Session::detach). The leadership is then bound to this session, and the former session has lost it.
+    /// If this fails without a response, or is dropped before it returns, the leadership may be resigned. Fails with
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the token is not positive or the key does
     /// not belong to this election, and with [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) if this session
     /// is lost.
@@ -131,10 +158,10 @@ impl Election {
         };
         // The key may belong to a candidate that was not the leader.
         entry.wait_until_first().await?;
-        Ok(Some(Leadership::new(entry)))
+        Ok(Some(Leadership::new(entry, self.status.clone(), None)))
     }
 
-    /// Returns the current leader, or `None` if there is none. Fails as any read does.
+    /// Returns the current leader, as [`Client::leader`] does.
     pub async fn leader(&self) -> Result<Option<Leader>> {
         current_leader(&self.queue.client, &self.queue.prefix).await
     }
@@ -155,7 +182,9 @@ impl fmt::Debug for Election {
 }
 
 async fn current_leader(client: &Client, prefix: &Bytes) -> Result<Option<Leader>> {
+    check_prefix(prefix)?;
     let oldest = client.get(prefix.clone()).prefix();
     let oldest = oldest.first_by_create_revision().await?;
-    Ok(oldest.first().map(Leader::from))
+    let leader = oldest.first().map(Leader::from);
+    Ok(leader.filter(|leader| is_contender(prefix, &leader.key, leader.lease)))
 }

@@ -3,11 +3,11 @@
 use std::ops::Deref;
 
 use actix::{Message, Recipient};
-use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::{LockQueue, Ownership, QueueEntry};
+use super::Ownership;
 use crate::{
+    client::Client,
     error::{Error, Result},
     recipes::ownership_lost::OwnershipLost,
     runtime::delivery::{SendOnDrop, actor_stopped},
@@ -49,28 +49,28 @@ pub(in crate::recipes) enum ClaimEvent {
 /// Joins the queue on the client's thread and sends the events to the actor.
 ///
 /// Events are sent even if the mailbox is full: there are at most two, and a late report of a loss would be harmful.
-pub(in crate::recipes) fn claim<G, M, F>(
-    queue: LockQueue,
-    value: Bytes,
-    acquire: impl FnOnce(QueueEntry) -> F + Send + 'static,
+///
+/// `acquire` waits for the guard. It returns `None` if the receiver that it gets is notified or closed first.
+pub(in crate::recipes) fn claim<G, M>(
+    client: &Client,
+    acquire: impl AsyncFnOnce(&mut oneshot::Receiver<()>) -> Result<Option<G>> + Send + 'static,
     recipient: Recipient<M>,
 ) -> ClaimHandle
 where
     G: ClaimGuard,
     M: From<ClaimEvent> + Message<Result = ()> + Send + 'static,
-    F: Future<Output = Result<G>> + Send + 'static,
 {
     let (end, mut ended) = oneshot::channel();
     let (done, released) = oneshot::channel();
     let if_shut_down = ClaimEvent::Failed(Error::shut_down());
     let final_message = SendOnDrop::new(recipient.clone(), Some(if_shut_down.into()));
-    queue.client.clone().run(move || {
+    client.run(move || {
         final_message.disarm();
         actix_rt::spawn(async move {
             let acquired = tokio::select! {
                 biased;
                 () = actor_stopped(&recipient) => return,
-                acquired = wait_for_guard(queue, value, acquire, &mut ended) => acquired,
+                acquired = acquire(&mut ended) => acquired,
             };
             let last_event = match acquired {
                 Ok(Some(guard)) => hold(guard, ended, &recipient).await,
@@ -86,22 +86,6 @@ where
     ClaimHandle {
         end,
         done: released,
-    }
-}
-
-/// Returns `None` if the claim ended first.
-async fn wait_for_guard<G, F>(
-    queue: LockQueue,
-    value: Bytes,
-    acquire: impl FnOnce(QueueEntry) -> F,
-    ended: &mut oneshot::Receiver<()>,
-) -> Result<Option<G>>
-where
-    F: Future<Output = Result<G>>,
-{
-    match queue.join_and_wait(value, ended).await? {
-        Some(entry) => acquire(entry).await.map(Some),
-        None => Ok(None),
     }
 }
 

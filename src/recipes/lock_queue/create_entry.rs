@@ -1,16 +1,18 @@
 //! Creates a session's key in a lock queue.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::{Ownership, QueueEntry, late_key_cleanup::delete_when_late};
+use super::{
+    Ownership, QueueEntry, contenders::check_contenders, late_key_cleanup::delete_when_late,
+};
 use crate::{
     error::{Error, ErrorKind, Outcome, Result},
-    kv::{Compare, TxnResponse, get, put},
+    kv::{Compare, OpResponse, TxnResponse, get, put},
     recipes::{
-        session::{LocalMutex, LocalMutexGuard},
+        session::{LocalMutex, LocalMutexGuard, Session},
         temporary_errors::{RETRY_DELAY, is_temporary},
         txn_read::first_key,
     },
@@ -43,6 +45,7 @@ pub(super) struct CreateEntry {
     /// Its token is 0 until the key is created.
     pub(super) ownership: Ownership,
     pub(super) prefix: Bytes,
+    pub(super) owned_session: Option<Arc<Session>>,
     pub(super) local_mutex: LocalMutex,
     pub(super) value: Bytes,
     pub(super) mode: JoinMode,
@@ -62,6 +65,7 @@ impl CreateEntry {
                     ..self.ownership.clone()
                 },
                 prefix: self.prefix,
+                _owned_session: self.owned_session,
                 adopted,
                 local_guard: Some(guard),
             }),
@@ -112,13 +116,21 @@ impl CreateEntry {
             JoinMode::AtEnd => Compare::create_revision(key.clone()).eq(0),
             JoinMode::IfEmpty => Compare::create_revision(self.prefix.clone()).eq(0).prefix(),
         };
+        let oldest = get(self.prefix.clone()).prefix();
+        let oldest = oldest.first_by_create_revision();
         let response = client
             .txn()
             .when([condition])
             .then([put(key.clone(), self.value.clone()).lease(lease)])
-            .otherwise([get(key.clone())])
+            .otherwise([get(key.clone()), oldest])
             .await?;
-        Ok(create_result(&response, lease, self.mode))
+        let result = create_result(&response, lease, self.mode);
+        if result == CreateResult::Occupied
+            && let Some(OpResponse::Get(oldest)) = response.responses.get(1)
+        {
+            check_contenders(&self.prefix, &oldest.kvs)?;
+        }
+        Ok(result)
     }
 }
 
@@ -143,7 +155,7 @@ fn create_result(response: &TxnResponse, lease: i64, mode: JoinMode) -> CreateRe
 mod tests {
     use super::*;
     use crate::{
-        kv::{GetResponse, OpResponse},
+        kv::GetResponse,
         proto::{KeyValue, ResponseHeader},
     };
 

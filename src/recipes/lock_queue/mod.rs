@@ -7,39 +7,53 @@
 //! A request to join goes through these steps:
 //! 1. The task locks the session's local mutex for the prefix, since the session has one key per queue.
 //! 2. `create_entry` creates the key, on a task that outlives a caller that gives up.
-//! 3. [`QueueEntry::wait_until_first`] waits until no older key is left and the lease is certain.
+//! 3. [`QueueEntry::wait_until_first`] waits until no older key is left and the lease is certain. It fails if an older
+//!    key is not a contender's (`contenders`).
 //! 4. Dropping or leaving the [`QueueEntry`] deletes the key (`remove_entry`), then unlocks the local mutex.
 //!
 //! A lost lease ends each step: the session actor sets the lease's status, and every step and [`Ownership::lost`] wait
-//! for its end through a [`SessionLease`].
+//! for its end through a [`SessionLease`]. If the session heals, a request that waits joins the queue again with the new
+//! lease.
+//!
+//! A request to create the key whose outcome is unknown may be applied much later. `late_key_cleanup` deletes its key.
 
 mod claim_handle;
+mod contenders;
 mod create_entry;
 mod late_key_cleanup;
 mod ownership;
 mod queue_entry;
 mod remove_entry;
 
-use std::{pin::pin, sync::Arc};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout},
+};
 
 pub use claim_handle::ClaimHandle;
 pub(super) use claim_handle::{ClaimEvent, ClaimGuard, claim};
+pub(super) use contenders::{check_prefix, is_contender, queue_prefix};
 use create_entry::{CreateEntry, JoinMode};
+use late_key_cleanup::delete_when_late;
+pub(super) use ownership::EarlyEnd;
 pub use ownership::Ownership;
 pub(super) use queue_entry::QueueEntry;
+pub(super) use remove_entry::remove;
 
 use super::{
     ownership_lost::OwnershipLost,
     session::{
         LocalMutex, LocalMutexGuard, Session, SessionLease, SessionState, session_lost_if_no_lease,
     },
+    temporary_errors::{RETRY_DELAY, is_temporary},
 };
 use crate::{
+    call::deadline_in,
     client::Client,
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
     kv::{Compare, put},
 };
 
@@ -48,6 +62,10 @@ use crate::{
 pub(super) struct LockQueue {
     pub(super) client: Client,
     session: Arc<SessionState>,
+    /// Whether the session replaces a lost lease.
+    heals: bool,
+    /// The session, if it belongs to this lock or election and its guards.
+    owned_session: Option<Arc<Session>>,
     pub(super) prefix: Bytes,
 }
 
@@ -56,8 +74,21 @@ impl LockQueue {
         Self {
             client: session.client().clone(),
             session: session.state().clone(),
+            heals: session.heals(),
+            owned_session: None,
             prefix: queue_prefix(name),
         }
+    }
+
+    /// Opens a session that heals, and that ends with the last clone of this queue and the last entry.
+    pub(super) async fn open(client: &Client, name: &Bytes, ttl: Duration) -> Result<Self> {
+        check_prefix(&queue_prefix(name))?;
+        let session = client.session(ttl).heal().await?;
+        let queue = Self::new(&session, name);
+        Ok(Self {
+            owned_session: Some(Arc::new(session)),
+            ..queue
+        })
     }
 
     fn local_mutex(&self) -> LocalMutex {
@@ -72,22 +103,59 @@ impl LockQueue {
         }
     }
 
-    /// Creates the session's key behind the existing keys.
-    pub(super) async fn join(&self, value: Bytes) -> Result<QueueEntry> {
-        let lease = SessionLease::current(&self.session)?;
-        let guard = self.lock_locally(&lease).await?;
-        let entry = self.create(lease, guard, value, JoinMode::AtEnd).await?;
+    /// Returns the session's lease. Waits for a new one while the session heals.
+    async fn lease(&self) -> Result<SessionLease> {
+        check_prefix(&self.prefix)?;
+        if self.heals {
+            Ok(SessionLease::healed(&self.session).await?)
+        } else {
+            Ok(SessionLease::current(&self.session)?)
+        }
+    }
+
+    /// Joins the queue and waits until the session is first.
+    pub(super) async fn acquire(&self, value: Bytes) -> Result<QueueEntry> {
+        let (_not_cancelled, mut cancel) = oneshot::channel();
+        let entry = self.join_and_wait(value, &mut cancel).await?;
         entry.ok_or_else(|| OwnershipLost::Taken.into())
     }
 
     /// Joins the queue and waits until the session is first. On `cancel`, leaves the queue and returns `None`; in an
     /// outage, leaving continues in the background.
+    ///
+    /// If the session heals, the loss of its lease does not end the wait: the queue is joined again at its end.
     pub(super) async fn join_and_wait(
         &self,
         value: Bytes,
         cancel: &mut oneshot::Receiver<()>,
     ) -> Result<Option<QueueEntry>> {
-        let lease = SessionLease::current(&self.session)?;
+        loop {
+            let lease = tokio::select! {
+                biased;
+                _ = &mut *cancel => return Ok(None),
+                lease = self.lease() => lease?,
+            };
+            let waited = self.wait_with(lease.clone(), value.clone(), cancel).await;
+            match waited {
+                Err(error) if self.heals && error.kind() == ErrorKind::SessionLost => {
+                    tracing::debug!(%error, prefix = ?self.prefix, "joining a lock queue again with a new lease");
+                    tokio::select! {
+                        biased;
+                        _ = &mut *cancel => return Ok(None),
+                        _ = lease.ended() => {}
+                    }
+                }
+                waited => return waited,
+            }
+        }
+    }
+
+    async fn wait_with(
+        &self,
+        lease: SessionLease,
+        value: Bytes,
+        cancel: &mut oneshot::Receiver<()>,
+    ) -> Result<Option<QueueEntry>> {
         let guard = tokio::select! {
             biased;
             _ = &mut *cancel => return Ok(None),
@@ -108,19 +176,27 @@ impl LockQueue {
         };
         let is_first = tokio::select! {
             biased;
-            _ = cancel => false,
-            first = entry.wait_until_first() => first.map(|()| true)?,
+            _ = cancel => Ok(false),
+            first = entry.wait_until_first() => first.map(|()| true),
         };
-        if !is_first {
-            leave(entry).await;
-            return Ok(None);
+        match is_first {
+            Ok(true) => Ok(Some(entry)),
+            Ok(false) => {
+                leave(entry).await;
+                Ok(None)
+            }
+            // Other errors mean that the key is gone, or that requests fail: dropping the entry deletes it.
+            Err(error) if error.kind() == ErrorKind::LockBlocked => {
+                leave(entry).await;
+                Err(error)
+            }
+            Err(error) => Err(error),
         }
-        Ok(Some(entry))
     }
 
     /// Creates the session's key if the queue is empty. Returns `None` and leaves no key behind otherwise.
     pub(super) async fn join_if_empty(&self, value: Bytes) -> Result<Option<QueueEntry>> {
-        let lease = SessionLease::current(&self.session)?;
+        let lease = self.lease().await?;
         let Ok(guard) = self.local_mutex().try_lock_owned() else {
             return Ok(None);
         };
@@ -142,26 +218,40 @@ impl LockQueue {
         token: i64,
         value: Bytes,
     ) -> Result<Option<QueueEntry>> {
-        let lease = SessionLease::current(&self.session)?;
+        let lease = self.lease().await?;
         let guard = self.lock_locally(&lease).await?;
-        let rebind = self
-            .client
-            .txn()
-            .when([Compare::create_revision(key.clone()).eq(token)])
-            .then([put(key.clone(), value).lease(lease.id())])
-            .await
-            .map_err(session_lost_if_no_lease)?;
-        Ok(rebind.succeeded.then(|| QueueEntry {
-            ownership: Ownership {
-                client: self.client.clone(),
-                session_lease: lease,
-                key,
-                token,
-            },
+        let ownership = self.ownership(lease, key, token);
+        let deadline = deadline_in(self.client.request_timeout());
+        let mut unknown_outcome = UnknownOutcome::new(&ownership, self.local_mutex());
+        loop {
+            match rebind_once(&ownership, &value, &mut unknown_outcome).await {
+                Ok(Rebind::Bound) => break,
+                Ok(Rebind::Gone) => return Ok(None),
+                Ok(Rebind::Changed) => {}
+                Err(error) if is_temporary(&error) && Instant::now() < deadline => {
+                    tokio::time::sleep(RETRY_DELAY).await;
+                }
+                Err(error) => return Err(session_lost_if_no_lease(error)),
+            }
+        }
+        unknown_outcome.resolve();
+        Ok(Some(QueueEntry {
+            ownership,
             prefix: self.prefix.clone(),
             adopted: true,
             local_guard: Some(guard),
+            _owned_session: self.owned_session.clone(),
         }))
+    }
+
+    fn ownership(&self, session_lease: SessionLease, key: Bytes, token: i64) -> Ownership {
+        Ownership {
+            client: self.client.clone(),
+            session_lease,
+            key,
+            token,
+            early_end: EarlyEnd::default(),
+        }
     }
 
     /// Creates the key on a separate task that continues if this future is dropped: a put that is cancelled halfway
@@ -174,13 +264,9 @@ impl LockQueue {
         mode: JoinMode,
     ) -> Result<Option<QueueEntry>> {
         let task = CreateEntry {
-            ownership: Ownership {
-                client: self.client.clone(),
-                key: entry_key(&self.prefix, lease.id()),
-                session_lease: lease.clone(),
-                token: 0,
-            },
+            ownership: self.ownership(lease.clone(), entry_key(&self.prefix, lease.id()), 0),
             prefix: self.prefix.clone(),
+            owned_session: self.owned_session.clone(),
             local_mutex: self.local_mutex(),
             value,
             mode,
@@ -207,9 +293,70 @@ async fn leave(entry: QueueEntry) {
     }
 }
 
-/// Returns the prefix of all keys of a lock or an election.
-pub(super) fn queue_prefix(name: &Bytes) -> Bytes {
-    [name, &b"/"[..]].concat().into()
+enum Rebind {
+    Bound,
+    /// The key was changed between the read and the write.
+    Changed,
+    /// There is no key with the create revision of the ownership.
+    Gone,
+}
+
+/// Binds the key to the lease of `ownership`. The mod revision is compared, so that a request without a response that
+/// arrives later does not overwrite a newer value.
+async fn rebind_once(
+    ownership: &Ownership,
+    value: &Bytes,
+    unknown_outcome: &mut UnknownOutcome,
+) -> Result<Rebind> {
+    let Ownership { client, key, .. } = ownership;
+    let found = client.get(key.clone()).await?;
+    let Some(found) = found
+        .first()
+        .filter(|kv| kv.create_revision == ownership.token)
+    else {
+        return Ok(Rebind::Gone);
+    };
+    unknown_outcome.sent = true;
+    let rebind = client
+        .txn()
+        .when([Compare::mod_revision(key.clone()).eq(found.mod_revision)])
+        .then([put(key.clone(), value.clone()).lease(ownership.lease())])
+        .await?;
+    Ok(if rebind.succeeded {
+        Rebind::Bound
+    } else {
+        Rebind::Changed
+    })
+}
+
+/// If dropped after a request was sent, and not resolved: deletes the key when it is bound to the session's lease and
+/// no task of the session uses it.
+struct UnknownOutcome {
+    ownership: Ownership,
+    local_mutex: LocalMutex,
+    sent: bool,
+}
+
+impl UnknownOutcome {
+    fn new(ownership: &Ownership, local_mutex: LocalMutex) -> Self {
+        Self {
+            ownership: ownership.clone(),
+            local_mutex,
+            sent: false,
+        }
+    }
+
+    fn resolve(mut self) {
+        self.sent = false;
+    }
+}
+
+impl Drop for UnknownOutcome {
+    fn drop(&mut self) {
+        if self.sent {
+            delete_when_late(&self.ownership, &self.local_mutex);
+        }
+    }
 }
 
 fn entry_key(prefix: &Bytes, lease: i64) -> Bytes {

@@ -1,17 +1,19 @@
 //! The owner's view of a lock or a leadership.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use tokio::sync::watch;
 
 use crate::{
     client::Client,
+    error::Result,
     kv::{Compare, KeyValue, Txn},
     recipes::{
         ownership_lost::OwnershipLost,
         read_then_watch::{KeysUpdate, ReadThenWatch},
         session::SessionLease,
-        temporary_errors::RETRY_DELAY,
+        temporary_errors::{RETRY_DELAY, is_temporary},
     },
 };
 
@@ -23,6 +25,37 @@ pub struct Ownership {
     pub(in crate::recipes) session_lease: SessionLease,
     pub(super) key: Bytes,
     pub(super) token: i64,
+    pub(in crate::recipes) early_end: EarlyEnd,
+}
+
+/// Why an ownership ended although its lease did not. Set by the task that has found it out; shared by all views of the
+/// ownership.
+#[derive(Clone, Default)]
+pub(in crate::recipes) struct EarlyEnd(Arc<watch::Sender<Option<OwnershipLost>>>);
+
+impl EarlyEnd {
+    /// Sets the reason. The first reason is kept.
+    pub(in crate::recipes) fn set(&self, loss: OwnershipLost) {
+        self.0.send_if_modified(|reason| {
+            let is_first = reason.is_none();
+            reason.get_or_insert(loss);
+            is_first
+        });
+    }
+
+    fn get(&self) -> Option<OwnershipLost> {
+        *self.0.borrow()
+    }
+
+    pub(in crate::recipes) async fn reached(&self) -> OwnershipLost {
+        let mut reason = self.0.subscribe();
+        let reached = reason.wait_for(Option::is_some).await.map(|found| *found);
+        match reached {
+            Ok(Some(loss)) => loss,
+            // Never happens: `self` owns the sender.
+            _ => std::future::pending().await,
+        }
+    }
 }
 
 impl Ownership {
@@ -46,6 +79,52 @@ impl Ownership {
         self.session_lease.remaining()
     }
 
+    /// Returns whether the ownership is certain. Sends no request, so it can be called before every step of the work.
+    ///
+    /// It is `false` from a moment before the lease ends until the lease is renewed, and for good once the ownership is
+    /// known to be lost. The deletion of the key by somebody else is noticed while a future of [`lost`](Self::lost) is
+    /// polled, and at once by a [`Leadership`](crate::recipes::election::Leadership).
+    pub fn is_certain(&self) -> bool {
+        self.loss_now().is_none()
+    }
+
+    pub(in crate::recipes) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Returns whether both are views of the same ownership.
+    pub(in crate::recipes) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.early_end.0, &other.early_end.0)
+    }
+
+    pub(in crate::recipes) fn loss_now(&self) -> Option<OwnershipLost> {
+        self.early_end
+            .get()
+            .or_else(|| self.session_lease.loss_now())
+    }
+
+    /// Waits until the ownership is certain again, after [`lost`](Self::lost) has returned [`OwnershipLost::AtRisk`]:
+    /// the lease was renewed after its deadline, and the key is still there. Returns at once if the ownership is certain
+    /// already. Fails when the ownership is lost for good.
+    pub async fn certain_again(&self) -> Result<()> {
+        if let Some(loss) = self.early_end.get() {
+            return Err(loss.into());
+        }
+        loop {
+            self.session_lease.certain().await?;
+            match self.txn().await {
+                Ok(found) if !found.succeeded => {
+                    self.early_end.set(OwnershipLost::Taken);
+                    return Err(OwnershipLost::Taken.into());
+                }
+                Ok(_) if self.is_certain() => return Ok(()),
+                Ok(_) => {}
+                Err(error) if is_temporary(&error) => tokio::time::sleep(RETRY_DELAY).await,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// Returns transaction conditions that hold only during this ownership: the key has the same create revision and
     /// the same lease.
     pub fn conditions(&self) -> [Compare; 2] {
@@ -64,20 +143,25 @@ impl Ownership {
     /// Waits until the ownership is lost or no longer certain, and returns the reason.
     ///
     /// If clocks run at the same speed, this resolves before another session can become the owner, unless the key is
-    /// deleted or the lease is revoked.
+    /// deleted or the lease is revoked. The clock is read on every poll: after a pause of the process, the first poll
+    /// resolves if the time of the lease is over.
+    ///
+    /// [`OwnershipLost::AtRisk`] is the only reason that can pass, see [`certain_again`](Self::certain_again). All other
+    /// reasons are final.
     pub fn lost(&self) -> impl Future<Output = OwnershipLost> + Send + 'static + use<> {
         let ownership = self.clone();
         async move {
             tokio::select! {
                 biased;
+                loss = ownership.early_end.reached() => loss,
                 loss = ownership.session_lease.ended_or_at_risk() => loss,
-                () = ownership.key_taken() => OwnershipLost::Taken,
+                loss = ownership.key_taken() => loss,
             }
         }
     }
 
     /// Waits until the key is deleted or bound to another lease.
-    async fn key_taken(&self) {
+    pub(in crate::recipes) async fn key_taken(&self) -> OwnershipLost {
         let mut updates = ReadThenWatch::key(self.client.clone(), self.key.clone());
         loop {
             let taken = match updates.next().await {
@@ -96,7 +180,8 @@ impl Ownership {
                 }
             };
             if taken {
-                return;
+                self.early_end.set(OwnershipLost::Taken);
+                return OwnershipLost::Taken;
             }
         }
     }

@@ -1,25 +1,34 @@
 //! A session's key in a lock queue.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
     Ownership,
+    contenders::{check_contenders, check_leased_keys},
     remove_entry::{remove, remove_until_gone},
 };
 use crate::{
     call::deadline_in,
+    client::Client,
     error::{ErrorKind, Outcome, Result},
-    kv::{TxnResponse, get},
+    kv::{Compare, Get, OpResponse, TxnResponse, get},
     lease::LeaseLost,
     recipes::{
         ownership_lost::OwnershipLost,
-        session::LocalMutexGuard,
+        session::{LocalMutexGuard, Session},
         temporary_errors::{RETRY_DELAY, is_temporary},
         txn_read::first_key,
     },
     watch::{Watch, WatchEvent},
 };
+
+/// Maximum number of keys that are checked when a session joins the queue, the oldest ones first: by their names only,
+/// and with their values.
+const MAX_CHECKED_NAMES: i64 = 512;
+const MAX_CHECKED_KEYS: i64 = 16;
 
 /// A key in the queue. Dropping it deletes the key in the background.
 pub(in crate::recipes) struct QueueEntry {
@@ -29,6 +38,8 @@ pub(in crate::recipes) struct QueueEntry {
     pub(in crate::recipes) adopted: bool,
     /// Released when the key is deleted, so that the next task of the session creates a new key.
     pub(super) local_guard: Option<LocalMutexGuard>,
+    /// Kept open while the key is used.
+    pub(super) _owned_session: Option<Arc<Session>>,
 }
 
 /// The key directly before this entry's key.
@@ -43,13 +54,18 @@ enum Predecessor {
 }
 
 impl QueueEntry {
-    /// Waits until this entry's key is the first one. Fails when the session is lost or the key is deleted.
+    /// Waits until this entry's key is the first one. Fails when the session is lost, the key is deleted, or the lock is
+    /// blocked by a key that is not a contender's.
     pub(in crate::recipes) async fn wait_until_first(&self) -> Result<()> {
         tokio::select! {
             biased;
             loss = self.ownership.session_lease.ended() => Err(loss.into()),
             first = self.wait_for_predecessors() => first,
         }
+    }
+
+    pub(in crate::recipes) fn client(&self) -> &Client {
+        &self.ownership.client
     }
 
     pub(super) async fn is_first(&self) -> Result<bool> {
@@ -61,10 +77,17 @@ impl QueueEntry {
     /// watches of past revisions only every 100 ms.
     async fn wait_for_predecessors(&self) -> Result<()> {
         let mut watched: Option<(Bytes, Watch)> = None;
+        // Older keys are never added later, so one check is enough.
+        let mut checked = false;
         loop {
             let step = match self.predecessor().await {
                 Ok(Predecessor::None) => break,
                 Ok(Predecessor::OwnKeyGone) => return Err(self.why_key_gone().await.into()),
+                Ok(Predecessor::Key(_)) if !checked => {
+                    let check = self.check_older_keys().await;
+                    checked = check.is_ok();
+                    check
+                }
                 Ok(Predecessor::Key(key)) => match watched.take() {
                     Some((same_key, watch)) if same_key == key => deleted(watch).await,
                     _ => {
@@ -85,13 +108,38 @@ impl QueueEntry {
 
     /// Reads, at one revision, whether this entry's key exists and which key is directly before it.
     async fn predecessor(&self) -> Result<Predecessor> {
-        let before = get(self.prefix.clone())
-            .prefix()
-            .keys_only()
-            .max_create_revision(self.ownership.token - 1)
-            .last_by_create_revision();
+        let before = self.older_keys().keys_only().last_by_create_revision();
         let response = self.ownership.txn().then([before]).await?;
         Ok(predecessor_in(&response))
+    }
+
+    fn older_keys(&self) -> Get {
+        let older = get(self.prefix.clone()).prefix();
+        older.max_create_revision(self.ownership.token - 1)
+    }
+
+    /// Fails if an older key is not a contender's. Values, which can be large, are read only if a key is bound to no
+    /// lease: etcd returns no leases without the values.
+    async fn check_older_keys(&self) -> Result<()> {
+        let leased = Compare::lease(self.prefix.clone()).ne(0).prefix();
+        let names = self.older_keys().keys_only().limit(MAX_CHECKED_NAMES);
+        let keys = self.older_keys().limit(MAX_CHECKED_KEYS);
+        let response = self
+            .ownership
+            .client
+            .txn()
+            .when([leased])
+            .then([names.sort_by_create_revision()])
+            .otherwise([keys.sort_by_create_revision()])
+            .await?;
+        let Some(OpResponse::Get(found)) = response.responses.first() else {
+            return Ok(());
+        };
+        if response.succeeded {
+            check_leased_keys(&self.prefix, &found.kvs)
+        } else {
+            check_contenders(&self.prefix, &found.kvs)
+        }
     }
 
     /// Returns why this entry's key is gone: etcd deletes it together with the lease, before the session detects the
@@ -99,7 +147,11 @@ impl QueueEntry {
     async fn why_key_gone(&self) -> OwnershipLost {
         let lease = self.ownership.lease();
         match self.ownership.client.time_to_live(lease).await {
-            Ok(lease) if lease.remaining.is_none() => OwnershipLost::Session(LeaseLost::Revoked),
+            Ok(found) if found.remaining.is_none() => {
+                // The response makes the client report the loss at once instead of at the next keepalive.
+                let _ = self.ownership.client.keep_alive_once(lease).await;
+                OwnershipLost::Session(LeaseLost::Revoked)
+            }
             Ok(_) | Err(_) => OwnershipLost::Taken,
         }
     }
@@ -187,7 +239,7 @@ fn predecessor_in(response: &TxnResponse) -> Predecessor {
 mod tests {
     use super::*;
     use crate::{
-        kv::{GetResponse, OpResponse},
+        kv::GetResponse,
         proto::{KeyValue, ResponseHeader},
     };
 

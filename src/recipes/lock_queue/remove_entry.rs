@@ -21,7 +21,7 @@ const LATE_WRITE_WINDOW: Duration = Duration::from_secs(10);
 const REFUSED_BACKOFF: Backoff = Backoff::new(RETRY_DELAY, Duration::from_secs(5));
 
 /// Deletes the key and returns whether it still represented this ownership.
-pub(super) async fn remove(ownership: &Ownership) -> Result<bool> {
+pub(in crate::recipes) async fn remove(ownership: &Ownership) -> Result<bool> {
     let response = ownership
         .txn()
         .then([delete(ownership.key.clone())])

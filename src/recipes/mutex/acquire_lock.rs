@@ -4,6 +4,7 @@ use std::{fmt, future::IntoFuture};
 
 use actix::{Message, Recipient};
 use bytes::Bytes;
+use tokio::sync::oneshot;
 
 use super::{ClaimHandle, LockGuard, Ownership, OwnershipLost};
 use crate::{
@@ -15,10 +16,16 @@ use crate::{
 /// A request for a lock, made by [`Mutex::lock`](super::Mutex::lock). Awaiting it waits for the lock and returns a
 /// [`LockGuard`]; [`deliver_to`](Self::deliver_to) waits for it on behalf of an actor.
 ///
-/// Dropping the future leaves the queue. The wait continues through outages for as long as the session lives. It fails
-/// with [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) as soon as the session is lost, with
-/// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if the session's key in the queue is deleted, and with
-/// [`ErrorKind::PermissionDenied`](crate::ErrorKind::PermissionDenied) if the user may not read and write the keys.
+/// Dropping the future leaves the queue. The wait continues through outages for as long as the session lives; if the
+/// session [heals](crate::recipes::session::SessionBuilder::heal), it continues at the end of the queue after a loss of
+/// the lease. It fails
+/// - with [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) as soon as the session is lost,
+/// - with [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if the session's key in the queue is deleted,
+/// - with [`ErrorKind::LockBlocked`](crate::ErrorKind::LockBlocked) if an older key under the lock's name was not put by
+///   a request for the lock; the error names the key,
+/// - with [`ErrorKind::PermissionDenied`](crate::ErrorKind::PermissionDenied) if the user may not read and write the
+///   keys,
+/// - with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the name is empty or consists of slashes.
 #[derive(Clone)]
 #[must_use = "the lock is requested when this is awaited or delivered to an actor"]
 pub struct AcquireLock {
@@ -36,13 +43,16 @@ impl AcquireLock {
     ///
     /// An event may wait in the mailbox: [`Ownership::remaining`] returns how long the lock is still certain.
     pub fn deliver_to(self, recipient: Recipient<LockEvent>) -> ClaimHandle {
-        let acquire = async |entry| Ok(LockGuard::new(entry));
-        claim(self.queue, Bytes::new(), acquire, recipient)
+        let client = self.queue.client.clone();
+        let acquire = async move |cancel: &mut oneshot::Receiver<()>| {
+            let entry = self.queue.join_and_wait(Bytes::new(), cancel).await?;
+            Ok(entry.map(LockGuard::new))
+        };
+        claim(&client, acquire, recipient)
     }
 
     async fn acquire(self) -> Result<LockGuard> {
-        let entry = self.queue.join(Bytes::new()).await?;
-        entry.wait_until_first().await?;
+        let entry = self.queue.acquire(Bytes::new()).await?;
         Ok(LockGuard::new(entry))
     }
 }

@@ -1,8 +1,14 @@
 //! A lock that one session in the cluster holds at a time.
 //!
 //! Sessions get the lock in the order of their requests. Each waiting session watches only the session before it. Keys
-//! have the layout of the Go client's `concurrency` package, so Go programs and `etcdctl lock` share the same queue. As
-//! in Go, every key under `<name>/` counts as a waiting session: do not nest names.
+//! have the layout of the Go client's `concurrency` package, so Go programs and `etcdctl lock` share the same queue.
+//!
+//! As in Go, every older key under `<name>/` blocks the lock: do not put other keys there, and do not nest names. A
+//! request behind such a key fails with [`ErrorKind::LockBlocked`] instead of waiting for ever.
+//!
+//! [`Session::mutex`] uses a session of yours. Its end, by an outage that is longer than its TTL or by closing it, ends
+//! its locks: a lock that is held is lost, and requests fail with [`ErrorKind::SessionLost`]. [`Client::mutex`] opens a
+//! session of its own that heals: a lock that is held is lost as well, but requests continue with the new lease.
 //!
 //! # When two owners are possible
 //! A lease is valid for a limited time. An owner that pauses for longer (a long stop of the process, a network
@@ -16,8 +22,7 @@
 //! use std::time::Duration;
 //! use actix_etcd::kv::put;
 //!
-//! let session = etcd.session(Duration::from_secs(10)).await?;
-//! let mutex = session.mutex("jobs/cleaner");
+//! let mutex = etcd.mutex("jobs/cleaner").ttl(Duration::from_secs(10)).await?;
 //! let guard = mutex.lock().await?;
 //! let response = guard.txn().then([put("cleaned", "yes")]).await?;
 //! assert!(response.succeeded, "the lock was lost");
@@ -33,6 +38,7 @@
 
 mod acquire_lock;
 mod lock_guard;
+mod mutex_builder;
 
 use std::{fmt, time::Duration};
 
@@ -40,6 +46,7 @@ use bytes::Bytes;
 
 pub use acquire_lock::{AcquireLock, LockEvent};
 pub use lock_guard::LockGuard;
+pub use mutex_builder::MutexBuilder;
 
 use super::{lock_queue::LockQueue, session::Session};
 pub use super::{
@@ -52,7 +59,7 @@ use crate::{
 };
 
 impl Session {
-    /// Returns the lock with this name.
+    /// Returns the lock with this name. It works until the session ends: a lost or closed session loses its locks.
     pub fn mutex(&self, name: impl IntoBytes) -> Mutex {
         Mutex::new(self, name)
     }
@@ -91,7 +98,8 @@ impl Mutex {
         }
     }
 
-    /// Takes the lock if no session holds it or waits for it. Returns `None` otherwise, without writing anything.
+    /// Takes the lock if no session holds it or waits for it. Returns `None` otherwise, without writing anything. Fails as
+    /// [`lock`](Self::lock) does.
     pub async fn try_lock(&self) -> Result<Option<LockGuard>> {
         let Some(entry) = self.queue.join_if_empty(Bytes::new()).await? else {
             return Ok(None);
@@ -103,6 +111,9 @@ impl Mutex {
     /// Runs `work` under the lock and returns its output. Cancels the work, by dropping its future, when the lock is
     /// lost. Releases the lock in any case.
     ///
+    /// The time left on the lease is checked before every poll of the work. After a pause of the process for longer than
+    /// that, the work is cancelled without another poll.
+    ///
     /// Fails as [`lock`](Self::lock) does, and with [`ErrorKind::LockLost`] or [`ErrorKind::SessionLost`] if the work
     /// was cancelled.
     pub async fn scope<T, F, W>(&self, work: W) -> Result<T>
@@ -111,10 +122,12 @@ impl Mutex {
         F: Future<Output = T>,
     {
         let guard = self.lock().await?;
+        let ownership = (*guard).clone();
+        // `lost` is polled first, and reads the clock on every poll, so that the work is not polled without time left.
         let output = tokio::select! {
             biased;
             loss = guard.lost() => return Err(loss.into()),
-            output = work((*guard).clone()) => output,
+            output = async { work(ownership).await } => output,
         };
         // The work is complete, so a failure to unlock is only logged.
         if let Err(error) = guard.unlock().await {

@@ -172,6 +172,7 @@ pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
         | ErrorKind::CredentialsUnavailable
         | ErrorKind::SessionLost
         | ErrorKind::LockLost
+        | ErrorKind::LockBlocked
         | ErrorKind::NoElectionLeader
         | ErrorKind::FileFailed
         | ErrorKind::Other => RetryDecision::Fail,

@@ -1,6 +1,10 @@
 //! Keys that arrive late: a frozen member keeps requests in its socket and applies them when it continues.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use actix_etcd::{
     Client,
@@ -20,7 +24,7 @@ const LONG: Duration = Duration::from_secs(120);
 /// Longer than any time limit within which a client could expect a late request to arrive.
 const FREEZE: Duration = Duration::from_secs(20);
 /// Enough names that some requests are sent to the frozen member.
-const NAMES: usize = 12;
+const NAMES: usize = 24;
 
 fn name(number: usize) -> String {
     format!("late/{number}")
@@ -35,19 +39,20 @@ async fn cluster_with_follower() -> (Cluster, Client, Client) {
     (cluster, etcd, observer)
 }
 
-/// Reads the keys that were put, and how long each of them existed, until the watch has delivered `revision`.
-async fn late_key_lifetimes(watch: &mut Watch, revision: i64) -> Vec<Option<Duration>> {
+/// Returns how long each key existed that is put before the key `end`.
+async fn late_key_lifetimes(mut watch: Watch) -> Vec<Option<Duration>> {
     let mut lifetimes = Vec::new();
-    let mut existing = std::collections::HashMap::new();
+    let mut existing = HashMap::new();
     while let Some(item) = watch.next().await {
         let WatchEvent::Events(events) = item else {
             continue;
         };
-        if events.revision() >= revision {
-            break;
-        }
         for event in events.iter() {
             let key = event.kv.as_ref().unwrap().key.clone();
+            if key == "end" {
+                lifetimes.extend(existing.values().map(|_| None));
+                return lifetimes;
+            }
             if event.is_put() {
                 existing.insert(key, Instant::now());
             } else if let Some(created) = existing.remove(&key) {
@@ -55,22 +60,27 @@ async fn late_key_lifetimes(watch: &mut Watch, revision: i64) -> Vec<Option<Dura
             }
         }
     }
-    lifetimes.extend(existing.values().map(|_| None));
-    lifetimes
+    panic!("the watch ended");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn late_lock_keys_are_deleted_after_long_freeze() {
+async fn late_keys_are_deleted_after_long_freeze() {
     let (cluster, etcd, observer) = cluster_with_follower().await;
-    let session = std::sync::Arc::new(etcd.session(LONG).await.unwrap());
+    let session = Arc::new(etcd.session(LONG).await.unwrap());
     cluster.member(2).freeze();
     let frozen = Instant::now();
     let mut locks = JoinSet::new();
     for number in 0..NAMES {
         let session = session.clone();
         locks.spawn(async move {
-            let guard = session.mutex(name(number)).lock().await.unwrap();
-            guard.unlock().await.unwrap();
+            if number % 2 == 0 {
+                let guard = session.mutex(name(number)).lock().await.unwrap();
+                guard.unlock().await.unwrap();
+            } else {
+                let election = session.election(name(number));
+                let leadership = election.campaign("v").await.unwrap();
+                leadership.resign().await.unwrap();
+            }
         });
     }
     locks.join_all().await;
@@ -78,18 +88,20 @@ async fn late_lock_keys_are_deleted_after_long_freeze() {
         observer.get("late/").prefix().await.unwrap().count == 0
     })
     .await;
-    let mut watch = observer.watch("").prefix().await.unwrap();
+    let watch = observer.watch("").prefix().await.unwrap();
+    let lifetimes = tokio::spawn(late_key_lifetimes(watch));
     hold(FREEZE.saturating_sub(frozen.elapsed())).await;
     cluster.member(2).thaw();
-    hold(2 * SECOND).await;
-    let end = observer.put("end", "").await.unwrap().header.revision;
-    let lifetimes = late_key_lifetimes(&mut watch, end).await;
+    // The requests arrive, and their keys are deleted.
+    hold(3 * SECOND).await;
+    observer.put("end", "").await.unwrap();
+    let lifetimes = lifetimes.await.unwrap();
     println!("late keys existed for {lifetimes:?}");
     assert!(!lifetimes.is_empty(), "no request arrived late");
     let other = observer.session(LONG).await.unwrap();
     for number in 0..NAMES {
         let locked = other.mutex(name(number)).lock_within(5 * SECOND).await;
-        locked.unwrap_or_else(|error| panic!("{}: {error}", name(number)));
+        drop(locked.unwrap_or_else(|error| panic!("{}: {error}", name(number))));
     }
     let within_limit = |lifetime: &Option<Duration>| lifetime.is_some_and(|time| time < SECOND);
     assert!(lifetimes.iter().all(within_limit), "{lifetimes:?}");

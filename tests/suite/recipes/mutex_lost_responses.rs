@@ -66,6 +66,22 @@ async fn late_key_cleanup_spares_the_next_holder() {
 }
 
 #[tokio::test]
+async fn stale_unlock_spares_newer_lock() {
+    let (store, etcd) = ScriptedStore::start().await;
+    let session = etcd.session(LONG).await.unwrap();
+    let mutex = session.mutex("l");
+    let first = mutex.lock().await.unwrap();
+    // The first request to unlock is applied after the session has locked again, with the same key.
+    store.on_txn(first_matching(deletes, TxnFate::Delayed));
+    first.unlock().await.unwrap();
+    let second = mutex.lock().await.unwrap();
+    assert_eq!((store.delayed(), store.keys().len()), (1, 1));
+    store.apply_delayed();
+    assert!(second.txn().await.unwrap().succeeded);
+    second.unlock().await.unwrap();
+}
+
+#[tokio::test]
 async fn rejected_unlock_is_retried_until_deleted() {
     let (store, etcd) = ScriptedStore::start().await;
     let session = etcd.session(LONG).await.unwrap();

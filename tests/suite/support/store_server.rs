@@ -8,9 +8,10 @@ use std::{
 use actix_etcd::{
     Client,
     proto::{
-        self, Compare, KeyValue, RangeRequest, RangeResponse, RequestOp, ResponseHeader,
+        self, Compare, Event, KeyValue, RangeRequest, RangeResponse, RequestOp, ResponseHeader,
         ResponseOp, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
         compare::{CompareResult, CompareTarget, TargetUnion},
+        event::EventType,
         request_op::Request,
         response_op::Response,
         watch_request::RequestUnion,
@@ -19,6 +20,7 @@ use actix_etcd::{
 use bytes::Bytes;
 use prost::Message;
 use testbed::Reply;
+use tokio::sync::broadcast;
 
 use crate::support::{lease_server::LeaseServer, scripted_put::RANGE, watch_server::WATCH};
 
@@ -48,6 +50,7 @@ struct State {
     keys: BTreeMap<Bytes, KeyValue>,
     delayed: Vec<TxnRequest>,
     script: TxnScript,
+    events: broadcast::Sender<Event>,
 }
 
 impl ScriptedStore {
@@ -58,6 +61,7 @@ impl ScriptedStore {
             keys: BTreeMap::new(),
             delayed: Vec::new(),
             script: Box::new(|_| TxnFate::Applied),
+            events: broadcast::Sender::new(64),
         }));
         let shared = state.clone();
         lease_server.server.on(TXN, move |call| {
@@ -72,7 +76,7 @@ impl ScriptedStore {
         let shared = state.clone();
         lease_server
             .server
-            .on_headers(WATCH, move |_| watch_without_events(&shared));
+            .on_headers(WATCH, move |_| watch_keys(&shared));
         let etcd = Client::connect([lease_server.server.endpoint()])
             .await
             .unwrap();
@@ -120,19 +124,45 @@ pub fn puts(request: &TxnRequest) -> bool {
     request.success.iter().any(put)
 }
 
-/// Creates every requested watch, and sends no events.
-fn watch_without_events(state: &Arc<Mutex<State>>) -> Reply {
+/// Creates every requested watch of one key, and sends the events from then on.
+fn watch_keys(state: &Arc<Mutex<State>>) -> Reply {
     let state = state.clone();
     Reply::streaming(async move |mut sender, mut receiver| {
-        while let Some(request) = receiver.recv_message::<WatchRequest>().await {
-            if let Some(RequestUnion::CreateRequest(create)) = request.request_union {
-                let created = WatchResponse {
-                    header: Some(state.lock().unwrap().header()),
-                    watch_id: create.watch_id,
-                    created: true,
-                    ..Default::default()
-                };
-                if sender.send(&created).await.is_err() {
+        let mut events = state.lock().unwrap().events.subscribe();
+        let mut watched = Vec::new();
+        loop {
+            let response = |watch_id| WatchResponse {
+                header: Some(state.lock().unwrap().header()),
+                watch_id,
+                ..Default::default()
+            };
+            let responses = tokio::select! {
+                request = receiver.recv_message::<WatchRequest>() => match request {
+                    None => return,
+                    Some(request) => match request.request_union {
+                        Some(RequestUnion::CreateRequest(create)) => {
+                            watched.push((create.watch_id, create.key));
+                            let created = true;
+                            vec![WatchResponse { created, ..response(create.watch_id) }]
+                        }
+                        Some(RequestUnion::CancelRequest(cancel)) => {
+                            watched.retain(|(id, _)| *id != cancel.watch_id);
+                            let canceled = true;
+                            vec![WatchResponse { canceled, ..response(cancel.watch_id) }]
+                        }
+                        _ => Vec::new(),
+                    },
+                },
+                event = events.recv() => {
+                    let event = event.unwrap();
+                    let key = event.kv.as_ref().unwrap().key.clone();
+                    let of_key = watched.iter().filter(|(_, watched)| *watched == key);
+                    let event_of = |id| WatchResponse { events: vec![event.clone()], ..response(id) };
+                    of_key.map(|(id, _)| event_of(*id)).collect()
+                }
+            };
+            for response in responses {
+                if sender.send(&response).await.is_err() {
                     return;
                 }
             }
@@ -198,8 +228,12 @@ impl State {
         if found.is_empty() && end.is_empty() {
             found.push(&missing);
         }
-        assert_eq!(compare.result(), CompareResult::Equal);
-        found.iter().all(|kv| match compare.target_union {
+        let negated = match compare.result() {
+            CompareResult::Equal => false,
+            CompareResult::NotEqual => true,
+            other => panic!("the scripted store does not compare with {other:?}"),
+        };
+        let equal = |kv: &&KeyValue| match compare.target_union {
             Some(TargetUnion::CreateRevision(expected)) => kv.create_revision == expected,
             Some(TargetUnion::ModRevision(expected)) => kv.mod_revision == expected,
             Some(TargetUnion::Version(expected)) => kv.version == expected,
@@ -208,10 +242,12 @@ impl State {
             None => match compare.target() {
                 CompareTarget::Create => kv.create_revision == 0,
                 CompareTarget::Version => kv.version == 0,
+                CompareTarget::Lease => kv.lease == 0,
                 other => panic!("the scripted store does not compare {other:?}"),
             },
             Some(TargetUnion::Value(_)) => panic!("the scripted store does not compare values"),
-        })
+        };
+        found.iter().all(|kv| equal(kv) != negated)
     }
 
     fn apply_operation(&mut self, op: RequestOp, before: i64) -> ResponseOp {
@@ -228,11 +264,29 @@ impl State {
                 kv.lease = put.lease;
                 kv.version += 1;
                 kv.mod_revision = self.revision;
+                let put = Event {
+                    kv: Some(kv.clone()),
+                    ..Default::default()
+                };
+                // An error means that there is no watch.
+                let _ = self.events.send(put);
                 Response::ResponsePut(proto::PutResponse::default())
             }
             Request::RequestDeleteRange(delete) => {
                 let removed = self.keys.remove(&delete.key);
-                self.revision += i64::from(removed.is_some());
+                if removed.is_some() {
+                    self.revision += 1;
+                    let mut deleted = Event {
+                        kv: Some(KeyValue {
+                            key: delete.key,
+                            mod_revision: self.revision,
+                            ..Default::default()
+                        }),
+                        ..Default::default()
+                    };
+                    deleted.set_type(EventType::Delete);
+                    let _ = self.events.send(deleted);
+                }
                 Response::ResponseDeleteRange(proto::DeleteRangeResponse::default())
             }
             Request::RequestTxn(_) => panic!("the scripted store has no nested transactions"),

@@ -1,0 +1,111 @@
+//! Which keys under the name of a lock or an election belong to contenders, and which names are valid.
+//!
+//! The Go client waits for every older key under `<name>/`, whoever has put it. To skip a key here would let two clients
+//! own the lock, so a key of nobody is reported as an error.
+
+use bytes::Bytes;
+
+use crate::{
+    error::{Error, ErrorKind, Outcome, Result},
+    kv::KeyValue,
+};
+
+/// Returns the prefix of all keys of a lock or an election.
+pub(in crate::recipes) fn queue_prefix(name: &Bytes) -> Bytes {
+    [name, &b"/"[..]].concat().into()
+}
+
+/// Fails if the prefix belongs to an empty name, or to one that consists of slashes: its keys would be mixed with all
+/// keys that begin with a slash.
+pub(in crate::recipes) fn check_prefix(prefix: &[u8]) -> Result<()> {
+    if prefix.iter().all(|byte| *byte == b'/') {
+        let reason =
+            "the name of a lock, an election or a singleton needs a character other than `/`";
+        return Err(Error::invalid(reason));
+    }
+    Ok(())
+}
+
+/// Returns whether a key was put by a contender: it is bound to a lease, and its name has one part after the prefix.
+pub(in crate::recipes) fn is_contender(prefix: &[u8], key: &[u8], lease: i64) -> bool {
+    let last_part = key.strip_prefix(prefix);
+    lease != 0 && last_part.is_some_and(|part| !part.is_empty() && !part.contains(&b'/'))
+}
+
+/// Returns an error for the first key that is not a contender's, and logs it.
+pub(super) fn check_contenders(prefix: &[u8], kvs: &[KeyValue]) -> Result<()> {
+    let is_other = |kv: &&KeyValue| !is_contender(prefix, &kv.key, kv.lease);
+    kvs.iter()
+        .find(is_other)
+        .map_or(Ok(()), |kv| Err(blocked(prefix, kv)))
+}
+
+/// As [`check_contenders`], for keys that are all bound to leases and were read without them.
+pub(super) fn check_leased_keys(prefix: &[u8], kvs: &[KeyValue]) -> Result<()> {
+    const ANY_LEASE: i64 = 1;
+    let is_other = |kv: &&KeyValue| !is_contender(prefix, &kv.key, ANY_LEASE);
+    kvs.iter()
+        .find(is_other)
+        .map_or(Ok(()), |kv| Err(blocked(prefix, kv)))
+}
+
+fn blocked(prefix: &[u8], other: &KeyValue) -> Error {
+    let key = String::from_utf8_lossy(&other.key);
+    let name = String::from_utf8_lossy(prefix.strip_suffix(b"/").unwrap_or(prefix));
+    tracing::warn!(%key, %name, "key blocks a lock or an election");
+    let reason = format!("the key `{key}` blocks the lock or election `{name}`");
+    Error::new(ErrorKind::LockBlocked, Outcome::Rejected, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kv(key: &'static str, lease: i64) -> KeyValue {
+        KeyValue {
+            key: Bytes::from_static(key.as_bytes()),
+            lease,
+            ..KeyValue::default()
+        }
+    }
+
+    #[test]
+    fn contender_has_lease_and_one_more_part() {
+        let cases = [
+            ("jobs/70ffab", 0x0070_ffab, true),
+            // A leadership that another session has resumed.
+            ("jobs/70ffab", 8, true),
+            ("jobs/count", 0, false),
+            ("jobs/nested/70ffab", 7, false),
+            ("jobs/", 7, false),
+            ("jobs", 7, false),
+        ];
+        for (key, lease, expected) in cases {
+            assert_eq!(
+                is_contender(b"jobs/", key.as_bytes(), lease),
+                expected,
+                "{key}"
+            );
+        }
+    }
+
+    #[test]
+    fn blocking_key_is_named() {
+        let queue = [kv("jobs/7", 7), kv("jobs/count", 0)];
+        assert!(check_contenders(b"jobs/", &queue[..1]).is_ok());
+        let blocked = check_contenders(b"jobs/", &queue).unwrap_err();
+        assert_eq!(blocked.kind(), ErrorKind::LockBlocked);
+        assert!(blocked.to_string().contains("jobs/count"), "{blocked}");
+    }
+
+    #[test]
+    fn names_without_characters_are_refused() {
+        let check = |name: &'static str| check_prefix(&queue_prefix(&name.into())).is_ok();
+        for name in ["", "/", "//"] {
+            assert!(!check(name), "{name}");
+        }
+        for name in ["a", "/a", "a/", "/a/b/", "\0", " "] {
+            assert!(check(name), "{name:?}");
+        }
+    }
+}
