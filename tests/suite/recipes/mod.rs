@@ -12,6 +12,7 @@ mod late_keys;
 mod mutex;
 mod mutex_chaos;
 mod mutex_lost_responses;
+mod process_pauses;
 mod session;
 mod session_chaos;
 mod session_faults;
