@@ -6,7 +6,7 @@
 use tokio::runtime::Runtime;
 
 use crate::support::{
-    holder_timeline::check_one_at_a_time,
+    holder_timeline::HolderTimeline,
     lock_competition::check_nothing_left,
     mutex_process,
     node_process::{EventKind, NodeEvent},
@@ -29,13 +29,11 @@ fn print_faults(record: &PauseRecord) {
 
 /// Fails if two holders acted at the same time, or one acted after the deadline of its lease.
 fn check_holders(events_by_node: &[Vec<NodeEvent>], record: &PauseRecord) {
-    let summary = check_one_at_a_time(events_by_node, &record.pauses);
-    println!(
-        "{} holders, 0 overlaps, {} steps finished after a pause, {} polls after the deadline",
-        summary.holders, summary.finished_steps, summary.late_beats
-    );
-    assert!(summary.holders >= 2, "{summary:?}");
-    assert!(summary.late_beats <= MAX_LATE_BEATS, "{summary:?}");
+    let timeline = HolderTimeline::new(events_by_node, &record.pauses);
+    println!("{timeline}");
+    timeline.check_one_at_a_time();
+    assert!(timeline.holders >= 2, "{timeline}");
+    assert!(timeline.late_beats <= MAX_LATE_BEATS, "{timeline}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use actix_etcd::Client;
 use testbed::{Cluster, Fault, TcpProxy, time_since_boot};
 
 use crate::support::{
-    holder_timeline::{Pause, check_one_at_a_time, holder_lives},
+    holder_timeline::{HolderTimeline, Pause, holder_lives},
     node_process::{EventKind, NodeEvent, NodeProcess},
     process_isolation::{ChildTest, child_test},
     singleton_process::run_as_node,
@@ -139,8 +139,9 @@ fn paused_node_stops_acting_when_resumed() {
             event.kind == EventKind::StaleWriteApplied && paused_tokens.contains(&event.token)
         };
         assert!(!events_by_node.iter().flatten().any(is_stale_write));
-        let summary = check_one_at_a_time(&events_by_node, &pauses);
-        assert!(summary.holders >= 3, "{summary:?}");
+        let timeline = HolderTimeline::new(&events_by_node, &pauses);
+        timeline.check_one_at_a_time();
+        assert!(timeline.holders >= 3, "{timeline}");
     });
 }
 
@@ -158,7 +159,7 @@ fn cut_off_node_stops_actor_before_next_start() {
         nodes.links[leader].link().heal();
         nodes.wait_for_more(EventKind::Beat, 50).await;
         let events_by_node = nodes.stop().await;
-        check_one_at_a_time(&events_by_node, &[]);
+        HolderTimeline::new(&events_by_node, &[]).check_one_at_a_time();
         let lives = holder_lives(&events_by_node);
         assert!(lives.len() >= 2);
         for pair in lives.windows(2) {

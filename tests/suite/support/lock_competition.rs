@@ -192,7 +192,7 @@ impl LockCompetition {
         let started = Instant::now();
         until_async("a holder works after the faults", async || {
             let works = self.record.lock().unwrap().writes.len() > writes;
-            if !works && started.elapsed() > TEST_TIMEOUT - SECOND {
+            if !works && started.elapsed() + SECOND > TEST_TIMEOUT {
                 let keys = etcd.get(PREFIX).prefix().await.unwrap().kvs;
                 panic!("no holder works after the faults, and these keys exist: {keys:?}");
             }

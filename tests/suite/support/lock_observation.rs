@@ -18,7 +18,7 @@ const OBSERVATION_TIME: Duration = Duration::from_millis(5);
 
 /// Returns the kind of an action of the holder that began at `at`, just now.
 fn beat_kind(at: Duration, held: &Ownership) -> EventKind {
-    if held.remaining().is_zero() && time_since_boot() - at < OBSERVATION_TIME {
+    if held.remaining().is_zero() && time_since_boot() < at + OBSERVATION_TIME {
         EventKind::LateBeat
     } else {
         EventKind::Beat
@@ -59,7 +59,7 @@ impl<F: Future> Future for ObservedWork<F> {
         let at = time_since_boot();
         self.last_poll = at;
         let (kind, token) = (beat_kind(at, &self.held), self.held.token());
-        if kind == EventKind::LateBeat || at - self.last_report > REPORT_INTERVAL {
+        if kind == EventKind::LateBeat || at > self.last_report + REPORT_INTERVAL {
             self.last_report = at;
             NodeEvent { kind, at, token }.report();
         }

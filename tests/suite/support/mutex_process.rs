@@ -1,9 +1,9 @@
 //! A node process that takes turns with others to hold a lock.
 
-use std::{thread, time::Duration};
+use std::{future::poll_fn, task::Poll, thread, time::Duration};
 
 use actix_etcd::{Client, kv::put, recipes::mutex::Ownership};
-use tokio::{runtime::Builder, time::Instant};
+use tokio::runtime::Builder;
 
 use crate::support::{
     lock_observation::ObservedWork,
@@ -11,8 +11,8 @@ use crate::support::{
 };
 
 pub const TTL: Duration = Duration::from_secs(2);
-/// How long a node holds the lock. Most pauses are longer, and hit the holder before it gives the lock up.
-const TURN: Duration = Duration::from_secs(1);
+/// Number of polls of the work, about a second. Not a time, so that a paused holder has work left when it resumes.
+const STEPS: usize = 6_000;
 /// Length of one poll of the work.
 const STEP: Duration = Duration::from_micros(100);
 
@@ -31,7 +31,9 @@ pub fn run_as_node() -> bool {
             .enable_all()
             .build()
     };
-    runtime.unwrap().block_on(take_turns(node));
+    // In a task, because a runtime looks at its timers after every poll of the future that it blocks on.
+    let work = async move { tokio::spawn(take_turns(node)).await.unwrap() };
+    runtime.unwrap().block_on(work);
     true
 }
 
@@ -61,9 +63,22 @@ async fn work(held: Ownership) {
         .txn()
         .then([put("work", held.token().to_string())])
         .await;
-    let end = Instant::now() + TURN;
-    while Instant::now() < end {
+    for _ in 0..STEPS {
         thread::sleep(STEP);
-        tokio::task::yield_now().await;
+        reschedule().await;
     }
+}
+
+/// Returns to the runtime, which polls the task again before it looks at its timers. After `yield_now`, it would look at
+/// them first.
+async fn reschedule() {
+    let mut scheduled = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut scheduled, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
