@@ -42,11 +42,10 @@ async fn check_leases(path: PathKind) {
         .fault_duration(SECOND / 5, LONGEST_FAULT);
     let faults = chaos.run_through(&path, &cluster, &ChaosKind::ALL).await;
     let records: Vec<_> = recorders.iter().map(LeaseRecorder::check).collect();
-    println!(
-        "{faults}, {LEASES} leases, {} at risk, {} lost",
-        count(&records, |event| matches!(event, OwnerEvent::AtRisk { .. })),
-        count(&records, |event| matches!(event, OwnerEvent::Lost(_))),
-    );
+    let at_risk = count(&records, |event| matches!(event, OwnerEvent::AtRisk { .. }));
+    let lost = count(&records, |event| matches!(event, OwnerEvent::Lost(_)));
+    println!("{faults}, {LEASES} leases, {at_risk} at risk, {lost} lost");
+    assert_eq!(lost, 0, "leases were lost");
     for (lease, recorder) in leases.iter().zip(&recorders) {
         recorder.check_alive().await;
         let on_server = lease.time_to_live().await.unwrap();

@@ -16,7 +16,7 @@ use actix_etcd::{
 };
 use testbed::{Chaos, ChaosKind, ChaosPath, Cluster, Fault, Link, PathKind};
 
-use crate::support::wait::{hold, until, until_async};
+use crate::support::wait::{TEST_TIMEOUT, hold, until, until_async};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Long enough for the client to notice a fault and move to another member.
@@ -254,10 +254,21 @@ async fn check_list(path: PathKind) {
         fresh.iter().map(|(_, addr)| addr).eq(&permanent)
     })
     .await;
-    until_async("the list equals a fresh read", async || {
-        read(&reader, 0).await == Some(listing_of(&list.instances()))
-    })
-    .await;
+    let limit = Instant::now() + TEST_TIMEOUT;
+    loop {
+        let (fresh, instances) = (read(&reader, 0).await, list.instances());
+        if fresh == Some(listing_of(&instances)) {
+            break;
+        }
+        assert!(
+            Instant::now() < limit,
+            "the list at revision {} does not become equal to a read of {fresh:?} at revision {}: {instances:?}, {:?}",
+            instances.revision(),
+            cluster.revision().await,
+            observer.connectivity()
+        );
+        tokio::time::sleep(SECOND / 50).await;
+    }
     let fresh = read(&reader, 0).await.unwrap();
     assert!(!comparing.is_finished(), "{:?}", comparing.await);
     comparing.abort();

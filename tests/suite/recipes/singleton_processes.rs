@@ -1,74 +1,17 @@
 //! A singleton actor whose nodes are processes that are paused and cut off.
-//!
-//! A paused process cannot stop its actor in time, but the actor does nothing during the pause. After the pause it may
-//! at most finish the one step it was paused in.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use actix_etcd::Client;
-use testbed::{Chaos, Cluster, Fault, TcpProxy};
+use testbed::{Cluster, Fault, TcpProxy, time_since_boot};
 
 use crate::support::{
+    holder_timeline::{HolderTimeline, Pause, holder_lives},
+    node_process::{EventKind, NodeEvent, NodeProcess},
     process_isolation::{ChildTest, child_test},
-    singleton_process::{EventKind, NodeEvent, NodeProcess, TTL, now, run_as_node},
-    wait::{hold, until, until_async},
+    singleton_process::run_as_node,
+    wait::{until, until_async},
 };
-
-/// Times at which one actor did something.
-#[derive(Debug)]
-struct ActorLife {
-    token: i64,
-    actions: Vec<Duration>,
-}
-
-/// Returns the actions of every actor, ordered by fencing token.
-fn actor_lives(events_by_node: &[Vec<NodeEvent>]) -> Vec<ActorLife> {
-    let mut lives = BTreeMap::<i64, Vec<Duration>>::new();
-    let is_action = |event: &&NodeEvent| matches!(event.kind, EventKind::Started | EventKind::Beat);
-    for event in events_by_node.iter().flatten().filter(is_action) {
-        lives.entry(event.token).or_default().push(event.at);
-    }
-    let life = |(token, actions)| ActorLife { token, actions };
-    lives.into_iter().map(life).collect()
-}
-
-struct Pause {
-    node: usize,
-    start: Duration,
-    end: Duration,
-}
-
-/// Fails if an actor did something after the next one had started, except for the one step it was paused in. Returns
-/// the number of actors and the number of steps that were finished after a pause.
-fn check_one_at_a_time(events_by_node: &[Vec<NodeEvent>], pauses: &[Pause]) -> (usize, usize) {
-    let lives = actor_lives(events_by_node);
-    let mut finished_steps = 0;
-    for pair in lives.windows(2) {
-        let (older, newer) = (&pair[0], &pair[1]);
-        let newer_start = newer.actions[0];
-        let late: Vec<_> = older
-            .actions
-            .iter()
-            .filter_map(|at| at.checked_sub(newer_start))
-            .collect();
-        let ran_older =
-            |events: &Vec<NodeEvent>| events.iter().any(|event| event.token == older.token);
-        let node = events_by_node.iter().position(ran_older).unwrap();
-        let paused = pauses
-            .iter()
-            .any(|pause| pause.node == node && (pause.start..=pause.end).contains(&newer_start));
-        assert!(
-            late.len() <= usize::from(paused),
-            "actor {} acted {} times after actor {} had started (paused: {paused}): {:?}",
-            older.token,
-            late.len(),
-            newer.token,
-            &late[..late.len().min(20)]
-        );
-        finished_steps += late.len();
-    }
-    (lives.len(), finished_steps)
-}
 
 fn stopped_at(events_by_node: &[Vec<NodeEvent>], token: i64) -> Duration {
     let is_stop = |event: &&NodeEvent| event.kind == EventKind::Stopped && event.token == token;
@@ -177,7 +120,7 @@ fn paused_node_stops_acting_when_resumed() {
             let stops = node.count(EventKind::Stopped);
             let rejections = node.count(EventKind::StaleWriteRejected);
             paused_tokens.push(newest_token(node).unwrap());
-            let start = now();
+            let start = time_since_boot();
             node.pause().await;
             nodes.wait_for_start_elsewhere(leader, starts).await;
             nodes.wait_for_more(EventKind::Beat, 50).await;
@@ -185,7 +128,7 @@ fn paused_node_stops_acting_when_resumed() {
             pauses.push(Pause {
                 node: leader,
                 start,
-                end: now(),
+                end: time_since_boot(),
             });
             node.wait_for(EventKind::Stopped, stops + 1).await;
             node.wait_for(EventKind::StaleWriteRejected, rejections + 1)
@@ -196,8 +139,9 @@ fn paused_node_stops_acting_when_resumed() {
             event.kind == EventKind::StaleWriteApplied && paused_tokens.contains(&event.token)
         };
         assert!(!events_by_node.iter().flatten().any(is_stale_write));
-        let (actors, _) = check_one_at_a_time(&events_by_node, &pauses);
-        assert!(actors >= 3, "{actors}");
+        let timeline = HolderTimeline::new(&events_by_node, &pauses);
+        timeline.check_one_at_a_time();
+        assert!(timeline.holders >= 3, "{timeline}");
     });
 }
 
@@ -215,8 +159,8 @@ fn cut_off_node_stops_actor_before_next_start() {
         nodes.links[leader].link().heal();
         nodes.wait_for_more(EventKind::Beat, 50).await;
         let events_by_node = nodes.stop().await;
-        check_one_at_a_time(&events_by_node, &[]);
-        let lives = actor_lives(&events_by_node);
+        HolderTimeline::new(&events_by_node, &[]).check_one_at_a_time();
+        let lives = holder_lives(&events_by_node);
         assert!(lives.len() >= 2);
         for pair in lives.windows(2) {
             let stopped = stopped_at(&events_by_node, pair[0].token);
@@ -225,62 +169,5 @@ fn cut_off_node_stops_actor_before_next_start() {
                 "two actors were alive at the same time"
             );
         }
-    });
-}
-
-/// `CHAOS_SECS` sets the duration, `CHAOS_SEED` the seed, which the test prints.
-#[test]
-fn randomly_paused_and_cut_off_nodes_never_overlap() {
-    if run_as_node() {
-        return;
-    }
-    tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let nodes = Nodes::start(3, || child_test!()).await;
-        let chaos = Chaos::from_env("nodes");
-        let mut rng = fastrand::Rng::with_seed(chaos.seed());
-        let end = tokio::time::Instant::now() + chaos.duration();
-        let mut pauses = Vec::new();
-        let mut faults = 0;
-        while tokio::time::Instant::now() < end {
-            let number = rng.usize(..nodes.processes.len());
-            let (node, link) = (&nodes.processes[number], nodes.links[number].link());
-            let (paused, cut_off) = [(true, false), (false, true), (true, true)][rng.usize(..3)];
-            if cut_off {
-                link.set([Fault::Freeze, Fault::Refuse][rng.usize(..2)]);
-            }
-            let start = now();
-            if paused {
-                node.pause().await;
-            }
-            // From a tenth of the TTL to more than two TTLs.
-            hold(TTL.mul_f64(0.1 + 2.0 * rng.f64())).await;
-            link.heal();
-            node.resume();
-            if paused {
-                pauses.push(Pause {
-                    node: number,
-                    start,
-                    end: now(),
-                });
-            }
-            faults += 1;
-            hold(TTL.mul_f64(0.5 * rng.f64())).await;
-        }
-        // Pauses the leader until the singleton moves, because the random faults may have missed it.
-        let leader = nodes.leader().await;
-        let starts = nodes.starts_elsewhere(leader);
-        let start = now();
-        nodes.processes[leader].pause().await;
-        nodes.wait_for_start_elsewhere(leader, starts).await;
-        nodes.processes[leader].resume();
-        pauses.push(Pause {
-            node: leader,
-            start,
-            end: now(),
-        });
-        nodes.wait_for_more(EventKind::Beat, 50).await;
-        let (actors, finished_steps) = check_one_at_a_time(&nodes.stop().await, &pauses);
-        println!("{faults} faults, {actors} actors, {finished_steps} steps finished after a pause");
-        assert!(actors >= 2);
     });
 }

@@ -20,8 +20,8 @@ use crate::support::{
     exclusion_counter::{
         SharedRecord, WorkPeriod, cut_off_working_node, increment_counter, read_counter,
     },
-    node_links::{NodeLinks, cut_links_randomly},
-    wait::{until, until_async},
+    node_links::{NodeLinks, cut_links_randomly, freeze_single_links},
+    wait::{TEST_TIMEOUT, until, until_async},
 };
 
 /// Name of the lock or the election.
@@ -117,6 +117,8 @@ pub struct LockCompetition {
     idle_nodes: Arc<AtomicUsize>,
     path: ChaosPath,
     links: Vec<NodeLinks>,
+    /// Links in front of `links`, of which one at a time freezes for each node.
+    outer_links: Vec<NodeLinks>,
     nodes: Vec<JoinHandle<()>>,
 }
 
@@ -138,8 +140,12 @@ impl LockCompetition {
         let links: Vec<_> = (0..NODES)
             .map(|_| NodeLinks::to(&path.endpoints()))
             .collect();
+        let outer_links: Vec<_> = links
+            .iter()
+            .map(|links| NodeLinks::to(&links.endpoints()))
+            .collect();
         let mut nodes = Vec::new();
-        for (number, links) in links.iter().enumerate() {
+        for (number, links) in outer_links.iter().enumerate() {
             let node = Node {
                 number,
                 etcd: Client::connect(links.endpoints()).await.unwrap(),
@@ -157,21 +163,24 @@ impl LockCompetition {
             idle_nodes,
             path,
             links,
+            outer_links,
             nodes,
         }
     }
 
     /// Up to all members fail at once, for longer than a lease, so that holders lose their locks. In addition, one node
-    /// at a time is cut off.
+    /// at a time is cut off, and each node has one frozen link for longer: requests in it arrive when nobody expects
+    /// them any more.
     async fn inject_faults(&self, name: &str) {
         let chaos = Chaos::from_env(&format!("{name}, {}", self.path.kind().name()))
             .max_faulty_members(3)
             .fault_duration(SECOND / 5, 4 * SECOND);
-        let (faults, cuts) = tokio::join!(
+        let (faults, cuts, frozen) = tokio::join!(
             chaos.run_through(&self.path, &self.cluster, &ChaosKind::ALL),
             cut_links_randomly(&self.links, chaos.seed(), chaos.duration(), TTL),
+            freeze_single_links(&self.outer_links, chaos.seed(), chaos.duration()),
         );
-        println!("{faults}, {cuts} cuts of nodes");
+        println!("{faults}, {cuts} cuts of nodes, {frozen} frozen links");
     }
 
     async fn check(self) -> Cluster {
@@ -179,8 +188,15 @@ impl LockCompetition {
             let record = self.record.lock().unwrap();
             (record.writes.len(), record.losses)
         };
-        until("a holder works after the faults", || {
-            self.record.lock().unwrap().writes.len() > writes
+        let etcd = Client::connect(self.cluster.endpoints()).await.unwrap();
+        let started = Instant::now();
+        until_async("a holder works after the faults", async || {
+            let works = self.record.lock().unwrap().writes.len() > writes;
+            if !works && started.elapsed() + SECOND > TEST_TIMEOUT {
+                let keys = etcd.get(PREFIX).prefix().await.unwrap().kvs;
+                panic!("no holder works after the faults, and these keys exist: {keys:?}");
+            }
+            works
         })
         .await;
         self.mode.send_replace(Mode::Hold);
@@ -194,7 +210,6 @@ impl LockCompetition {
             self.idle_nodes.load(Ordering::SeqCst) == NODES
         })
         .await;
-        let etcd = Client::connect(self.cluster.endpoints()).await.unwrap();
         let cleanup = check_nothing_left(&etcd, PREFIX).await;
         println!("0 ghosts: no key is left and the lock is free after {cleanup:?}");
         self.mode.send_replace(Mode::Stop);

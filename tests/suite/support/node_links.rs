@@ -7,6 +7,9 @@ use tokio::time::Instant;
 
 use crate::support::wait::hold;
 
+/// Longer than a client looks for the effects of its unanswered requests.
+const LONGEST_FREEZE: Duration = Duration::from_secs(20);
+
 /// Links of one client, one per endpoint, in front of the links that all clients share. Either kind can fail.
 pub struct NodeLinks(Vec<TcpProxy>);
 
@@ -51,4 +54,29 @@ pub async fn cut_links_randomly(
         cuts += 1;
     }
     cuts
+}
+
+/// Freezes one link of every node at a time, each for up to [`LONGEST_FREEZE`], until `duration` has passed. Nodes with
+/// a single link are left alone. Returns the number of frozen links.
+pub async fn freeze_single_links(nodes: &[NodeLinks], seed: u64, duration: Duration) -> usize {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let end = Instant::now() + duration;
+    let mut frozen = 0;
+    while Instant::now() < end && nodes.iter().all(|node| node.0.len() > 1) {
+        let links: Vec<_> = nodes
+            .iter()
+            .map(|node| node.0[rng.usize(..node.0.len())].link())
+            .collect();
+        for link in &links {
+            link.set(Fault::Freeze);
+        }
+        frozen += links.len();
+        let freeze = LONGEST_FREEZE.mul_f64(0.1 + 0.9 * rng.f64());
+        tokio::time::sleep_until((Instant::now() + freeze).min(end)).await;
+        for link in &links {
+            link.heal();
+        }
+        hold(Duration::from_millis(500)).await;
+    }
+    frozen
 }
