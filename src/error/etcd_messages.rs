@@ -261,6 +261,7 @@ impl ErrorKind {
             | Self::Overloaded
             | Self::Shutdown
             | Self::ClusterChanged
+            | Self::RevisionRegressed
             | Self::MixedClusters
             | Self::OldCluster
             | Self::ResponseTooLarge

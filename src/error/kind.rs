@@ -212,6 +212,7 @@ kinds! {
     Overloaded: "the client has the maximum number of calls in flight", "make fewer calls at once, or raise the limit";
     Shutdown: "the client has been shut down", "create a new client";
     ClusterChanged: "the response comes from another cluster than before", "check the endpoints: one client serves one cluster";
+    RevisionRegressed: "the cluster is at an older revision than before; it was restored from a backup or lost its data", "read the keys again";
     MixedClusters: "the endpoints belong to different clusters", "give a client the endpoints of one cluster only";
     OldCluster: "the cluster runs an older version than required", "upgrade it, or lower `min_cluster_version`";
     ResponseTooLarge: "the response is larger than the client or a proxy allows", "read in pages, or raise `max_response_size`";

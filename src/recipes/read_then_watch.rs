@@ -24,8 +24,6 @@ pub(super) struct ReadThenWatch {
     watch: Option<Watch>,
     /// Revision of the last snapshot, which includes all events up to it.
     snapshot_revision: i64,
-    /// Highest revision received when a member reported a lower one. The keys are then read again.
-    regressed_from: Option<i64>,
 }
 
 /// The next state or change of the keys.
@@ -52,7 +50,6 @@ impl ReadThenWatch {
             prefix: false,
             watch: None,
             snapshot_revision: 0,
-            regressed_from: None,
         }
     }
 
@@ -72,37 +69,27 @@ impl ReadThenWatch {
     /// Makes one attempt. Returns `None` if there is no update yet, and fails with any error.
     pub(super) async fn step(&mut self) -> Result<Option<KeysUpdate>> {
         let watch = match &mut self.watch {
-            Some(watch) if self.regressed_from.is_none() => watch,
-            _ => return self.read().await,
+            Some(watch) => watch,
+            None => return self.read().await,
         };
         match watch.next().await {
             Some(WatchEvent::Events(events)) => {
                 let is_new = events.revision() > self.snapshot_revision;
                 Ok(is_new.then_some(KeysUpdate::Events(events)))
             }
-            Some(WatchEvent::Ended(WatchEnd::Compacted { .. })) | None => {
+            Some(WatchEvent::Ended(
+                WatchEnd::Compacted { .. } | WatchEnd::RevisionRegressed { .. },
+            ))
+            | None => {
                 self.watch = None;
                 Ok(None)
             }
             Some(WatchEvent::Ended(end)) => Err(end.to_error()),
-            Some(WatchEvent::RevisionRegressed { seen, .. }) => {
-                self.regressed_from = Some(seen);
-                Ok(None)
-            }
             Some(_) => Ok(None),
         }
     }
 
     async fn read(&mut self) -> Result<Option<KeysUpdate>> {
-        if let Some(seen) = self.regressed_from {
-            let revision = self.get().await?.header.revision;
-            self.regressed_from = None;
-            // The member was only behind: the open watch continues without a gap.
-            if revision >= seen {
-                return Ok(None);
-            }
-            self.watch = None;
-        }
         let watch = self.client.watch(self.key.clone());
         let watch = if self.prefix { watch.prefix() } else { watch };
         let watch = watch.await?;

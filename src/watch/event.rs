@@ -30,15 +30,18 @@ pub enum WatchEvent {
     /// The buffer is full because the consumer is slow. The watch continues without a gap once the consumer has read
     /// half of the buffer. Sent only with `status_events`.
     Paused,
-    /// The member is behind a revision that this watch has received: it lags for a moment, or was restored from an old
-    /// backup. Events continue once it has caught up.
+    /// The member is behind a revision that this watch has received: it lags for a moment, or the cluster was restored
+    /// from an old backup or lost its data. The watch then reads the current revision of the cluster from a majority of
+    /// its members. If the member only lags, events continue once it has caught up. Otherwise
+    /// [`Resynced`](Self::Resynced) follows with `resync`, and [`WatchEnd::RevisionRegressed`] without.
     RevisionRegressed {
         /// Highest revision that this watch has received.
         seen: i64,
         /// Current revision of the member.
         current: i64,
     },
-    /// The next revisions were compacted; this is the sum of their changes. Sent only with `resync`.
+    /// The next revisions were compacted, or the cluster was restored from an old backup; this is the sum of the
+    /// changes. Sent only with `resync`.
     Resynced(Box<Resynced>),
     /// The watch ended, for this reason. No item follows.
     Ended(WatchEnd),
@@ -69,6 +72,14 @@ pub enum WatchEnd {
         /// Id of the cluster now.
         current: u64,
     },
+    /// The cluster is at an older revision than before, although its id is the same: it was restored from an old backup,
+    /// or lost its data. With `resync` a watch continues instead.
+    RevisionRegressed {
+        /// Highest revision that this watch has received.
+        seen: i64,
+        /// Current revision of the cluster.
+        current: i64,
+    },
     /// The server refuses the watch permanently, or a response is larger than the client's `max_response_size`.
     Refused(Error),
     /// The client was shut down.
@@ -86,6 +97,7 @@ impl WatchEnd {
                 "the watch was interrupted for longer than `max_outage`",
             ),
             Self::ClusterChanged { .. } => (ErrorKind::ClusterChanged, ""),
+            Self::RevisionRegressed { .. } => (ErrorKind::RevisionRegressed, ""),
             Self::PermissionDenied(error) | Self::Refused(error) => return error.clone(),
             Self::Shutdown => return Error::shut_down(),
         };
@@ -114,6 +126,11 @@ impl fmt::Display for WatchEnd {
             Self::ClusterChanged { previous, current } => {
                 write!(f, "the cluster id changed from {previous:x} to {current:x}")
             }
+            Self::RevisionRegressed { seen, current } => write!(
+                f,
+                "the cluster is at revision {current}, but was at {seen} before: it was restored from a \
+                 backup or lost its data"
+            ),
             Self::Shutdown => f.write_str("the client was shut down"),
         }
     }
@@ -233,8 +250,11 @@ impl Event {
     }
 }
 
-/// Sum of the changes in compacted revisions: the difference between the delivered state and the range at one revision.
-/// Events continue after that revision.
+/// Sum of the changes that the watch cannot deliver as events: the difference between the delivered state and the range
+/// at one revision. Events continue after that revision.
+///
+/// After a restore from a backup, the revision is lower than that of earlier events. `changed` then contains every key
+/// that still exists, because the same revision may stand for another value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resynced {

@@ -126,7 +126,7 @@ impl Watch {
             match &event {
                 WatchEvent::Progress(revision) => self.link.buffer.set_delivered(*revision),
                 WatchEvent::Resynced(resynced) => {
-                    self.link.buffer.set_delivered(resynced.revision);
+                    self.link.buffer.reset_delivered(resynced.revision);
                 }
                 WatchEvent::Ended(_) => self.ended = true,
                 _ => {}

@@ -125,10 +125,11 @@ impl<C> WatchRequest<C> {
         self
     }
 
-    /// Continues after a compaction of revisions that were not delivered yet, with one [`WatchEvent::Resynced`] that
-    /// contains the sum of their changes. To compute it, the watch reads the keys of the range when it is opened and
-    /// keeps them in memory. Cannot be combined with filters. Default: the watch ends with
-    /// [`WatchEnd::Compacted`].
+    /// Continues after a compaction of revisions that were not delivered yet, and after a restore of the cluster from an
+    /// old backup, with one [`WatchEvent::Resynced`] that contains the sum of the changes. To compute it, the watch reads
+    /// the keys of the range when it is opened and keeps them in memory. Cannot be combined with filters. Default: the
+    /// watch ends with [`WatchEnd::Compacted`] or
+    /// [`WatchEnd::RevisionRegressed`].
     pub fn resync(mut self) -> Self {
         self.options.resync = true;
         self
@@ -181,6 +182,7 @@ impl<C: WatchClient> WatchRequest<C> {
             if spec.options.start_revision == 0 {
                 spec.options.start_revision = revision + 1;
             }
+            spec.options.read_revision = revision;
             Some(known_keys)
         } else {
             None

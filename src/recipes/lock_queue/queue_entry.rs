@@ -215,9 +215,11 @@ async fn deleted(mut watch: Watch) -> Result<()> {
             WatchEvent::Events(_) | WatchEvent::RevisionRegressed { .. } => return Ok(()),
             WatchEvent::Ended(end) => {
                 let error = end.to_error();
-                // The next read shows what was compacted.
-                let read_again = error.kind() == ErrorKind::Compacted;
-                return if read_again { Ok(()) } else { Err(error) };
+                // The next read shows what was compacted or restored.
+                return match error.kind() {
+                    ErrorKind::Compacted | ErrorKind::RevisionRegressed => Ok(()),
+                    _ => Err(error),
+                };
             }
             _ => {}
         }

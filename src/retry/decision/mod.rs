@@ -165,6 +165,7 @@ pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
         | ErrorKind::Overloaded
         | ErrorKind::Shutdown
         | ErrorKind::ClusterChanged
+        | ErrorKind::RevisionRegressed
         | ErrorKind::MixedClusters
         | ErrorKind::OldCluster
         | ErrorKind::ResponseTooLarge

@@ -58,9 +58,19 @@ impl KnownKeys {
     pub(crate) fn compare(&self, next_revision: i64) -> RangeComparison {
         RangeComparison {
             next_revision,
+            restored: false,
             present: HashMap::with_capacity(self.revisions.len()),
             created: Vec::new(),
             changed: Vec::new(),
+        }
+    }
+
+    /// Like [`compare`](Self::compare), for a cluster that was restored from a backup: it may have used revisions
+    /// again, so an equal revision does not show that a key is unchanged.
+    pub(crate) fn compare_restored(&self) -> RangeComparison {
+        RangeComparison {
+            restored: true,
+            ..self.compare(0)
         }
     }
 }
@@ -69,6 +79,8 @@ impl KnownKeys {
 #[derive(Debug)]
 pub(crate) struct RangeComparison {
     next_revision: i64,
+    /// Whether every key of the consumer counts as changed.
+    restored: bool,
     present: HashMap<Box<[u8]>, i64>,
     created: Vec<KeyValue>,
     changed: Vec<KeyValue>,
@@ -81,8 +93,7 @@ impl RangeComparison {
             let known_revision = known.revisions.get(&kv.key[..]).copied();
             self.present.insert(kv.key[..].into(), kv.mod_revision);
             match known_revision {
-                // A lower revision is a change as well: the cluster was restored from a backup.
-                Some(revision) if revision == kv.mod_revision => {}
+                Some(revision) if revision == kv.mod_revision && !self.restored => {}
                 Some(_) => self.changed.push(kv),
                 None if kv.mod_revision < self.next_revision => {}
                 None if kv.create_revision < self.next_revision => self.changed.push(kv),
@@ -181,6 +192,20 @@ mod tests {
             4,
             "unchanged until the difference is delivered"
         );
+    }
+
+    #[test]
+    fn restored_cluster_reports_every_key() {
+        let mut known = KnownKeys::default();
+        known.put(b"both", 3);
+        known.put(b"gone", 9);
+        let mut comparison = known.compare_restored();
+        comparison.add_page(&known, vec![key("back", 2, 2), key("both", 3, 3)]);
+        let (difference, after) = comparison.finish(&known);
+        assert_eq!(difference.created, [key("back", 2, 2)]);
+        assert_eq!(difference.changed, [key("both", 3, 3)]);
+        assert_eq!(difference.deleted.len(), 1);
+        assert_eq!(after.len(), 2);
     }
 
     #[test]

@@ -19,6 +19,9 @@ const DEFAULT_BUFFER: usize = 8192;
 pub(crate) struct WatchOptions {
     /// 0 means from now on.
     pub(crate) start_revision: i64,
+    /// Revision at which the consumer has read the range before the watch; 0 if it has not. A cluster that is behind it
+    /// was restored from a backup.
+    pub(crate) read_revision: i64,
     pub(crate) filter_puts: bool,
     pub(crate) filter_deletes: bool,
     pub(crate) prev_kv: bool,
@@ -35,6 +38,7 @@ impl Default for WatchOptions {
     fn default() -> Self {
         Self {
             start_revision: 0,
+            read_revision: 0,
             filter_puts: false,
             filter_deletes: false,
             prev_kv: false,

@@ -8,6 +8,7 @@ mod idle_streams;
 mod leaderless;
 mod operations;
 mod progress;
+mod restore;
 mod resync;
 mod scripted;
 mod slow_consumers;

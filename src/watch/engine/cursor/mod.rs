@@ -26,7 +26,8 @@ pub(crate) enum StreamPosition {
     /// The stream continues where the last one ended.
     Continues,
     /// The member is behind a revision that this watch has received: for a moment if it is a lagging follower,
-    /// permanently if it was restored from a backup. Events continue once the member has passed `seen`.
+    /// permanently if the cluster was restored from a backup. Events continue once the member has passed `seen`, or
+    /// after [`Cursor::restored`].
     RevisionRegressed { seen: i64, current: i64 },
     /// The member belongs to another cluster, whose revisions are unrelated. Events of the stream are ignored.
     ClusterChanged { previous: u64, current: u64 },
@@ -64,12 +65,13 @@ pub(crate) struct Cursor<E> {
 }
 
 impl<E: Revisioned> Cursor<E> {
-    /// Creates a cursor at `start_revision`; 0 (or less, which etcd refuses) means from now on.
-    pub(crate) fn new(start_revision: i64) -> Self {
+    /// Creates a cursor at `start_revision`; 0 (or less, which etcd refuses) means from now on. `read_revision` is the
+    /// revision of an earlier read of the range, or 0.
+    pub(crate) fn new(start_revision: i64, read_revision: i64) -> Self {
         Self {
             first_undelivered: start_revision.max(0),
             complete: 0,
-            highest_seen: 0,
+            highest_seen: read_revision,
             cluster_id: 0,
             attached: false,
             in_fragments: false,
@@ -196,6 +198,19 @@ impl<E: Revisioned> Cursor<E> {
     pub(crate) fn resynced(&mut self, revision: i64) {
         self.first_undelivered = self.first_undelivered.max(revision.saturating_add(1));
         self.highest_seen = self.highest_seen.max(revision);
+    }
+
+    /// Records that the cluster was restored from a backup, and that the consumer received the whole range as of
+    /// `revision`.
+    pub(crate) fn restored(&mut self, revision: i64) {
+        self.first_undelivered = revision.saturating_add(1);
+        self.complete = 0;
+        self.highest_seen = revision;
+    }
+
+    /// Returns the highest revision that this watch has received from any member.
+    pub(crate) fn highest_seen(&self) -> i64 {
+        self.highest_seen
     }
 
     /// Records that the stream, or the watch on it, ended. The next stream sends an incomplete revision again.

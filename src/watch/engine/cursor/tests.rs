@@ -19,7 +19,7 @@ fn at(revision: i64) -> TestEvent {
 }
 
 fn attached(start: i64) -> Cursor<TestEvent> {
-    let mut cursor = Cursor::new(start);
+    let mut cursor = Cursor::new(start, 0);
     assert_eq!(cursor.created(100, 1), StreamPosition::Continues);
     cursor
 }
@@ -39,7 +39,7 @@ fn revisions(delivered: Option<Vec<TestEvent>>) -> Vec<i64> {
 
 #[test]
 fn watch_from_now_keeps_its_first_start() {
-    let mut cursor = Cursor::<TestEvent>::new(0);
+    let mut cursor = Cursor::<TestEvent>::new(0, 0);
     assert_eq!(cursor.next_revision(), 0);
     cursor.stream_ended();
     assert_eq!(
@@ -238,7 +238,7 @@ fn progress_between_fragments_is_ignored() {
 
 #[test]
 fn progress_before_created_is_ignored() {
-    let mut cursor = Cursor::<TestEvent>::new(5);
+    let mut cursor = Cursor::<TestEvent>::new(5, 0);
     assert!(!cursor.progress(50, AFTER_EVENTS));
     cursor.created(50, 1);
     cursor.stream_ended();
@@ -263,7 +263,7 @@ fn lagging_member_is_reported_and_used() {
 
 #[test]
 fn watch_of_future_revision_is_no_regression() {
-    let mut cursor = Cursor::<TestEvent>::new(1000);
+    let mut cursor = Cursor::<TestEvent>::new(1000, 0);
     assert_eq!(cursor.created(10, 1), StreamPosition::Continues);
 }
 
@@ -399,7 +399,7 @@ proptest! {
             .zip(&sizes)
             .map(|(revision, &of)| (0..of).map(|n| TestEvent(revision, n, of)).collect())
             .collect();
-        let mut cursor = Cursor::new(start);
+        let mut cursor = Cursor::new(start, 0);
         let mut delivered = Vec::new();
         for script in &streams {
             play(&mut cursor, &history, script, &mut delivered);
@@ -425,7 +425,7 @@ proptest! {
         start in 0..50_i64,
         messages in prop::collection::vec((0..5_u8, 0..60_i64, 0..60_i64, any::<bool>()), 0..40),
     ) {
-        let mut cursor = Cursor::new(start);
+        let mut cursor = Cursor::new(start, 0);
         let (mut next, mut last) = (cursor.next_revision(), 0);
         for (kind, a, b, fragment) in messages {
             match kind {

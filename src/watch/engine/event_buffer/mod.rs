@@ -122,6 +122,12 @@ impl EventBuffer {
         }
     }
 
+    /// Records that the consumer received the whole range as of `revision`. After a restore from a backup, the
+    /// revision is lower than before. Called by the consumer.
+    pub(crate) fn reset_delivered(&self, revision: i64) {
+        self.delivered.store(revision, Ordering::Relaxed);
+    }
+
     /// Returns why the watch ended, even if the consumer has not read its last item yet.
     pub(crate) fn end_cause(&self) -> Option<EndCause> {
         self.lock().ended

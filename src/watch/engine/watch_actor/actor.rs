@@ -79,7 +79,10 @@ impl WatchActor {
             |_| {},
             |_| Self {
                 id,
-                cursor: Cursor::new(start.spec.options.start_revision),
+                cursor: Cursor::new(
+                    start.spec.options.start_revision,
+                    start.spec.options.read_revision,
+                ),
                 spec: start.spec,
                 known_keys: start.known_keys.map(Box::new),
                 buffer: BufferWriter::new(start.buffer),
@@ -217,6 +220,7 @@ impl WatchActor {
                     "member is behind the revision seen by the watch"
                 );
                 self.buffer.revision_regressed(seen, current);
+                self.check_regression(0, ctx);
             }
             StreamPosition::ClusterChanged { previous, current } => {
                 return self.end(WatchEnd::ClusterChanged { previous, current }, ctx);
@@ -334,7 +338,7 @@ impl Actor for WatchActor {
                     self.attach(None, ctx);
                 }
             }
-            WatchState::Resyncing { .. } => self.start_resync(ctx),
+            WatchState::Resyncing { cause, .. } => self.start_resync(cause, ctx),
             WatchState::Ended => ctx.stop(),
         }
     }

@@ -113,6 +113,16 @@ pub(super) struct RangeReadEnded {
     pub(super) result: Result<(Resynced, KnownKeys), Error>,
 }
 
+/// The read of the cluster's current revision ended. Sent by a task of the actor.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct CurrentRevisionRead {
+    pub(super) attempt: u32,
+    /// Number of reads that failed before this one.
+    pub(super) failures: u32,
+    pub(super) result: Result<i64, Error>,
+}
+
 /// Panic at the next [`UpdateReceived`], which is lost.
 #[cfg(feature = "test-faults")]
 #[derive(Message)]

@@ -22,6 +22,7 @@ mod actor;
 mod cancel_reason;
 mod handlers;
 mod messages;
+mod regression;
 mod resync;
 mod stream_loss;
 mod token_renewal;

@@ -1,10 +1,14 @@
-//! Continues a watch whose history was compacted: reads the range again and delivers the difference.
+//! Continues a watch whose history was compacted or replaced: reads the range again and delivers the difference.
 
 use std::{sync::Arc, time::Duration};
 
 use actix::{AsyncContext, Context, Handler};
 
-use super::{WatchActor, messages::RangeReadEnded, watch_state::WatchState};
+use super::{
+    WatchActor,
+    messages::RangeReadEnded,
+    watch_state::{ResyncCause, WatchState},
+};
 use crate::{
     error::{ErrorKind, Outcome},
     runtime::backoff::Backoff,
@@ -22,13 +26,16 @@ const READ_BACKOFF: Backoff =
 
 impl WatchActor {
     /// Starts to read the whole range at one revision and to compare it with the keys that the consumer has.
-    pub(super) fn start_resync(&mut self, ctx: &mut Context<Self>) {
+    pub(super) fn start_resync(&mut self, cause: ResyncCause, ctx: &mut Context<Self>) {
         self.detach();
-        self.interrupt(ctx, |gap| WatchState::Resyncing { gap });
+        self.interrupt(ctx, |gap| WatchState::Resyncing { gap, cause });
         let (Some(caller), Some(known_keys)) = (self.caller.upgrade(), &self.known_keys) else {
             return self.end(WatchEnd::Shutdown, ctx);
         };
-        let mut comparison = known_keys.compare(self.cursor.next_revision());
+        let mut comparison = match cause {
+            ResyncCause::Compaction => known_keys.compare(self.cursor.next_revision()),
+            ResyncCause::Restore => known_keys.compare_restored(),
+        };
         let known_keys = known_keys.clone();
         let range = RangeToRead {
             key: self.spec.key.clone(),
@@ -63,13 +70,25 @@ impl Handler<RangeReadEnded> for WatchActor {
     type Result = ();
 
     fn handle(&mut self, read: RangeReadEnded, ctx: &mut Context<Self>) {
-        let is_resyncing = matches!(self.state, WatchState::Resyncing { .. });
-        if read.attempt != self.attempt || !is_resyncing {
+        let WatchState::Resyncing { cause, .. } = self.state else {
+            return;
+        };
+        if read.attempt != self.attempt {
             return;
         }
         match read.result {
+            // The cluster was restored while its compacted history was replaced by a read.
+            Ok((resynced, _))
+                if cause == ResyncCause::Compaction
+                    && resynced.revision < self.cursor.highest_seen() =>
+            {
+                self.start_resync(ResyncCause::Restore, ctx);
+            }
             Ok((resynced, known_keys)) => {
-                self.cursor.resynced(resynced.revision);
+                match cause {
+                    ResyncCause::Compaction => self.cursor.resynced(resynced.revision),
+                    ResyncCause::Restore => self.cursor.restored(resynced.revision),
+                }
                 self.known_keys = Some(Box::new(known_keys));
                 self.buffer.resynced(resynced);
                 self.reset_failures();
@@ -82,7 +101,7 @@ impl Handler<RangeReadEnded> for WatchActor {
                 _ => {
                     let error = error.with_outcome(Outcome::NotSent);
                     self.state.record_error(Arc::new(error));
-                    self.start_resync(ctx);
+                    self.start_resync(cause, ctx);
                 }
             },
         }

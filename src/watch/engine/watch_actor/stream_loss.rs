@@ -8,7 +8,7 @@ use super::{
     WatchActor,
     cancel_reason::{CancelReason, ServerCancel},
     messages::AttachDue,
-    watch_state::WatchState,
+    watch_state::{ResyncCause, WatchState},
 };
 use crate::{
     connection::EndpointId,
@@ -48,7 +48,7 @@ impl WatchActor {
                     // The consumer reads first. Then the watch is created, and cancelled, again.
                     self.pause(ctx);
                 } else {
-                    self.start_resync(ctx);
+                    self.start_resync(ResyncCause::Compaction, ctx);
                 }
             }
             CancelReason::PermissionDenied => {

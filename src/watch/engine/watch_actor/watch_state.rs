@@ -19,7 +19,8 @@ pub(super) enum WatchState {
     /// `Attaching` or `BackingOff`. If the token is rejected: `AwaitingToken`. If the start is compacted: `Resyncing`,
     /// `Paused` or `Ended`. If the server refuses the watch: `Ended`.
     Attaching { gap: Gap, token_generation: u64 },
-    /// Events arrive. Full buffer: `Paused`. On failure: as in `Attaching`.
+    /// Events arrive. Full buffer: `Paused`. If the cluster was restored from a backup: `Resyncing` or `Ended`. On
+    /// failure: as in `Attaching`.
     Attached {
         since: Instant,
         token_generation: u64,
@@ -29,11 +30,20 @@ pub(super) enum WatchState {
         /// Set if the watch was not attached when it was paused.
         gap: Option<Gap>,
     },
-    /// The range is read again after a compaction. Then `Attaching`. On failure: again after a delay, or `Ended` if
-    /// the user may not read the range.
-    Resyncing { gap: Gap },
+    /// The range is read again after a compaction, or because the cluster was restored from a backup. Then `Attaching`.
+    /// On failure: again after a delay, or `Ended` if the user may not read the range.
+    Resyncing { gap: Gap, cause: ResyncCause },
     /// The consumer's buffer contains the last event. Final.
     Ended,
+}
+
+/// Why the range is read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ResyncCause {
+    /// Revisions that were not delivered are compacted.
+    Compaction,
+    /// The cluster was restored from a backup: its revisions are lower than before.
+    Restore,
 }
 
 /// Why a watch has no stream, and what to complete when it has one again.
@@ -69,7 +79,7 @@ impl WatchState {
             | Self::BackingOff { gap }
             | Self::Attaching { gap, .. }
             | Self::Paused { gap: Some(gap) }
-            | Self::Resyncing { gap } => next(gap),
+            | Self::Resyncing { gap, .. } => next(gap),
             Self::Ended => Self::Ended,
         };
     }
@@ -107,7 +117,7 @@ impl WatchState {
             Self::AwaitingToken { gap }
             | Self::BackingOff { gap }
             | Self::Attaching { gap, .. }
-            | Self::Resyncing { gap } => Some(gap),
+            | Self::Resyncing { gap, .. } => Some(gap),
             Self::Paused { gap } => gap,
             Self::Attached { .. } | Self::Ended => None,
         }
@@ -118,7 +128,7 @@ impl WatchState {
             Self::AwaitingToken { gap }
             | Self::BackingOff { gap }
             | Self::Attaching { gap, .. }
-            | Self::Resyncing { gap } => Some(gap),
+            | Self::Resyncing { gap, .. } => Some(gap),
             Self::Paused { gap } => gap.as_ref(),
             Self::Attached { .. } | Self::Ended => None,
         }
@@ -142,7 +152,7 @@ impl WatchState {
             Self::AwaitingToken { gap }
             | Self::BackingOff { gap }
             | Self::Attaching { gap, .. }
-            | Self::Resyncing { gap } => Some(gap),
+            | Self::Resyncing { gap, .. } => Some(gap),
             Self::Paused { gap } => gap.as_mut(),
             Self::Attached { .. } | Self::Ended => None,
         };
@@ -218,7 +228,10 @@ mod tests {
         let first = outage();
         let since = first.since;
         state.interrupt(|| first, attaching);
-        state.interrupt(no_new_outage, |gap| WatchState::Resyncing { gap });
+        state.interrupt(no_new_outage, |gap| WatchState::Resyncing {
+            gap,
+            cause: ResyncCause::Compaction,
+        });
         state.interrupt(no_new_outage, attaching);
         assert_eq!(state.outage().map(|outage| outage.since), Some(since));
         assert!(matches!(state.attach(Instant::now()), Some(Gap::Outage(_))));

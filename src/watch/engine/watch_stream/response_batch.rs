@@ -201,7 +201,7 @@ mod tests {
         let mut cursors = BTreeMap::<i64, (Cursor<Event>, Vec<i64>)>::new();
         for response in responses {
             let (cursor, revisions) = cursors.entry(response.watch_id).or_insert_with(|| {
-                let mut cursor = Cursor::new(1);
+                let mut cursor = Cursor::new(1, 0);
                 cursor.created(0, 1);
                 (cursor, Vec::new())
             });
