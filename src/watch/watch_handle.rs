@@ -114,7 +114,7 @@ impl Watch {
                 self.link.actor.do_send(BufferDrained);
             }
             let event = match item {
-                BufferItem::Batch(events) => {
+                BufferItem::Batch { events, .. } => {
                     self.current = Some(RevisionSplitter::new(events));
                     continue;
                 }

@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::engine::{
-    event_buffer::EventBuffer,
+    event_buffer::{BufferSize, EventBuffer},
     hub::{DeliverWatch, StartWatch},
     known_keys::KnownKeys,
     range_reader::{RangeToRead, read_range},
@@ -111,6 +111,14 @@ impl<C> WatchRequest<C> {
         self
     }
 
+    /// Sets how many bytes of keys and values are buffered for the consumer, in addition to the limit of
+    /// [`buffer`](Self::buffer): the watch is paused by the limit that is reached first. The last response of the server
+    /// may exceed it, so a revision of any size is delivered. Must not be 0. Default: 16 MiB.
+    pub fn buffer_bytes(mut self, bytes: usize) -> Self {
+        self.options.buffer_bytes = bytes;
+        self
+    }
+
     /// Sets how long the watch may be interrupted before it ends with
     /// [`WatchEnd::OutageTooLong`]. Default: no limit.
     pub fn max_outage(mut self, duration: Duration) -> Self {
@@ -189,7 +197,10 @@ impl<C: WatchClient> WatchRequest<C> {
         };
         // The deadline starts after the read: reading a large range takes long, and the create has its own timeout.
         let deadline = Instant::now() + timeout;
-        let buffer = EventBuffer::new(spec.options.buffer);
+        let buffer = EventBuffer::new(BufferSize {
+            events: spec.options.buffer,
+            bytes: spec.options.buffer_bytes,
+        });
         let (opened, result) = oneshot::channel();
         let start = StartWatch {
             spec: Arc::new(spec),
@@ -223,6 +234,9 @@ fn validate(range: &KeyRange, options: WatchOptions) -> Result<WatchSpec> {
     }
     if options.buffer == 0 {
         return Err(Error::invalid("`buffer` must not be 0"));
+    }
+    if options.buffer_bytes == 0 {
+        return Err(Error::invalid("`buffer_bytes` must not be 0"));
     }
     if options.resync && (options.filter_puts || options.filter_deletes) {
         return Err(Error::invalid(

@@ -8,6 +8,8 @@ use crate::proto::{WatchCreateRequest, watch_create_request::FilterType};
 
 /// Default number of buffered events before the watch is paused.
 const DEFAULT_BUFFER: usize = 8192;
+/// Default number of buffered bytes before the watch is paused.
+const DEFAULT_BUFFER_BYTES: usize = 16 << 20;
 
 /// Options of a watch. The methods of [`WatchRequest`](crate::watch::WatchRequest) with the same names set and describe
 /// them.
@@ -31,6 +33,7 @@ pub(crate) struct WatchOptions {
     pub(crate) status_events: bool,
     pub(crate) resync: bool,
     pub(crate) buffer: usize,
+    pub(crate) buffer_bytes: usize,
     pub(crate) max_outage: Option<Duration>,
 }
 
@@ -48,6 +51,7 @@ impl Default for WatchOptions {
             status_events: false,
             resync: false,
             buffer: DEFAULT_BUFFER,
+            buffer_bytes: DEFAULT_BUFFER_BYTES,
             max_outage: None,
         }
     }

@@ -160,6 +160,7 @@ async fn invalid_watch_is_rejected_before_sending() {
         etcd.watch("a").prefix().from_key().await,
         etcd.watch("a").start_revision(-1).await,
         etcd.watch("a").buffer(0).await,
+        etcd.watch("a").buffer_bytes(0).await,
         etcd.watch("a").resync().filter_puts().await,
     ];
     for result in results {

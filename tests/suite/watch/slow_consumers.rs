@@ -9,7 +9,7 @@ use std::{
 };
 
 use actix::{Actor, ActorContext, Context, Handler, ResponseFuture};
-use actix_etcd::{Client, WatchEvent};
+use actix_etcd::{Client, WatchEvent, kv::put};
 use testbed::{
     Cluster,
     validators::{self, Record, Request},
@@ -50,6 +50,37 @@ async fn slow_reader_pauses_alone_without_loss() {
     let is_events = |record: &&Record| matches!(record, Record::Events { .. });
     assert_eq!(records.iter().filter(is_events).count(), 300);
     wait_for_watchers(&cluster, 2.0).await;
+    etcd.shutdown().await;
+}
+
+#[tokio::test]
+async fn large_values_pause_slow_reader_without_loss() {
+    const VALUE: usize = 100_000;
+    let cluster = Cluster::start(1).await;
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let open = etcd.watch("k").prefix().status_events();
+    let mut slow = open.buffer_bytes(5 * VALUE).await.unwrap();
+    let mut fast = etcd.watch("k").prefix().await.unwrap();
+    // The last revision alone is larger than the buffer.
+    let mut last = 0;
+    for keys in [1; 30].into_iter().chain([10]) {
+        let puts = (0..keys).map(|n| put(format!("k{n}"), vec![b'v'; VALUE]));
+        let puts: Vec<_> = puts.collect();
+        last = etcd.txn().then(puts).await.unwrap().header.revision;
+        assert_eq!(next_change(&mut fast).await.0, last);
+    }
+    wait_for_watchers(&cluster, 1.0).await;
+    let mut records = Vec::new();
+    while slow.revision() < last {
+        records.extend(to_record(next_item(&mut slow).await));
+    }
+    let is_events = |record: &&Record| matches!(record, Record::Events { .. });
+    let buffered = records.iter().take_while(is_events).count();
+    assert!((5..=15).contains(&buffered), "{buffered} before the pause");
+    assert!(records.contains(&Record::Paused));
+    let history = actual_history(&cluster).await;
+    validators::all(&Request::prefix("k", 0), &records, &history).unwrap();
+    assert_eq!(records.iter().filter(is_events).count(), 31);
     etcd.shutdown().await;
 }
 

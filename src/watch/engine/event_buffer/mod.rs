@@ -1,14 +1,16 @@
 //! The bounded buffer between a watch and its consumer.
 //!
-//! The buffer allocates memory only for the items in it, so ten thousand idle watches are cheap. Its limit counts
-//! events. A batch is accepted whole if there is room for its first event, so a response of the server is never
-//! split. A full buffer pauses the watch until the consumer has read half of it. Status events do not count; between
+//! The buffer allocates memory only for the items in it, so ten thousand idle watches are cheap. Its limits count
+//! events and bytes. A batch is accepted whole while neither limit is reached, so a response of the server is never
+//! split, and a revision larger than the limit passes. A full buffer pauses the watch until the consumer has read half of it. Status events do not count; between
 //! two counted items there is at most one of each kind.
 //!
 //! A server can send faster than the consumer reads. So the stream waits while a buffer is nearly full, but only for
 //! consumers that read fast enough, because the other watches of the stream wait as well. The watch of a slower
-//! consumer is paused instead. However large a buffer is, the stream never waits longer than for [`MAX_HEADROOM`]
-//! events, and it waits for many buffers at the same time.
+//! consumer is paused instead. However large a buffer is, the stream waits for a limited number of events and bytes,
+//! and it waits for many buffers at the same time. [`buffer_size`] has the thresholds.
+
+mod buffer_size;
 
 use std::{
     collections::VecDeque,
@@ -23,6 +25,8 @@ use std::{
 
 use tokio::time::{Instant, timeout_at};
 
+pub(crate) use buffer_size::BufferSize;
+
 use crate::{
     error::Error,
     proto::Event,
@@ -33,14 +37,12 @@ use crate::{
 const WAIT_PER_EVENT: Duration = Duration::from_micros(10);
 /// Shortest wait; the timer's resolution is one millisecond.
 const MIN_WAIT: Duration = Duration::from_millis(2);
-/// Most events that a buffer keeps free, and that the consumer reads while the stream waits.
-const MAX_HEADROOM: usize = 2048;
 
 /// An item of the buffer.
 #[derive(Debug)]
 pub(crate) enum BufferItem {
     /// Events of one or more complete revisions, in order.
-    Batch(Vec<Event>),
+    Batch { events: Vec<Event>, bytes: usize },
     /// Progress that may have overtaken events: the consumer has not received everything up to this revision.
     UnconfirmedProgress(i64),
     /// Any other event, delivered as it is.
@@ -48,15 +50,15 @@ pub(crate) enum BufferItem {
 }
 
 impl BufferItem {
-    /// Returns the number of events the item counts for.
-    fn weight(&self) -> usize {
+    /// Returns the size that the item counts for.
+    fn size(&self) -> BufferSize {
         match self {
-            Self::Batch(events) => events.len(),
-            Self::Single(WatchEvent::Resynced(resynced)) => {
-                let changes = resynced.created.len() + resynced.changed.len();
-                (changes + resynced.deleted.len()).max(1)
-            }
-            Self::UnconfirmedProgress(_) | Self::Single(_) => 0,
+            Self::Batch { events, bytes } => BufferSize {
+                events: events.len(),
+                bytes: *bytes,
+            },
+            Self::Single(WatchEvent::Resynced(resynced)) => BufferSize::of_resync(resynced),
+            Self::UnconfirmedProgress(_) | Self::Single(_) => BufferSize::default(),
         }
     }
 }
@@ -65,9 +67,11 @@ impl BufferItem {
 #[derive(Debug)]
 pub(crate) struct EventBuffer {
     contents: Mutex<Contents>,
-    limit: usize,
-    /// Sum of the weights of all items; changed under the lock.
-    buffered: AtomicUsize,
+    limit: BufferSize,
+    /// Sum over all items; changed under the lock.
+    buffered_events: AtomicUsize,
+    /// Sum over all items; changed under the lock.
+    buffered_bytes: AtomicUsize,
     /// Last revision that the consumer received.
     delivered: AtomicI64,
 }
@@ -101,11 +105,12 @@ pub(crate) struct TakenItem {
 }
 
 impl EventBuffer {
-    pub(crate) fn new(limit: usize) -> Arc<Self> {
+    pub(crate) fn new(limit: BufferSize) -> Arc<Self> {
         Arc::new(Self {
             contents: Mutex::default(),
-            limit: limit.max(1),
-            buffered: AtomicUsize::new(0),
+            limit,
+            buffered_events: AtomicUsize::new(0),
+            buffered_bytes: AtomicUsize::new(0),
             delivered: AtomicI64::new(0),
         })
     }
@@ -146,7 +151,10 @@ impl EventBuffer {
             }
             return Poll::Pending;
         };
-        self.buffered.fetch_sub(item.weight(), Ordering::Relaxed);
+        let size = item.size();
+        self.buffered_events
+            .fetch_sub(size.events, Ordering::Relaxed);
+        self.buffered_bytes.fetch_sub(size.bytes, Ordering::Relaxed);
         if contents.items.is_empty() {
             contents.items = VecDeque::new();
         }
@@ -163,30 +171,33 @@ impl EventBuffer {
         Poll::Ready(TakenItem { item, drained })
     }
 
-    fn buffered(&self) -> usize {
-        self.buffered.load(Ordering::Relaxed)
+    fn buffered(&self) -> BufferSize {
+        BufferSize {
+            events: self.buffered_events.load(Ordering::Relaxed),
+            bytes: self.buffered_bytes.load(Ordering::Relaxed),
+        }
     }
 
     fn is_half_empty(&self) -> bool {
-        self.buffered() <= self.limit / 2
+        self.buffered().is_half_empty(self.limit)
     }
 
-    /// Returns whether the buffer is nearly full with `more` events: the stream then calls [`Self::wait_for_room`].
-    pub(crate) fn is_nearly_full_with(&self, more: usize) -> bool {
-        self.buffered() + more > (self.limit / 4 * 3).max(self.limit.saturating_sub(MAX_HEADROOM))
+    /// Returns whether the buffer is nearly full with `more`: the stream then calls [`Self::wait_for_room`].
+    pub(crate) fn is_nearly_full_with(&self, more: BufferSize) -> bool {
+        self.buffered().plus(more).is_nearly_full(self.limit)
     }
 
     fn has_headroom(&self) -> bool {
-        self.buffered() <= (self.limit / 2).max(self.limit.saturating_sub(2 * MAX_HEADROOM))
+        self.buffered().has_headroom(self.limit)
     }
 
     /// If the buffer is nearly full, waits until there is room, or for a limited time after `since`. Does not wait for
     /// a consumer whose last wait timed out and that has not caught up since.
     pub(crate) async fn wait_for_room(&self, since: Instant) {
-        if !self.is_nearly_full_with(0) {
+        if !self.buffered().is_nearly_full(self.limit) {
             return;
         }
-        let events = u32::try_from((self.limit / 4).min(MAX_HEADROOM)).unwrap_or(u32::MAX);
+        let events = u32::try_from(BufferSize::awaited_events(self.limit)).unwrap_or(u32::MAX);
         let longest = WAIT_PER_EVENT.saturating_mul(events).max(MIN_WAIT);
         let room = timeout_at(since + longest, poll_fn(|cx| self.poll_room(cx))).await;
         if room.is_err() {
@@ -225,7 +236,7 @@ impl BufferWriter {
 
     /// Returns whether there is no room for another batch.
     pub(crate) fn is_full(&self) -> bool {
-        self.0.buffered() >= self.0.limit
+        self.0.buffered().is_full(self.0.limit)
     }
 
     pub(crate) fn batch(&self, mut events: Vec<Event>) {
@@ -233,7 +244,8 @@ impl BufferWriter {
         if events.capacity() / 2 >= events.len() {
             events.shrink_to_fit();
         }
-        self.push_counted(BufferItem::Batch(events));
+        let BufferSize { bytes, .. } = BufferSize::of_events(&events);
+        self.push_counted(BufferItem::Batch { events, bytes });
     }
 
     /// Replaces unread progress: only the newest is of interest.
@@ -275,14 +287,18 @@ impl BufferWriter {
         });
     }
 
-    /// Counts for as many events as it contains changes.
     pub(crate) fn resynced(&self, resynced: Resynced) {
         self.push_counted(BufferItem::Single(WatchEvent::Resynced(Box::new(resynced))));
     }
 
     fn push_counted(&self, item: BufferItem) {
         self.change(|contents| {
-            self.0.buffered.fetch_add(item.weight(), Ordering::Relaxed);
+            let (size, buffer) = (item.size(), &self.0);
+            let events = &buffer.buffered_events;
+            events.fetch_add(size.events, Ordering::Relaxed);
+            buffer
+                .buffered_bytes
+                .fetch_add(size.bytes, Ordering::Relaxed);
             contents.items.push_back(item);
         });
     }
@@ -298,7 +314,10 @@ impl BufferWriter {
     /// the buffer stays small however often a watch is interrupted while the consumer does not read.
     fn push_item(&self, item: BufferItem, outdated: impl Fn(&BufferItem) -> bool) {
         self.change(|contents| {
-            let last_counted = contents.items.iter().rposition(|item| item.weight() > 0);
+            let last_counted = contents
+                .items
+                .iter()
+                .rposition(|item| item.size().events > 0);
             let first = last_counted.map_or(0, |index| index + 1);
             for index in (first..contents.items.len()).rev() {
                 if outdated(&contents.items[index]) {

@@ -6,11 +6,24 @@ use std::{
 use super::*;
 use crate::{
     error::{ErrorKind, Outcome},
+    proto::KeyValue,
     watch::engine::known_keys::{DeletedKey, RangeDifference},
 };
 
 fn events(count: usize) -> Vec<Event> {
     vec![Event::default(); count]
+}
+
+/// Creates a buffer for this many events of any size.
+fn buffer_of(events: usize) -> Arc<EventBuffer> {
+    EventBuffer::new(BufferSize {
+        events,
+        bytes: usize::MAX,
+    })
+}
+
+fn more(events: usize) -> BufferSize {
+    BufferSize { events, bytes: 0 }
 }
 
 fn take(buffer: &EventBuffer) -> Option<TakenItem> {
@@ -34,7 +47,7 @@ fn take_all(buffer: &EventBuffer) -> Vec<BufferItem> {
 
 #[test]
 fn batch_is_accepted_whole_while_room_remains() {
-    let buffer = EventBuffer::new(10);
+    let buffer = buffer_of(10);
     let writer = BufferWriter::new(buffer.clone());
     writer.batch(events(9));
     assert!(!writer.is_full());
@@ -43,8 +56,35 @@ fn batch_is_accepted_whole_while_room_remains() {
 }
 
 #[test]
+fn bytes_fill_and_drain_a_buffer() {
+    let buffer = EventBuffer::new(BufferSize {
+        events: 1000,
+        bytes: 100,
+    });
+    let writer = BufferWriter::new(buffer.clone());
+    let large = |bytes: usize| {
+        let kv = KeyValue {
+            value: vec![0; bytes].into(),
+            ..KeyValue::default()
+        };
+        vec![Event {
+            kv: Some(kv),
+            ..Event::default()
+        }]
+    };
+    writer.batch(large(99));
+    assert!(!writer.is_full());
+    writer.batch(large(1000));
+    assert!(writer.is_full(), "accepted whole");
+    assert!(writer.request_drain());
+    assert!(!take(&buffer).unwrap().drained);
+    assert!(take(&buffer).unwrap().drained);
+    assert!(!writer.is_full());
+}
+
+#[test]
 fn drained_is_reported_once_at_half() {
-    let buffer = EventBuffer::new(10);
+    let buffer = buffer_of(10);
     let writer = BufferWriter::new(buffer.clone());
     for _ in 0..4 {
         writer.batch(events(3));
@@ -60,7 +100,7 @@ fn drained_is_reported_once_at_half() {
 
 #[test]
 fn status_events_between_batches_are_merged() {
-    let buffer = EventBuffer::new(10);
+    let buffer = buffer_of(10);
     let writer = BufferWriter::new(buffer.clone());
     let error = Arc::new(Error::new(ErrorKind::NoLeader, Outcome::Unknown, ""));
     for _ in 0..100 {
@@ -83,7 +123,7 @@ fn status_events_between_batches_are_merged() {
 
 #[test]
 fn unread_status_events_stay_bounded() {
-    let buffer = EventBuffer::new(10);
+    let buffer = buffer_of(10);
     let writer = BufferWriter::new(buffer.clone());
     let error = Arc::new(Error::new(ErrorKind::NoLeader, Outcome::Unknown, ""));
     writer.batch(events(1));
@@ -99,7 +139,7 @@ fn unread_status_events_stay_bounded() {
     assert!(matches!(
         items[..],
         [
-            BufferItem::Batch(_),
+            BufferItem::Batch { .. },
             BufferItem::Single(WatchEvent::Disconnected(_)),
             BufferItem::Single(WatchEvent::RevisionRegressed {
                 seen: 7,
@@ -114,7 +154,7 @@ fn unread_status_events_stay_bounded() {
 
 #[test]
 fn resync_counts_as_its_changes() {
-    let buffer = EventBuffer::new(10);
+    let buffer = buffer_of(10);
     let writer = BufferWriter::new(buffer.clone());
     let resynced = |deleted: u8| {
         let deleted = (0..deleted).map(|n| DeletedKey {
@@ -129,17 +169,17 @@ fn resync_counts_as_its_changes() {
         Resynced::new(5, difference)
     };
     writer.resynced(resynced(0));
-    assert_eq!(buffer.buffered(), 1);
+    assert_eq!(buffer.buffered().events, 1);
     writer.resynced(resynced(9));
     assert!(writer.is_full());
     take(&buffer);
     take(&buffer);
-    assert_eq!(buffer.buffered(), 0);
+    assert_eq!(buffer.buffered(), BufferSize::default());
 }
 
 #[test]
 fn nothing_follows_end_and_dropped_writer_ends() {
-    let buffer = EventBuffer::new(10);
+    let buffer = buffer_of(10);
     let writer = BufferWriter::new(buffer.clone());
     writer.end(WatchEnd::Cancelled);
     writer.batch(events(1));
@@ -148,7 +188,7 @@ fn nothing_follows_end_and_dropped_writer_ends() {
         take_all(&buffer)[..],
         [BufferItem::Single(WatchEvent::Ended(WatchEnd::Cancelled))]
     ));
-    let buffer = EventBuffer::new(10);
+    let buffer = buffer_of(10);
     drop(BufferWriter::new(buffer.clone()));
     assert!(matches!(
         take_all(&buffer)[..],
@@ -158,7 +198,7 @@ fn nothing_follows_end_and_dropped_writer_ends() {
 
 #[test]
 fn memory_of_burst_is_released() {
-    let buffer = EventBuffer::new(10_000);
+    let buffer = buffer_of(10_000);
     let writer = BufferWriter::new(buffer.clone());
     for _ in 0..1000 {
         writer.batch(events(1));
@@ -169,12 +209,12 @@ fn memory_of_burst_is_released() {
 
 #[test]
 fn single_event_keeps_no_spare_capacity() {
-    let buffer = EventBuffer::new(10);
+    let buffer = buffer_of(10);
     let writer = BufferWriter::new(buffer.clone());
     let mut one = Vec::with_capacity(4);
     one.extend(events(1));
     writer.batch(one);
-    let Some(BufferItem::Batch(events)) = take(&buffer).map(|taken| taken.item) else {
+    let Some(BufferItem::Batch { events, .. }) = take(&buffer).map(|taken| taken.item) else {
         panic!("the batch is buffered");
     };
     assert_eq!(events.capacity(), 1);
@@ -182,10 +222,10 @@ fn single_event_keeps_no_spare_capacity() {
 
 #[tokio::test(start_paused = true)]
 async fn stream_waits_until_half_is_read() {
-    let buffer = EventBuffer::new(8000);
+    let buffer = buffer_of(8000);
     let writer = BufferWriter::new(buffer.clone());
     writer.batch(events(6000));
-    assert!(buffer.is_nearly_full_with(1));
+    assert!(buffer.is_nearly_full_with(more(1)));
     assert!(
         poll_once(buffer.wait_for_room(Instant::now())).is_some(),
         "there is room"
@@ -199,7 +239,7 @@ async fn stream_waits_until_half_is_read() {
 
 #[tokio::test(start_paused = true)]
 async fn stream_waits_once_for_slow_consumer() {
-    let buffer = EventBuffer::new(8000);
+    let buffer = buffer_of(8000);
     let writer = BufferWriter::new(buffer.clone());
     for _ in 0..70 {
         writer.batch(events(100));
@@ -221,14 +261,14 @@ async fn stream_waits_once_for_slow_consumer() {
 
 #[tokio::test(start_paused = true)]
 async fn large_buffer_does_not_extend_the_wait() {
-    let buffer = EventBuffer::new(1_000_000);
+    let buffer = buffer_of(1_000_000);
     let writer = BufferWriter::new(buffer.clone());
     for _ in 0..5 {
         writer.batch(events(1000));
     }
     writer.batch(events(990_000));
     assert!(
-        !buffer.is_nearly_full_with(2000),
+        !buffer.is_nearly_full_with(more(2000)),
         "there is room for thousands"
     );
     writer.batch(events(5000));
@@ -250,7 +290,7 @@ async fn large_buffer_does_not_extend_the_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn many_slow_consumers_share_one_wait() {
-    let buffers: Vec<_> = (0..255).map(|_| EventBuffer::new(8000)).collect();
+    let buffers: Vec<_> = (0..255).map(|_| buffer_of(8000)).collect();
     let writers: Vec<_> = buffers.iter().cloned().map(BufferWriter::new).collect();
     for writer in &writers {
         writer.batch(events(8000));
@@ -270,7 +310,7 @@ async fn many_slow_consumers_share_one_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn stream_does_not_wait_for_ended_watch() {
-    let buffer = EventBuffer::new(8000);
+    let buffer = buffer_of(8000);
     let writer = BufferWriter::new(buffer.clone());
     writer.batch(events(8000));
     let began = Instant::now();

@@ -92,7 +92,7 @@ impl Handler<ResponsesReceived> for StreamActor {
 
     fn handle(
         &mut self,
-        ResponsesReceived(responses): ResponsesReceived,
+        received: ResponsesReceived,
         _: &mut Context<Self>,
     ) -> MessageResult<ResponsesReceived> {
         #[cfg(feature = "test-faults")]
@@ -100,8 +100,8 @@ impl Handler<ResponsesReceived> for StreamActor {
             !std::mem::take(&mut self.crash_on_next),
             "crash requested by a test"
         );
-        let mut effects = BatchEffects::default();
-        for response in responses {
+        let mut effects = BatchEffects::new(received.bytes);
+        for response in received.responses {
             if self.has_ended() {
                 break;
             }

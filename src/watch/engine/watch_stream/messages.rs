@@ -53,7 +53,11 @@ pub(crate) struct CloseStream;
 /// Responses arrived, in order. Returns the buffers that may be nearly full now. Sent by the reader task.
 #[derive(Message)]
 #[rtype(result = "Vec<Arc<EventBuffer>>")]
-pub(super) struct ResponsesReceived(pub(super) Vec<WatchResponse>);
+pub(super) struct ResponsesReceived {
+    pub(super) responses: Vec<WatchResponse>,
+    /// Length of the encoded responses.
+    pub(super) bytes: usize,
+}
 
 /// No more responses will arrive. Sent by the reader task.
 #[derive(Message)]

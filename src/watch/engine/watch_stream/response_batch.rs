@@ -4,7 +4,7 @@ use std::{collections::HashSet, ops::Range};
 
 use bytes::Bytes;
 
-use super::event_decoder;
+use super::{event_decoder, messages::ResponsesReceived};
 use crate::proto::{Event, WatchResponse};
 
 /// Most responses in one batch.
@@ -12,12 +12,16 @@ const MAX_RESPONSES: usize = 64;
 /// Most events in one batch: a buffer of the default size has room for as many when its stream starts to wait for it,
 /// and the allocator reuses lists of this size.
 const MAX_EVENTS: usize = 256;
+/// Bytes after which a batch is full, so that few large responses wait for the actor.
+const MAX_BYTES: usize = 1 << 20;
 
 /// Received responses, in order.
 #[derive(Default)]
 pub(super) struct ResponseBatch {
     pub(super) responses: Vec<WatchResponse>,
     events: usize,
+    /// Length of the encoded responses.
+    bytes: usize,
     /// Capacity for the events of the next decoded response: the number of events in the last one.
     capacity: usize,
     /// Newest revision of the last response.
@@ -27,19 +31,25 @@ pub(super) struct ResponseBatch {
 }
 
 impl ResponseBatch {
-    /// Returns the batch to collect next, and the responses collected so far in `self`.
-    pub(super) fn finish(self) -> (Vec<WatchResponse>, Self) {
+    /// Returns the batch to collect next, and the responses collected so far in `self` with their encoded length.
+    pub(super) fn finish(self) -> (ResponsesReceived, Self) {
         let last = self.responses.last().map_or(0, |last| last.events.len());
         let next = Self {
             capacity: last.min(MAX_EVENTS),
             in_fragments: self.in_fragments,
             ..Self::default()
         };
-        (self.responses, next)
+        let received = ResponsesReceived {
+            responses: self.responses,
+            bytes: self.bytes,
+        };
+        (received, next)
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.responses.len() >= MAX_RESPONSES || self.events >= MAX_EVENTS
+        self.responses.len() >= MAX_RESPONSES
+            || self.events >= MAX_EVENTS
+            || self.bytes >= MAX_BYTES
     }
 
     /// Decodes and adds a response that contains only events; returns `false` if it contains anything else.
@@ -47,7 +57,7 @@ impl ResponseBatch {
         let capacity = std::mem::take(&mut self.capacity);
         match event_decoder::decode_events(message, capacity) {
             Some(response) => {
-                self.add(response);
+                self.add(response, message.len());
                 true
             }
             None => false,
@@ -66,6 +76,7 @@ impl ResponseBatch {
             return false;
         };
         let before = last.events.len();
+        let length = message.len();
         if !event_decoder::append_events(frame, message, last.watch_id, &mut last.events) {
             return false;
         }
@@ -79,10 +90,13 @@ impl ResponseBatch {
         }
         self.newest = newest;
         self.events += last.events.len() - before;
+        self.bytes += length;
         true
     }
 
-    pub(super) fn add(&mut self, response: WatchResponse) {
+    /// Adds a response whose encoded length is `length`.
+    pub(super) fn add(&mut self, response: WatchResponse, length: usize) {
+        self.bytes += length;
         self.events += response.events.len();
         self.newest = response
             .events
@@ -138,7 +152,7 @@ mod tests {
     fn receive(batch: &mut ResponseBatch, response: WatchResponse) {
         let message = Bytes::from(response.encode_to_vec());
         if !batch.join(&message, 0..message.len()) {
-            batch.add(response);
+            batch.add(response, message.len());
         }
     }
 
@@ -184,6 +198,17 @@ mod tests {
         }
         assert!(batch.is_full());
         assert_eq!(batch.responses.len(), 1);
+    }
+
+    #[test]
+    fn batch_is_full_by_bytes() {
+        let mut batch = ResponseBatch::default();
+        let mut large = at(1, [1]);
+        large.events[0].kv.get_or_insert_default().value = vec![0; MAX_BYTES].into();
+        receive(&mut batch, large);
+        assert!(batch.is_full());
+        let (received, next) = batch.finish();
+        assert!(received.bytes > MAX_BYTES && !next.is_full());
     }
 
     #[test]

@@ -12,10 +12,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
-    StreamActor, event_decoder,
-    messages::{ReadFailed, ResponsesReceived},
-    protocol_error,
-    response_batch::ResponseBatch,
+    StreamActor, event_decoder, messages::ReadFailed, protocol_error, response_batch::ResponseBatch,
 };
 use crate::{
     connection::{Connection, Verdict},
@@ -67,10 +64,10 @@ async fn read(
             let Some(next) = next.await else { break };
             failed = add_message(&mut batch, next, &mut receiver, joinable, connection);
         }
-        let (responses, next_batch) = batch.finish();
+        let (received, next_batch) = batch.finish();
         batch = next_batch;
-        if !responses.is_empty() {
-            let handled = actor.upgrade()?.send(ResponsesReceived(responses));
+        if !received.responses.is_empty() {
+            let handled = actor.upgrade()?.send(received);
             let nearly_full = handled.await.ok()?;
             // The consumers read at the same time, so one time limit holds for all of them.
             let since = Instant::now();
@@ -127,8 +124,9 @@ fn add_message(
     if joinable && batch.join(&message, 0..message.len()) || batch.add_events(&message) {
         return None;
     }
+    let length = message.len();
     match receiver.decode(message) {
-        Ok(response) => batch.add(response),
+        Ok(response) => batch.add(response, length),
         Err(failure) => return Some(failure.error.into()),
     }
     None

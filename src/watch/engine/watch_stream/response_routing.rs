@@ -13,25 +13,32 @@ use crate::{
     proto::WatchResponse,
     watch::engine::{
         cursor::ProgressOrder,
-        event_buffer::EventBuffer,
+        event_buffer::{BufferSize, EventBuffer},
         hub::CreateResponseReceived,
         watch_actor::{ServerCancel, StreamUpdate},
     },
 };
 
 /// Effects of one batch of responses on the buffers of its watches.
-#[derive(Default)]
 pub(super) struct BatchEffects {
-    events: usize,
+    /// Events so far, and all bytes of the batch.
+    size: BufferSize,
     /// Buffers that may be nearly full once their watches have handled the batch.
     pub(super) nearly_full: Vec<Arc<EventBuffer>>,
 }
 
 impl BatchEffects {
+    pub(super) fn new(bytes: usize) -> Self {
+        Self {
+            size: BufferSize { events: 0, bytes },
+            nearly_full: Vec::new(),
+        }
+    }
+
     fn add_events(&mut self, events: usize, buffer: &Arc<EventBuffer>) {
-        self.events += events;
+        self.size.events += events;
         // The events are not in the buffer yet, but all events of the batch may be for it.
-        if buffer.is_nearly_full_with(self.events) {
+        if buffer.is_nearly_full_with(self.size) {
             let last = self.nearly_full.last();
             if !last.is_some_and(|last| Arc::ptr_eq(last, buffer)) {
                 self.nearly_full.push(buffer.clone());
