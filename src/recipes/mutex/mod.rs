@@ -40,7 +40,7 @@ mod acquire_lock;
 mod lock_guard;
 mod mutex_builder;
 
-use std::{fmt, time::Duration};
+use std::{fmt, future::poll_fn, pin::pin, task::Poll, time::Duration};
 
 use bytes::Bytes;
 
@@ -123,12 +123,20 @@ impl Mutex {
     {
         let guard = self.lock().await?;
         let ownership = (*guard).clone();
-        // `lost` is polled first, and reads the clock on every poll, so that the work is not polled without time left.
-        let output = tokio::select! {
-            biased;
-            loss = guard.lost() => return Err(loss.into()),
-            output = async { work(ownership).await } => output,
-        };
+        let mut work = pin!(async { work(ownership).await });
+        let mut lost = pin!(guard.lost());
+        let output = poll_fn(|cx| {
+            // The process may be paused at any step, so the clock is read directly before the work is polled.
+            let loss = match lost.as_mut().poll(cx) {
+                Poll::Ready(loss) => Some(loss),
+                Poll::Pending => guard.loss_now(),
+            };
+            match loss {
+                Some(loss) => Poll::Ready(Err(loss)),
+                None => work.as_mut().poll(cx).map(Ok),
+            }
+        })
+        .await?;
         // The work is complete, so a failure to unlock is only logged.
         if let Err(error) = guard.unlock().await {
             tracing::debug!(%error, "lock not released yet, retrying in the background");

@@ -45,8 +45,9 @@ fn run_as_child(runtime: &Runtime) -> bool {
         let etcd = Client::connect(endpoints.split(',')).await.unwrap();
         let session = etcd.session(TTL).await.unwrap();
         let mut late_polls = 0;
-        let work = |held: Ownership| count_late_polls(held, &mut late_polls);
-        let lost = session.mutex("l").scope(work).await.unwrap_err();
+        let mutex = session.mutex("l");
+        let lost = mutex.scope(|held| count_late_polls(held, &mut late_polls));
+        let lost = lost.await.unwrap_err();
         let is_expected = matches!(lost.kind(), ErrorKind::LockLost | ErrorKind::SessionLost);
         assert!(is_expected, "{lost}");
         eprintln!("late polls: {late_polls}");
