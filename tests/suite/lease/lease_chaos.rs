@@ -21,6 +21,17 @@ const PROBED_LEASES: usize = 2;
 /// ends. A keepalive is due after a third of the TTL, so that a fault of another third costs no lease.
 const LONGEST_FAULT: Duration = Duration::from_secs(2);
 
+/// Prints since when and until when each lease was at risk.
+fn print_risks(records: &[LeaseRecord]) {
+    for (number, record) in records.iter().enumerate() {
+        for pair in record.owner_events.windows(2) {
+            if let [(at, OwnerEvent::AtRisk { .. }), (next_at, next)] = pair {
+                println!("lease {number}: at risk from {at:.1?}, {next:?} at {next_at:.1?}");
+            }
+        }
+    }
+}
+
 fn count(records: &[LeaseRecord], matches: impl Fn(&OwnerEvent) -> bool) -> usize {
     let has_event = |record: &&LeaseRecord| record.owner_events.iter().any(|(_, e)| matches(e));
     records.iter().filter(has_event).count()
@@ -42,6 +53,7 @@ async fn check_leases(path: PathKind) {
         .fault_duration(SECOND / 5, LONGEST_FAULT);
     let faults = chaos.run_through(&path, &cluster, &ChaosKind::ALL).await;
     let records: Vec<_> = recorders.iter().map(LeaseRecorder::check).collect();
+    print_risks(&records);
     let at_risk = count(&records, |event| matches!(event, OwnerEvent::AtRisk { .. }));
     let lost = count(&records, |event| matches!(event, OwnerEvent::Lost(_)));
     println!("{faults}, {LEASES} leases, {at_risk} at risk, {lost} lost");

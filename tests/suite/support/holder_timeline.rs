@@ -99,3 +99,39 @@ impl fmt::Display for HolderTimeline {
         )
     }
 }
+
+#[test]
+fn timeline_finds_actions_after_next_start() {
+    let secs = Duration::from_secs;
+    let event = |kind, at, token| NodeEvent {
+        kind,
+        at: secs(at),
+        token,
+    };
+    let older = |last_beats: &[u64]| {
+        let beats = last_beats.iter().map(|at| event(EventKind::Beat, *at, 7));
+        [event(EventKind::Started, 1, 7)]
+            .into_iter()
+            .chain(beats)
+            .collect::<Vec<_>>()
+    };
+    let newer = vec![
+        event(EventKind::Started, 5, 9),
+        event(EventKind::LateBeat, 6, 9),
+    ];
+    let pauses = [Pause {
+        node: 0,
+        start: secs(4),
+        end: secs(8),
+    }];
+    let summary = |last_beats: &[u64], pauses: &[Pause]| {
+        let timeline = HolderTimeline::new(&[older(last_beats), newer.clone()], pauses);
+        (timeline.overlaps.len(), timeline.finished_steps)
+    };
+    assert_eq!(summary(&[3], &[]), (0, 0));
+    assert_eq!(summary(&[3, 6], &[]), (1, 0));
+    assert_eq!(summary(&[3, 8], &pauses), (0, 1), "the step of the pause");
+    assert_eq!(summary(&[3, 8, 9], &pauses), (1, 0));
+    let timeline = HolderTimeline::new(&[older(&[3]), newer.clone()], &[]);
+    assert_eq!((timeline.holders, timeline.late_beats), (2, 1));
+}

@@ -1,6 +1,7 @@
 //! Random faults for a limited time, repeatable from a seed.
 
 use std::env;
+use std::fmt;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -161,10 +162,7 @@ impl Chaos {
                     kinds[rng.usize(..kinds.len())],
                 );
                 let duration = random_between(&mut rng, self.fault_duration);
-                println!(
-                    "chaos {}: {kind:?} on member {member} for {duration:?}",
-                    self.name
-                );
+                self.print_fault(end, format_args!("{kind:?} on member {member}"), duration);
                 Self::inject(cluster, member, kind, &mut rng).await;
                 injected.push((member, kind));
                 active.push(ActiveFault {
@@ -201,6 +199,17 @@ impl Chaos {
         cluster.heal();
         cluster.start_all().await;
         injected
+    }
+
+    /// Prints a fault and the time since the start of the run, which ends at `end`.
+    pub(crate) fn print_fault(&self, end: Instant, fault: fmt::Arguments<'_>, duration: Duration) {
+        let elapsed = self.duration.saturating_sub(end - Instant::now());
+        println!(
+            "chaos {}, {:.1} s: {fault} for {:.1} s",
+            self.name,
+            elapsed.as_secs_f64(),
+            duration.as_secs_f64()
+        );
     }
 
     async fn inject(cluster: &Cluster, index: usize, kind: ChaosKind, rng: &mut Rng) {

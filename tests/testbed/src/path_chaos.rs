@@ -190,10 +190,7 @@ impl Chaos {
             let hop = &hops[index];
             let fault = hop.faults()[rng.usize(..hop.faults().len())];
             let duration = random_between(&mut rng, (self.fault_duration.0.min(longest), longest));
-            println!(
-                "chaos {}: {fault:?} on proxy {index} for {duration:?}",
-                self.name
-            );
+            self.print_fault(end, format_args!("{fault:?} on proxy {index}"), duration);
             hop.inject(fault);
             injected += 1;
             sleep_until((Instant::now() + duration).min(end)).await;

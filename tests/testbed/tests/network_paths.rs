@@ -6,7 +6,10 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use grpc_client::{GrpcClient, PutRequest, TIMEOUT};
-use testbed::{AddressGroup, Cluster, Fault, GrpcProxy, HostsFile, TcpBalancer, VERSIONS};
+use testbed::{
+    AddressGroup, Chaos, ChaosKind, ChaosPath, Cluster, Fault, GrpcProxy, HostsFile, PathKind,
+    TcpBalancer, VERSIONS,
+};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -147,5 +150,22 @@ fn host_name_resolves_to_several_addresses() {
     let found = String::from_utf8(found.stdout).unwrap();
     for address in addresses {
         assert!(found.contains(address), "{found}");
+    }
+}
+
+#[tokio::test]
+async fn random_faults_of_path_are_healed() {
+    let cluster = Cluster::start(1).await;
+    for kind in [PathKind::TcpBalancer, PathKind::GrpcProxy] {
+        let path = ChaosPath::open(kind, &cluster).await;
+        let chaos = Chaos::new(kind.name(), 7, Duration::from_secs(2))
+            .fault_duration(Duration::from_millis(50), Duration::from_millis(300));
+        let reset = [ChaosKind::ClientReset];
+        let faults = chaos.run_through(&path, &cluster, &reset).await;
+        assert!(faults.path > 0, "{faults}");
+        for endpoint in path.endpoints() {
+            let response = GrpcClient::connect(&endpoint).await.put("k").await;
+            assert_eq!(response.grpc_status(), "0", "{endpoint}");
+        }
     }
 }
