@@ -5,7 +5,7 @@
 //! 1. [`Holders::begin_stop`] sets a signal. Work under a lock ends, and requests for locks fail.
 //! 2. [`Holders::stopped`] waits until no holder is [`Holding`](HolderPhase::Holding), each for at most its grace. It
 //!    returns the leases of the holders that did not stop. Those leases must not be revoked: they expire.
-//! 3. [`Holders::released`] waits until every holder is dropped, that is, until its key is deleted.
+//! 3. [`Holders::released`] waits until every other holder is dropped, that is, until its key is deleted.
 //! 4. The client revokes the other leases.
 //!
 //! The registry also counts the leases that will be revoked, so that the drop of a client can tell whether there is
@@ -84,16 +84,16 @@ impl Holders {
         }
     }
 
-    /// Waits until every holder is dropped, for at most `limit`.
+    /// Waits until every holder that is not holding is dropped, for at most `limit`.
     pub(crate) async fn released(&self, limit: Duration) {
         let mut changed = self.changed.subscribe();
-        let empty = async {
-            while !self.table().is_empty() {
+        let none_idle = async {
+            while self.table().has_idle() {
                 // Never fails: `self` owns the sender.
                 let _ = changed.changed().await;
             }
         };
-        let _ = timeout(limit, empty).await;
+        let _ = timeout(limit, none_idle).await;
     }
 
     fn table(&self) -> MutexGuard<'_, HolderTable> {
@@ -204,6 +204,11 @@ impl HolderTable {
         self.holders.is_empty()
     }
 
+    fn has_idle(&self) -> bool {
+        let mut holders = self.holders.values();
+        holders.any(|(_, phase)| *phase == HolderPhase::Idle)
+    }
+
     /// Returns the longest grace of the holders that are holding, at least `least`. `None` if there are none.
     fn longest_grace(&self, least: Duration) -> Option<Duration> {
         let graces = self.holders.values().filter_map(|(_, phase)| match phase {
@@ -262,9 +267,11 @@ mod tests {
         let slow = work.await.unwrap();
         holders.released(SECOND).await;
         assert_eq!(begin.elapsed(), 3 * SECOND);
-        drop((slow, stuck));
+        drop(slow);
         holders.released(SECOND).await;
         assert_eq!(begin.elapsed(), 3 * SECOND);
+        drop(stuck);
+        assert!(!holders.has_pending_releases());
     }
 
     #[tokio::test]

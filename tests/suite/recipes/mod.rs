@@ -22,6 +22,7 @@ mod session;
 mod session_chaos;
 mod session_faults;
 mod session_scripted;
+mod shutdown_order;
 mod singleton;
 mod singleton_chaos;
 mod singleton_processes;
