@@ -249,6 +249,7 @@ mod tests {
             Arc,
             atomic::{AtomicBool, Ordering},
         },
+        time::Duration,
     };
 
     use super::Runtime;
@@ -258,7 +259,7 @@ mod tests {
 
     impl Drop for ThreadLocalGuard {
         fn drop(&mut self) {
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
             self.0.store(true, Ordering::SeqCst);
         }
     }
@@ -286,5 +287,30 @@ mod tests {
         assert!(!ended.load(Ordering::SeqCst));
         runtime.finish(async || {}, async || {}).wait().await;
         assert!(ended.load(Ordering::SeqCst));
+    }
+
+    #[tokio::test]
+    async fn blocking_wait_ends_with_release_or_limit() {
+        let runtime = Runtime::own_thread().unwrap();
+        let (release, released) = tokio::sync::oneshot::channel::<()>();
+        let end = runtime.finish(async move || drop(released.await), async || {});
+        end.block_until_released(Duration::from_millis(20));
+        assert!(runtime.run(|| {}), "not released yet");
+        drop(release);
+        end.block_until_released(Duration::MAX);
+        assert!(!runtime.run(|| {}));
+        end.wait().await;
+    }
+
+    #[tokio::test]
+    async fn own_thread_is_never_blocked() {
+        let runtime = Runtime::own_thread().unwrap();
+        let (release, released) = tokio::sync::oneshot::channel::<()>();
+        let end = Arc::new(runtime.finish(async move || drop(released.await), async || {}));
+        let on_thread = end.clone();
+        let waited = runtime.call(move || on_thread.block_until_released(Duration::MAX));
+        waited.await.unwrap();
+        drop(release);
+        end.wait().await;
     }
 }

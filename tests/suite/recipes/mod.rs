@@ -17,6 +17,7 @@ mod mutex_chaos;
 mod mutex_lost_responses;
 mod owned_sessions;
 mod paused_scope;
+mod process_exit;
 mod process_pauses;
 mod session;
 mod session_chaos;

@@ -96,7 +96,15 @@ async fn shutdown_waits_for_actor_of_singleton() {
     let lease = second.leader("only").await.unwrap().unwrap().lease;
     first.shutdown().await;
     assert!(matches!(a.state(), SingletonState::Stopped), "{a:?}");
-    assert!(second.leases().await.unwrap().leases.iter().all(|id| *id != lease));
+    assert!(
+        second
+            .leases()
+            .await
+            .unwrap()
+            .leases
+            .iter()
+            .all(|id| *id != lease)
+    );
     timeout(TEST_TIMEOUT, b.running()).await.unwrap().unwrap();
     b.stop().await;
     check(&record, &second).await;
