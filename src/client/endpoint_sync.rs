@@ -71,7 +71,8 @@ pub(super) async fn sync_periodically(client: Weak<RunningClient>, interval: Dur
         let Some(running) = client.upgrade() else {
             return;
         };
-        match (Client { running }).sync().await {
+        let lifetime = None;
+        match (Client { running, lifetime }).sync().await {
             Ok(endpoints) => tracing::debug!(?endpoints, "endpoints synced"),
             Err(error) if error.kind() == ErrorKind::Shutdown => return,
             Err(error) => tracing::warn!(%error, "cannot sync endpoints"),

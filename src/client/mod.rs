@@ -2,6 +2,7 @@
 
 mod advertised_endpoints;
 mod builder;
+mod client_lifetime;
 mod connectivity_changes;
 pub(crate) mod endpoint_sync;
 mod grpc_service;
@@ -16,7 +17,9 @@ pub use grpc_service::{GrpcService, ResponseBody};
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use self::{builder::parse_endpoints, running_client::RunningClient};
+use self::{
+    builder::parse_endpoints, client_lifetime::ClientLifetime, running_client::RunningClient,
+};
 use crate::{
     balancer::messages::{EndpointSource, UpdateEndpoints},
     call::{Caller, deadline_in},
@@ -24,6 +27,7 @@ use crate::{
     error::Error,
     lease::engine::lease_service::{LeaseClient, LeaseService},
     request::{ClientCore, ClientHandle},
+    runtime::holders::Holders,
     transport::Endpoint,
     watch::engine::watch_service::{WatchClient, WatchService},
 };
@@ -35,11 +39,19 @@ use crate::{
 /// `#[actix_rt::main]` and `Builder::enable_all` do: [`connect`](Self::connect) fails without it, and later requests
 /// panic.
 ///
-/// When the last clone is dropped, the client closes its connections and stops its thread.
-/// [`shutdown`](Self::shutdown) does the same and waits until it is done.
+/// # How a client ends
+/// [`shutdown`](Self::shutdown) ends it in order, and waits until that is done. So does the drop of the last handle: of
+/// the last clone, session, guard, lease, registration or subscription. That drop blocks its thread until leases are
+/// revoked and locks are released, for at most [`drop_grace`](ClientBuilder::drop_grace) (default: 1 s), and only if
+/// there are any. So a program that returns from `main` leaves no lock behind. This does not work
+/// - for a client [on the current arbiter](ClientBuilder::on_current_arbiter), which cannot run while its thread is
+///   blocked,
+/// - if the process is ended in another way, for example by `std::process::exit`: then call `shutdown` before.
 #[derive(Clone)]
 pub struct Client {
     running: Arc<RunningClient>,
+    /// `None` in background work, which does not keep the client running.
+    lifetime: Option<Arc<ClientLifetime>>,
 }
 
 impl Client {
@@ -104,10 +116,23 @@ impl Client {
         update_endpoints(self.caller(), endpoints, EndpointSource::User).await
     }
 
-    /// Shuts the client down, with all its clones. Requests in flight have
-    /// [`shutdown_grace`](ClientBuilder::shutdown_grace) to finish; then connections close, and the actors and their
-    /// thread stop. Leases with `revoke_on_drop` are revoked first, which takes at most 3 s; other leases stay until
-    /// their TTL ends.
+    /// Shuts the client down, with all its clones, in this order:
+    /// 1. Work under locks and leaderships ends: `lost()` of their guards resolves, [`Mutex::scope`] cancels its work,
+    ///    actors receive the last event of their claims, and the actors of singletons stop. Requests for locks and
+    ///    campaigns fail. This phase lasts until every guard is dropped and every singleton has ended, for at most
+    ///    [`shutdown_grace`](ClientBuilder::shutdown_grace), or the longest
+    ///    [`margin`](crate::recipes::singleton::SingletonBuilder::margin) of the singletons that run here. Leases are
+    ///    kept alive meanwhile, and requests work.
+    /// 2. The keys of locks and leaderships are deleted.
+    /// 3. Watches end, and leases with `revoke_on_drop` are revoked. Together with the second phase, this takes at most
+    ///    3 s. Other leases stay until their TTL ends.
+    /// 4. Requests in flight have [`shutdown_grace`](ClientBuilder::shutdown_grace) to finish. Then connections close,
+    ///    and the actors and their thread stop.
+    ///
+    /// If a guard is not dropped, or a singleton does not end, in the first phase, its lease is kept alive no longer,
+    /// but not revoked either: no other session gets the lock before the TTL ends. So drop guards before you call this.
+    ///
+    /// [`Mutex::scope`]: crate::recipes::mutex::Mutex::scope
     ///
     /// Later requests fail with [`ErrorKind::Shutdown`](crate::ErrorKind::Shutdown). If several clones call `shutdown`,
     /// every call returns when the shutdown is complete. A shutdown that has begun goes on in the background if this
@@ -129,7 +154,19 @@ impl Client {
         &self.running.actors
     }
 
-    /// Runs a closure on the actors' thread. Returns `false` if that thread has ended.
+    /// Returns a client for background work. It does not keep the client running.
+    pub(crate) fn for_background(&self) -> Self {
+        Self {
+            running: self.running.clone(),
+            lifetime: None,
+        }
+    }
+
+    pub(crate) fn holders(&self) -> &Arc<Holders> {
+        &self.running.holders
+    }
+
+    /// Runs a closure on the actors' thread. Returns `false` if that thread has ended or is about to.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) -> bool {
         self.running.run(Box::new(job))
     }
@@ -171,8 +208,12 @@ impl ClientHandle for Client {
 
 impl LeaseClient for Client {
     fn leases(&self) -> LeaseService {
+        let core: Arc<dyn ClientCore> = match &self.lifetime {
+            Some(lifetime) => lifetime.clone(),
+            None => self.running.clone(),
+        };
         LeaseService {
-            core: self.running.clone(),
+            core,
             keeper: self.running.actors.lease_keeper.clone(),
         }
     }

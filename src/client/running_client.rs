@@ -1,11 +1,13 @@
 //! A running client, and how it shuts down.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    collections::HashSet,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use actix::Addr;
+use tokio::time::Instant;
 
 use super::endpoint_sync::RunningSync;
 use crate::{
@@ -14,12 +16,17 @@ use crate::{
     call::Caller,
     lease::engine::keeper::{KeeperActor, KeeperShutdown},
     request::ClientCore,
-    runtime::thread::{Runtime, RuntimeEnd},
+    runtime::{
+        holders::Holders,
+        thread::{Runtime, RuntimeEnd},
+    },
     watch::engine::hub::{HubActor, HubShutdown},
 };
 
-/// Longest time that a shutdown waits for the revocation of leases.
-const REVOKE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Longest time that a shutdown waits for the deletion of keys and the revocation of leases.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
+/// The part of it after which leases are revoked although keys are not deleted. That deletes the keys as well.
+const DELETE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A running client, shared by all clones of [`Client`](super::Client). Dropping it shuts it down.
 pub(crate) struct RunningClient {
@@ -27,10 +34,10 @@ pub(crate) struct RunningClient {
     pub(super) actors: ClientActors,
     pub(super) request_timeout: Duration,
     pub(super) sync: Arc<RunningSync>,
-    /// `None` once the client is shutting down.
-    runtime: Mutex<Option<Runtime>>,
+    pub(super) holders: Arc<Holders>,
+    runtime: Runtime,
     /// Set once the client is shutting down.
-    end: OnceLock<Option<RuntimeEnd>>,
+    end: OnceLock<RuntimeEnd>,
 }
 
 /// The actors that a shutdown stops.
@@ -41,18 +48,36 @@ pub(crate) struct ClientActors {
     pub(crate) balancer: Addr<BalancerActor>,
     /// `None` if the client has no credentials.
     pub(crate) auth: Option<Addr<AuthActor>>,
-    /// Longest time that requests in flight may take to finish.
+    /// Longest time that requests in flight, and work under locks, may take to finish.
     pub(crate) shutdown_grace: Duration,
 }
 
 impl ClientActors {
-    /// Stops the actors, those that need connections first. Sending fails if an actor has stopped already.
-    async fn shut_down(&self) {
+    /// Ends the work under locks, then deletes the keys of locks and revokes leases. Leases of work that has not
+    /// stopped are left to expire.
+    async fn release(&self, holders: &Holders) {
+        let still_held = holders.stopped(self.shutdown_grace).await;
+        if !still_held.is_empty() {
+            tracing::warn!(
+                leases = ?still_held,
+                "work under a lock did not stop during shutdown; its lease is left to expire"
+            );
+        }
+        let deadline = Instant::now() + RELEASE_TIMEOUT;
+        holders.released(DELETE_TIMEOUT).await;
+        self.end_streams(deadline, still_held).await;
+    }
+
+    /// Stops the actors that need connections. Sending fails if an actor has stopped already.
+    async fn end_streams(&self, deadline: Instant, keep: HashSet<i64>) {
         let _ = self.watch_hub.send(HubShutdown).await;
-        let revoke = KeeperShutdown {
-            timeout: REVOKE_TIMEOUT,
-        };
+        let timeout = deadline.saturating_duration_since(Instant::now());
+        let revoke = KeeperShutdown { timeout, keep };
         let _ = self.lease_keeper.send(revoke).await;
+    }
+
+    /// Closes the connections.
+    async fn close(&self) {
         let close = BalancerShutdown {
             grace: self.shutdown_grace,
         };
@@ -75,7 +100,8 @@ impl RunningClient {
             actors,
             request_timeout,
             sync: Arc::default(),
-            runtime: Mutex::new(Some(runtime)),
+            holders: Arc::default(),
+            runtime,
             end: OnceLock::new(),
         }
     }
@@ -83,23 +109,30 @@ impl RunningClient {
     /// Shuts the client down and waits until it is done, also if another clone has started the shutdown. The shutdown
     /// goes on if this future is dropped.
     pub(super) async fn shut_down(&self) {
-        if let Some(end) = self.begin_shutdown() {
-            end.wait().await;
+        self.begin_shutdown().wait().await;
+    }
+
+    /// Shuts the client down. Blocks for at most `limit` until its leases are revoked and its locks are released, if it
+    /// has any.
+    pub(super) fn shut_down_blocking(&self, limit: Duration) {
+        let has_pending_releases = self.holders.has_pending_releases();
+        let end = self.begin_shutdown();
+        if has_pending_releases {
+            end.block_until_released(limit);
         }
     }
 
     /// Starts the shutdown on the actors' thread. Returns its end.
-    fn begin_shutdown(&self) -> Option<&RuntimeEnd> {
-        let end = self.end.get_or_init(|| {
-            let runtime = self.runtime().take();
-            let actors = self.actors.clone();
-            runtime.map(|runtime| runtime.finish(async move { actors.shut_down().await }))
-        });
-        end.as_ref()
-    }
-
-    fn runtime(&self) -> MutexGuard<'_, Option<Runtime>> {
-        self.runtime.lock().unwrap_or_else(PoisonError::into_inner)
+    fn begin_shutdown(&self) -> &RuntimeEnd {
+        self.end.get_or_init(|| {
+            self.holders.begin_stop();
+            let (releasing, closing) = (self.actors.clone(), self.actors.clone());
+            let holders = self.holders.clone();
+            self.runtime.finish(
+                async move || releasing.release(&holders).await,
+                async move || closing.close().await,
+            )
+        })
     }
 }
 
@@ -118,12 +151,11 @@ impl ClientCore for RunningClient {
         self.request_timeout
     }
 
-    fn is_shutting_down(&self) -> bool {
-        self.runtime().is_none()
+    fn holders(&self) -> &Arc<Holders> {
+        &self.holders
     }
 
     fn run(&self, job: Box<dyn FnOnce() + Send>) -> bool {
-        let runtime = self.runtime();
-        runtime.as_ref().is_some_and(|runtime| runtime.run(job))
+        self.runtime.run(job)
     }
 }

@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 
 use super::{
     Client, ClientBuilder,
+    client_lifetime::ClientLifetime,
     endpoint_sync::sync_periodically,
     running_client::{ClientActors, RunningClient},
     update_endpoints,
@@ -135,7 +136,11 @@ impl Client {
                 actix_rt::spawn(sync_periodically(client, interval));
             }));
         }
-        Ok(Self { running })
+        let lifetime = ClientLifetime::new(running.clone(), options.drop_grace);
+        Ok(Self {
+            running,
+            lifetime: Some(Arc::new(lifetime)),
+        })
     }
 }
 

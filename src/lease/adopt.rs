@@ -64,7 +64,7 @@ impl<C> AdoptLease<C> {
 
     async fn perform(self, client: &impl LeaseClient, timeout: Duration) -> Result<Lease> {
         let service = client.leases();
-        if service.core.is_shutting_down() {
+        if service.core.holders().is_stopping() {
             return Err(Error::shut_down());
         }
         let renewal = keep_alive_once::renew(client, self.id, timeout).await?;
@@ -85,7 +85,7 @@ impl<C> AdoptLease<C> {
         let mut lease = Lease::new(service.clone(), Arc::new(cell), deadline);
         lease.keep(LeaseOrigin::Adopted);
         // Checked last: the keeper ends every lease that it received before the shutdown began.
-        if service.core.is_shutting_down() {
+        if service.core.holders().is_stopping() {
             lease.detach();
             return Err(Error::shut_down());
         }

@@ -92,7 +92,7 @@ impl<C> Grant<C> {
     async fn perform(self, client: &impl LeaseClient, timeout: Duration) -> Result<Lease> {
         let ttl = whole_seconds(self.ttl)?;
         let service = client.leases();
-        if service.core.is_shutting_down() {
+        if service.core.holders().is_stopping() {
             return Err(Error::shut_down());
         }
         let (id, class) = match self.id {
@@ -131,7 +131,7 @@ impl<C> Grant<C> {
             lease = lease.revoke_on_drop();
         }
         // Checked last: the keeper ends every lease that it received before the shutdown began.
-        if service.core.is_shutting_down() {
+        if service.core.holders().is_stopping() {
             let remaining = timeout.saturating_sub(now().saturating_duration_since(sent_at));
             return Err(revoke_after_shutdown(lease, service.caller(), remaining).await);
         }

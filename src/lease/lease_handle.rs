@@ -95,7 +95,8 @@ impl Lease {
 
     /// Revokes the lease when this handle is dropped or the client is shut down.
     pub fn revoke_on_drop(mut self) -> Self {
-        self.cell.set_revoke_on_drop();
+        let counted = self.client.core.holders().count_lease();
+        self.cell.set_revoke_on_drop(counted);
         self.register();
         self
     }

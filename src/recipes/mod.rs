@@ -43,7 +43,9 @@
 //! | | `election/leaders` | observes the leaders |
 //! | | `election/candidate_list` | all candidates, and the leader among them |
 //! | singleton | `singleton/mod`, `singleton_handle` | the builder and the public handle |
+//! | | `singleton/singleton_state` | the state on one node |
 //! | | `singleton/campaign_loop` | campaigns, runs the actor, stops it in time |
+//! | | `singleton/run_times` | decides when the actor may start |
 //! | | `singleton/time_limited_actor` | an actor that stops before its time is over |
 //! | discovery | `discovery/register`, `registration` | a request to register, and the public handle |
 //! | | `discovery/registration_task` | the task that keeps an instance listed |
@@ -52,12 +54,14 @@
 //! | | `discovery/instance`, `instance_list` | the encoding of an instance, and differences between lists |
 //! | all | `read_then_watch` | a read of keys, followed by every later change |
 //! | | `subscription` | delivery of events to an actor |
+//! | | `health_check` | a check of the application, which gives up its leadership while it is not well |
 //! | | `ownership_lost` | why a lock or a leadership was lost |
 //! | | `temporary_errors` | which errors are retried |
 //! | | `txn_read` | reads the key that a transaction returned |
 
 pub mod discovery;
 pub mod election;
+mod health_check;
 mod lock_queue;
 pub mod mutex;
 mod ownership_lost;

@@ -14,10 +14,13 @@ use crate::{
 #[must_use = "dropping the subscription stops the delivery"]
 pub struct Subscription {
     end: oneshot::Sender<()>,
+    /// Keeps the client running.
+    _client: Client,
 }
 
 impl Subscription {
-    /// Continues the delivery without the handle, until the actor stops or the client is shut down.
+    /// Continues the delivery without the handle, until the actor stops or the client ends. The delivery does not keep
+    /// the client running.
     pub fn detach(self) {
         // An error means that the delivery has already ended.
         let _ = self.end.send(());
@@ -25,7 +28,8 @@ impl Subscription {
 }
 
 /// Delivers a stream to an actor from the client's thread. The next item is sent when the actor has handled the last
-/// one. If the client was shut down, the actor gets `if_shut_down` instead.
+/// one. If the client was shut down, the actor gets `if_shut_down` instead. The stream must hold only clients for
+/// background work, so that the delivery does not keep the client running.
 pub(super) fn subscribe<M>(
     client: &Client,
     items: impl Stream<Item = M> + Send + Unpin + 'static,
@@ -52,5 +56,8 @@ where
             }
         });
     });
-    Subscription { end }
+    Subscription {
+        end,
+        _client: client.clone(),
+    }
 }

@@ -1,8 +1,8 @@
 //! The interface of the client that requests use.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use crate::call::Caller;
+use crate::{call::Caller, runtime::holders::Holders};
 
 /// A client that can send requests. [`Client`](crate::Client) is the implementation to use.
 #[diagnostic::on_unimplemented(
@@ -18,7 +18,7 @@ pub trait ClientHandle: Clone + Send + Sync + Unpin + 'static {
     fn request_timeout(&self) -> Duration;
 }
 
-/// A running client. It keeps running while a reference to it exists.
+/// A running client. A reference from a handle of the application keeps it running.
 pub trait ClientCore: Send + Sync + 'static {
     /// The request path.
     fn caller(&self) -> &Caller;
@@ -26,9 +26,9 @@ pub trait ClientCore: Send + Sync + 'static {
     /// Timeout of requests that have none of their own.
     fn request_timeout(&self) -> Duration;
 
-    /// Whether the client is shutting down.
-    fn is_shutting_down(&self) -> bool;
+    /// The holders of locks and leaderships, which a shutdown stops first.
+    fn holders(&self) -> &Arc<Holders>;
 
-    /// Runs a closure on the actors' thread. Returns `false` if that thread has ended.
+    /// Runs a closure on the actors' thread. Returns `false` if that thread has ended or is about to.
     fn run(&self, job: Box<dyn FnOnce() + Send>) -> bool;
 }

@@ -5,8 +5,8 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Mutex, PoisonError},
-    thread,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::{self, ThreadId},
     time::Duration,
 };
 
@@ -25,12 +25,16 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// Runs closures on the actors' thread. Dropping it ends a separate thread.
 pub(crate) struct Runtime {
-    jobs: mpsc::UnboundedSender<Job>,
+    jobs: Arc<JobQueue>,
     /// `None` on an arbiter.
-    thread: Option<OwnThread>,
+    thread: Option<Arc<OwnThread>>,
 }
 
+/// The sender of closures to the actors' thread. `None` once the thread accepts no more.
+struct JobQueue(Mutex<Option<mpsc::UnboundedSender<Job>>>);
+
 struct OwnThread {
+    id: ThreadId,
     handle: Mutex<Option<thread::JoinHandle<()>>>,
     /// Closed when the thread has left its closure.
     running: watch::Receiver<ThreadState>,
@@ -43,12 +47,23 @@ enum ThreadState {
     Delivering,
 }
 
-/// The end of a [`Runtime`], which any number of tasks can wait for.
+/// The end of a [`Runtime`], which any number of tasks and threads can wait for.
 pub(crate) struct RuntimeEnd {
+    released: Arc<Released>,
     /// Closed when the last future has finished or was dropped.
     last: watch::Receiver<()>,
-    thread: Option<OwnThread>,
+    thread: Option<Arc<OwnThread>>,
 }
+
+/// Whether the first of the two last futures has ended. A blocked thread can wait for it.
+#[derive(Default)]
+struct Released {
+    is_set: Mutex<bool>,
+    changed: Condvar,
+}
+
+/// Sets [`Released`] when dropped, also if its future is dropped.
+struct SetReleased(Arc<Released>);
 
 impl Runtime {
     /// Starts a thread with its own actix system.
@@ -77,12 +92,14 @@ impl Runtime {
                 )
                 .with_source(error)
             })?;
+        let thread = OwnThread {
+            id: handle.thread().id(),
+            handle: Mutex::new(Some(handle)),
+            running,
+        };
         Ok(Self {
-            jobs,
-            thread: Some(OwnThread {
-                handle: Mutex::new(Some(handle)),
-                running,
-            }),
+            jobs: JobQueue::new(jobs),
+            thread: Some(Arc::new(thread)),
         })
     }
 
@@ -96,12 +113,17 @@ impl Runtime {
         }
         let (jobs, queue) = mpsc::unbounded_channel();
         actix_rt::spawn(run_jobs(queue));
-        Ok(Self { jobs, thread: None })
+        Ok(Self {
+            jobs: JobQueue::new(jobs),
+            thread: None,
+        })
     }
 
-    /// Runs a closure on the actors' thread. Returns `false` if the thread has ended.
+    /// Runs a closure on the actors' thread. Returns `false` if the thread has ended or is about to.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) -> bool {
-        self.jobs.send(Box::new(job)).is_ok()
+        let jobs = self.jobs.sender();
+        jobs.as_ref()
+            .is_some_and(|jobs| jobs.send(Box::new(job)).is_ok())
     }
 
     /// Runs a closure on the actors' thread and returns its result. Fails if the thread has ended.
@@ -116,21 +138,46 @@ impl Runtime {
         result.await.map_err(|_| Error::shut_down())
     }
 
-    /// Runs a future on the actors' thread and ends the thread afterwards. Returns at once; the future runs to its end
-    /// even if nothing waits for it.
-    pub(crate) fn finish(self, last: impl Future<Output = ()> + Send + 'static) -> RuntimeEnd {
-        let keep_running = self.jobs.clone();
-        let (end, last_running) = watch::channel(());
+    /// Runs two futures on the actors' thread and ends the thread afterwards. The thread accepts closures until
+    /// `release` has finished. Returns at once; the futures run to their end even if nothing waits for them.
+    pub(crate) fn finish<R, C>(
+        &self,
+        release: impl FnOnce() -> R + Send + 'static,
+        close: impl FnOnce() -> C + Send + 'static,
+    ) -> RuntimeEnd
+    where
+        R: Future<Output = ()> + 'static,
+        C: Future<Output = ()> + 'static,
+    {
+        let jobs = self.jobs.clone();
+        let released = Arc::<Released>::default();
+        let set_released = SetReleased(released.clone());
+        let (end, last) = watch::channel(());
         self.run(move || {
             actix_rt::spawn(async move {
-                last.await;
+                release().await;
+                // The thread runs until the sender is dropped.
+                let keep_running = jobs.sender().take();
+                drop(set_released);
+                close().await;
                 drop((keep_running, end));
             });
         });
         RuntimeEnd {
-            last: last_running,
-            thread: self.thread,
+            released,
+            last,
+            thread: self.thread.clone(),
         }
+    }
+}
+
+impl JobQueue {
+    fn new(jobs: mpsc::UnboundedSender<Job>) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Some(jobs))))
+    }
+
+    fn sender(&self) -> MutexGuard<'_, Option<mpsc::UnboundedSender<Job>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -138,20 +185,45 @@ impl RuntimeEnd {
     /// Waits until the last future has finished and a separate thread has ended, or has only items left to deliver.
     pub(crate) async fn wait(&self) {
         closed(&self.last).await;
-        let Some(OwnThread { handle, running }) = &self.thread else {
+        let Some(thread) = &self.thread else {
             return;
         };
-        let mut running = running.clone();
+        let mut running = thread.running.clone();
         let delivering = running.wait_for(|state| *state == ThreadState::Delivering);
         // A host name lookup cannot be interrupted, and actors may be slow; then the thread ends later, without a join.
         // An error means that the channel is closed.
         if let Ok(Err(_)) = timeout(JOIN_TIMEOUT, delivering).await {
-            let handle = handle.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if let Some(handle) = handle {
+            let mut handle = thread.handle.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(handle) = handle.take() {
                 // The thread has left its closure, so the join returns at once.
                 let _ = handle.join();
             }
         }
+    }
+
+    /// Blocks the calling thread until the first of the last futures has ended, for at most `limit`. Does not block the
+    /// actors' own thread, which runs that future, and never blocks if the actors run on an arbiter.
+    pub(crate) fn block_until_released(&self, limit: Duration) {
+        let is_separate = |thread: &Arc<OwnThread>| thread.id != thread::current().id();
+        if !self.thread.as_ref().is_some_and(is_separate) {
+            return;
+        }
+        let is_set = self.released.is_set.lock();
+        let is_set = is_set.unwrap_or_else(PoisonError::into_inner);
+        let pending = |is_set: &mut bool| !*is_set;
+        // The time limit and a poisoned lock both end the wait.
+        let _ = self
+            .released
+            .changed
+            .wait_timeout_while(is_set, limit, pending);
+    }
+}
+
+impl Drop for SetReleased {
+    fn drop(&mut self) {
+        let is_set = self.0.is_set.lock();
+        *is_set.unwrap_or_else(PoisonError::into_inner) = true;
+        self.0.changed.notify_all();
     }
 }
 
@@ -177,6 +249,7 @@ mod tests {
             Arc,
             atomic::{AtomicBool, Ordering},
         },
+        time::Duration,
     };
 
     use super::Runtime;
@@ -186,7 +259,7 @@ mod tests {
 
     impl Drop for ThreadLocalGuard {
         fn drop(&mut self) {
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
             self.0.store(true, Ordering::SeqCst);
         }
     }
@@ -201,7 +274,7 @@ mod tests {
         let (release, blocked) = std::sync::mpsc::channel::<()>();
         let block = move || drop(tokio::task::spawn_blocking(move || blocked.recv()));
         runtime.call(block).await.unwrap();
-        runtime.finish(async {}).wait().await;
+        runtime.finish(async || {}, async || {}).wait().await;
         drop(release);
     }
 
@@ -212,7 +285,32 @@ mod tests {
         let guard = ThreadLocalGuard(ended.clone());
         runtime.call(|| GUARD.set(Some(guard))).await.unwrap();
         assert!(!ended.load(Ordering::SeqCst));
-        runtime.finish(async {}).wait().await;
+        runtime.finish(async || {}, async || {}).wait().await;
         assert!(ended.load(Ordering::SeqCst));
+    }
+
+    #[tokio::test]
+    async fn blocking_wait_ends_with_release_or_limit() {
+        let runtime = Runtime::own_thread().unwrap();
+        let (release, released) = tokio::sync::oneshot::channel::<()>();
+        let end = runtime.finish(async move || drop(released.await), async || {});
+        end.block_until_released(Duration::from_millis(20));
+        assert!(runtime.run(|| {}), "not released yet");
+        drop(release);
+        end.block_until_released(Duration::MAX);
+        assert!(!runtime.run(|| {}));
+        end.wait().await;
+    }
+
+    #[tokio::test]
+    async fn own_thread_is_never_blocked() {
+        let runtime = Runtime::own_thread().unwrap();
+        let (release, released) = tokio::sync::oneshot::channel::<()>();
+        let end = Arc::new(runtime.finish(async move || drop(released.await), async || {}));
+        let on_thread = end.clone();
+        let waited = runtime.call(move || on_thread.block_until_released(Duration::MAX));
+        waited.await.unwrap();
+        drop(release);
+        end.wait().await;
     }
 }

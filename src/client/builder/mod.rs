@@ -47,6 +47,7 @@ pub struct ClientBuilder {
     pub(super) endpoints: Vec<RawEndpoint>,
     pub(super) request_timeout: Duration,
     pub(super) shutdown_grace: Duration,
+    pub(super) drop_grace: Duration,
     pub(super) dial: DialOptions,
     pub(super) liveness: Liveness,
     pub(super) balance_policy: Arc<dyn BalancePolicy>,
@@ -74,6 +75,7 @@ impl ClientBuilder {
                 .collect(),
             request_timeout: Duration::from_secs(5),
             shutdown_grace: Duration::from_secs(1),
+            drop_grace: Duration::from_secs(1),
             dial: DialOptions::default(),
             liveness: Liveness::default(),
             balance_policy: Arc::new(RoundRobin::new()),
@@ -261,16 +263,26 @@ impl ClientBuilder {
         self
     }
 
-    /// Longest time that [`Client::shutdown`] waits for requests in flight before it closes their connections.
-    /// Default: 1 s.
+    /// Longest time that [`Client::shutdown`] waits for work under locks to stop, and then for requests in flight
+    /// before it closes their connections. The actor of a singleton may have longer to stop, see
+    /// [`margin`](crate::recipes::singleton::SingletonBuilder::margin). Default: 1 s.
     pub fn shutdown_grace(mut self, grace: Duration) -> Self {
         self.shutdown_grace = grace.min(MAX_TIMEOUT);
         self
     }
 
+    /// Longest time that dropping the last handle of a client blocks its thread, until leases are revoked and locks are
+    /// released. Does not block if there are none, nor for a client [on the current arbiter](Self::on_current_arbiter).
+    /// Zero never blocks: leases are then revoked in the background, if the process runs for long enough. Default: 1 s.
+    pub fn drop_grace(mut self, grace: Duration) -> Self {
+        self.drop_grace = grace.min(MAX_TIMEOUT);
+        self
+    }
+
     /// Runs the client's actors on the arbiter that calls `connect`. This has the lowest latency, and tests can pause
-    /// tokio's clock; but code that blocks the arbiter blocks the client, too, and leases may expire. Default: the
-    /// actors have a thread of their own.
+    /// tokio's clock; but code that blocks the arbiter blocks the client, too, and leases may expire. Call
+    /// [`Client::shutdown`] before the arbiter ends: a drop cannot wait until leases are revoked and locks are
+    /// released. Default: the actors have a thread of their own.
     pub fn on_current_arbiter(mut self) -> Self {
         self.on_current_arbiter = true;
         self

@@ -2,16 +2,19 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use super::clock::{now, to_monotonic};
-use crate::lease::{
-    LeaseLost,
-    events::{EventQueue, LeaseEvent, LeaseEvents},
+use crate::{
+    lease::{
+        LeaseLost,
+        events::{EventQueue, LeaseEvent, LeaseEvents},
+    },
+    runtime::holders::RevocableLease,
 };
 
 /// Deadline, subscribers and end of one lease.
@@ -24,7 +27,8 @@ pub(crate) struct LeaseCell {
     deadline: AtomicU64,
     /// In seconds.
     ttl: AtomicU64,
-    revoke_on_drop: AtomicBool,
+    /// Set if the lease is revoked when its handle is dropped.
+    revoke_on_drop: OnceLock<RevocableLease>,
     subscribers: Mutex<LeaseSubscribers>,
 }
 
@@ -45,7 +49,7 @@ impl LeaseCell {
             origin: now(),
             deadline: AtomicU64::new(0),
             ttl: AtomicU64::new(0),
-            revoke_on_drop: AtomicBool::new(false),
+            revoke_on_drop: OnceLock::new(),
             subscribers: Mutex::default(),
         };
         cell.set_deadline(ttl, deadline);
@@ -77,12 +81,13 @@ impl LeaseCell {
         self.origin + Duration::from_millis(self.deadline.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn set_revoke_on_drop(&self) {
-        self.revoke_on_drop.store(true, Ordering::SeqCst);
+    pub(crate) fn set_revoke_on_drop(&self, counted: RevocableLease) {
+        // An error means that it is set already.
+        let _ = self.revoke_on_drop.set(counted);
     }
 
     pub(crate) fn revoke_on_drop(&self) -> bool {
-        self.revoke_on_drop.load(Ordering::SeqCst)
+        self.revoke_on_drop.get().is_some()
     }
 
     fn set_deadline(&self, ttl: Duration, deadline: Instant) {

@@ -68,7 +68,8 @@ impl Discover<Client> {
         let client = self.client.clone();
         let if_shut_down = DiscoveryEvent::Ended(Error::shut_down());
         let discovery = self.await?;
-        Ok(subscribe(&client, discovery, recipient, Some(if_shut_down)))
+        let events = discovery.for_background();
+        Ok(subscribe(&client, events, recipient, Some(if_shut_down)))
     }
 }
 

@@ -36,6 +36,8 @@ pub enum DiscoveryEvent {
 /// clone starts from the beginning: its first event lists all instances.
 #[must_use = "dropping the discovery ends it"]
 pub struct Discovery {
+    /// Keeps the client running.
+    client: Client,
     target: Bytes,
     live: watch::Receiver<LiveInstances>,
     changes: WatchStream<LiveInstances>,
@@ -52,7 +54,7 @@ struct LiveInstances {
 
 impl Discovery {
     pub(super) async fn open(client: Client, target: Bytes) -> Result<Self> {
-        let mut keys = ReadThenWatch::prefix(client.clone(), service_prefix(&target)?);
+        let mut keys = ReadThenWatch::prefix(client.for_background(), service_prefix(&target)?);
         let mut table = InstanceTable::default();
         while table.revision() == 0 {
             if let Some(update) = keys.step().await? {
@@ -75,17 +77,24 @@ impl Discovery {
         if !started {
             return Err(Error::shut_down());
         }
-        Ok(Self::new(target, live))
+        Ok(Self::new(client, target, live))
     }
 
-    fn new(target: Bytes, live: watch::Receiver<LiveInstances>) -> Self {
+    fn new(client: Client, target: Bytes, live: watch::Receiver<LiveInstances>) -> Self {
         Self {
+            client,
             target,
             changes: WatchStream::new(live.clone()),
             live,
             last_returned: None,
             ended: false,
         }
+    }
+
+    /// Returns the discovery for background work, which does not keep the client running.
+    pub(super) fn for_background(mut self) -> Self {
+        self.client = self.client.for_background();
+        self
     }
 
     /// Returns the instances as of the last update.
@@ -132,7 +141,7 @@ impl Discovery {
 
 impl Clone for Discovery {
     fn clone(&self) -> Self {
-        Self::new(self.target.clone(), self.live.clone())
+        Self::new(self.client.clone(), self.target.clone(), self.live.clone())
     }
 }
 

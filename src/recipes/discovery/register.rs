@@ -100,8 +100,9 @@ impl Register<Client> {
         }
         let key = Bytes::from([service_prefix(&self.target)?, id].concat());
         let value = Bytes::from(encode(&self.addr, &self.metadata));
-        let session = self.client.session(self.ttl).heal().await?;
-        Registration::start(session, key, value).await
+        let background = self.client.for_background();
+        let session = background.session(self.ttl).heal().await?;
+        Registration::start(self.client, session, key, value).await
     }
 }
 

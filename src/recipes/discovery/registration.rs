@@ -66,8 +66,12 @@ pub struct Registration {
 
 impl Registration {
     /// Puts the key and starts the task that keeps it listed. If this fails, dropping the session deletes the key.
-    pub(super) async fn start(session: Session, key: Bytes, value: Bytes) -> Result<Self> {
-        let client = session.client().clone();
+    pub(super) async fn start(
+        client: Client,
+        session: Session,
+        key: Bytes,
+        value: Bytes,
+    ) -> Result<Self> {
         let session_events = session.events();
         let lease = session.lease().ok_or_else(not_registered)?;
         let first_put = client.put(key.clone(), value.clone()).lease(lease);

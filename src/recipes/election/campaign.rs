@@ -69,7 +69,11 @@ impl Campaign {
     /// actor stops.
     pub fn deliver_to(self, recipient: Recipient<CandidateEvent>) -> ClaimHandle {
         let client = self.queue.client.clone();
-        let acquire = async move |cancel: &mut oneshot::Receiver<()>| self.lead(cancel).await;
+        let campaign = Self {
+            queue: self.queue.for_background(),
+            ..self
+        };
+        let acquire = async move |cancel: &mut oneshot::Receiver<()>| campaign.lead(cancel).await;
         claim(&client, acquire, recipient)
     }
 

@@ -101,7 +101,7 @@ impl LeaderMonitor {
     ) -> Self {
         let (end, ended) = oneshot::channel();
         status.set(ownership.clone());
-        let monitored = ownership.clone();
+        let monitored = ownership.for_background();
         monitored.client().clone().run(move || {
             actix_rt::spawn(monitor(monitored, health, ended));
         });

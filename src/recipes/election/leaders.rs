@@ -81,7 +81,7 @@ pub struct Leaders {
 impl Leaders {
     pub(super) fn new(client: Client, prefix: Bytes) -> Self {
         let observer = LeaderObserver {
-            keys: ReadThenWatch::prefix(client.clone(), prefix.clone()),
+            keys: ReadThenWatch::prefix(client.for_background(), prefix.clone()),
             candidates: CandidateList::new(prefix.clone()),
             prefix,
         };
@@ -102,7 +102,11 @@ impl Leaders {
     pub fn deliver_to(self, recipient: Recipient<LeaderEvent>) -> Subscription {
         let client = self.client.clone();
         let if_shut_down = LeaderEvent::Ended(Error::shut_down());
-        subscribe(&client, self, recipient, Some(if_shut_down))
+        let events = Self {
+            client: client.for_background(),
+            next: self.next,
+        };
+        subscribe(&client, events, recipient, Some(if_shut_down))
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<LeaderEvent>> {

@@ -33,7 +33,8 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// Starts the leadership of the first entry in the queue. Proclaims the value if the key may have another one.
+    /// Starts the leadership of the first entry in the queue. Proclaims the value if the key may have another one. Fails
+    /// if the client shuts down.
     pub(super) async fn won(
         entry: QueueEntry,
         value: Bytes,
@@ -41,24 +42,26 @@ impl Leadership {
         health: Option<HealthCheck>,
     ) -> Result<Self> {
         let adopted = entry.adopted;
-        let leadership = Self::new(entry, status, health);
+        let leadership = Self::new(entry, status, health)?;
         if adopted {
             leadership.proclaim(value).await?;
         }
         Ok(leadership)
     }
 
+    /// Fails if the client shuts down.
     pub(super) fn new(
         entry: QueueEntry,
         status: LeaderStatus,
         health: Option<HealthCheck>,
-    ) -> Self {
+    ) -> Result<Self> {
+        entry.hold()?;
         let proclaimed = (!entry.adopted).then(|| entry.ownership.token());
-        Self {
+        Ok(Self {
             monitor: LeaderMonitor::start(&entry.ownership, status, health),
             entry,
             proclaimed: tokio::sync::Mutex::new(proclaimed),
-        }
+        })
     }
 
     /// Replaces the value that observers of the election see. Concurrent calls are applied one after the other.

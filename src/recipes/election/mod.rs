@@ -158,7 +158,7 @@ impl Election {
         };
         // The key may belong to a candidate that was not the leader.
         entry.wait_until_first().await?;
-        Ok(Some(Leadership::new(entry, self.status.clone(), None)))
+        Leadership::new(entry, self.status.clone(), None).map(Some)
     }
 
     /// Returns the current leader, as [`Client::leader`] does.

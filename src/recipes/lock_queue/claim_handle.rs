@@ -18,6 +18,8 @@ use crate::{
 #[derive(Debug)]
 #[must_use = "dropping the claim releases the lock or the leadership"]
 pub struct ClaimHandle {
+    /// Keeps the client running.
+    _client: Client,
     end: oneshot::Sender<()>,
     done: oneshot::Receiver<()>,
 }
@@ -48,9 +50,11 @@ pub(in crate::recipes) enum ClaimEvent {
 
 /// Joins the queue on the client's thread and sends the events to the actor.
 ///
-/// Events are sent even if the mailbox is full: there are at most two, and a late report of a loss would be harmful.
+/// Events are sent even if the mailbox is full: there are at most two, and a late report of a loss would be harmful. A
+/// lock that is lost is given up only after the actor has handled the report.
 ///
-/// `acquire` waits for the guard. It returns `None` if the receiver that it gets is notified or closed first.
+/// `acquire` waits for the guard. It returns `None` if the receiver that it gets is notified or closed first. It must
+/// hold only clients for background work, so that the claim does not keep the client running without its handle.
 pub(in crate::recipes) fn claim<G, M>(
     client: &Client,
     acquire: impl AsyncFnOnce(&mut oneshot::Receiver<()>) -> Result<Option<G>> + Send + 'static,
@@ -84,15 +88,17 @@ where
         });
     });
     ClaimHandle {
+        _client: client.clone(),
         end,
         done: released,
     }
 }
 
-/// Holds the guard until it is lost or the claim ends. Returns the last event, or `None` if the actor has stopped.
+/// Holds the guard until it is lost or the claim ends. Returns the last event, or `None` if the actor has received it or
+/// has stopped.
 async fn hold<G, M>(
     guard: G,
-    ended: oneshot::Receiver<()>,
+    mut ended: oneshot::Receiver<()>,
     recipient: &Recipient<M>,
 ) -> Option<ClaimEvent>
 where
@@ -100,15 +106,23 @@ where
     M: From<ClaimEvent> + Message<Result = ()> + Send + 'static,
 {
     recipient.do_send(ClaimEvent::Acquired((*guard).clone()).into());
-    tokio::select! {
+    let loss = tokio::select! {
         biased;
-        loss = guard.lost() => Some(ClaimEvent::Lost(loss)),
-        () = actor_stopped(recipient) => None,
-        _ = ended => {
+        loss = guard.lost() => loss,
+        () = actor_stopped(recipient) => return None,
+        _ = &mut ended => {
             if let Err(error) = guard.release().await {
                 tracing::debug!(%error, "lock or leadership not released yet, retrying in the background");
             }
-            Some(ClaimEvent::Released)
+            return Some(ClaimEvent::Released);
         }
+    };
+    // The actor may work under the lock until it has handled the loss. Only then the key is deleted.
+    let handled = recipient.send(ClaimEvent::Lost(loss).into());
+    tokio::select! {
+        _ = handled => {}
+        () = actor_stopped(recipient) => {}
+        _ = ended => {}
     }
+    None
 }

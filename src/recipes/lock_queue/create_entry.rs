@@ -16,6 +16,7 @@ use crate::{
         temporary_errors::{RETRY_DELAY, is_temporary},
         txn_read::first_key,
     },
+    runtime::holders::Holder,
 };
 
 /// Delay before the key is tried again while it is bound to the lease of another session.
@@ -47,6 +48,7 @@ pub(super) struct CreateEntry {
     pub(super) prefix: Bytes,
     pub(super) owned_session: Option<Arc<Session>>,
     pub(super) local_mutex: LocalMutex,
+    pub(super) holder: Holder,
     pub(super) value: Bytes,
     pub(super) mode: JoinMode,
     /// Whether a request got no response. It may still create the key.
@@ -68,6 +70,7 @@ impl CreateEntry {
                 _owned_session: self.owned_session,
                 adopted,
                 local_guard: Some(guard),
+                holder: Some(self.holder),
             }),
             CreateResult::OtherLease | CreateResult::Occupied => None,
         });

@@ -29,7 +29,7 @@ pub(super) fn delete_when_late(ownership: &Ownership, local_mutex: &LocalMutex) 
     let Some(follow) = ownership.session_lease.add_late_key(key, local_mutex) else {
         return;
     };
-    let (ownership, local_mutex) = (ownership.clone(), local_mutex.clone());
+    let (ownership, local_mutex) = (ownership.for_background(), local_mutex.clone());
     ownership.client.clone().run(move || {
         actix_rt::spawn(async move {
             let cleanup = async {

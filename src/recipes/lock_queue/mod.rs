@@ -83,12 +83,22 @@ impl LockQueue {
     /// Opens a session that heals, and that ends with the last clone of this queue and the last entry.
     pub(super) async fn open(client: &Client, name: &Bytes, ttl: Duration) -> Result<Self> {
         check_prefix(&queue_prefix(name))?;
-        let session = client.session(ttl).heal().await?;
+        // The session is part of the queue, also in background work. The queue's own client keeps the client running.
+        let session = client.for_background().session(ttl).heal().await?;
         let queue = Self::new(&session, name);
         Ok(Self {
+            client: client.clone(),
             owned_session: Some(Arc::new(session)),
             ..queue
         })
+    }
+
+    /// Returns the queue for background work, which does not keep the client running.
+    pub(super) fn for_background(self) -> Self {
+        Self {
+            client: self.client.for_background(),
+            ..self
+        }
     }
 
     fn local_mutex(&self) -> LocalMutex {
@@ -98,7 +108,7 @@ impl LockQueue {
     async fn lock_locally(&self, lease: &SessionLease) -> Result<LocalMutexGuard> {
         tokio::select! {
             biased;
-            loss = lease.ended() => Err(loss.into()),
+            loss = lease.ended_or_client_stops() => Err(loss.into()),
             guard = self.local_mutex().lock_owned() => Ok(guard),
         }
     }
@@ -137,12 +147,16 @@ impl LockQueue {
             };
             let waited = self.wait_with(lease.clone(), value.clone(), cancel).await;
             match waited {
-                Err(error) if self.heals && error.kind() == ErrorKind::SessionLost => {
+                Err(error)
+                    if self.heals
+                        && error.kind() == ErrorKind::SessionLost
+                        && !self.client.holders().is_stopping() =>
+                {
                     tracing::debug!(%error, prefix = ?self.prefix, "joining a lock queue again with a new lease");
                     tokio::select! {
                         biased;
                         _ = &mut *cancel => return Ok(None),
-                        _ = lease.ended() => {}
+                        _ = lease.ended_or_client_stops() => {}
                     }
                 }
                 waited => return waited,
@@ -220,6 +234,7 @@ impl LockQueue {
     ) -> Result<Option<QueueEntry>> {
         let lease = self.lease().await?;
         let guard = self.lock_locally(&lease).await?;
+        let holder = self.client.holders().register(lease.id());
         let ownership = self.ownership(lease, key, token);
         let deadline = deadline_in(self.client.request_timeout());
         let mut unknown_outcome = UnknownOutcome::new(&ownership, self.local_mutex());
@@ -241,6 +256,7 @@ impl LockQueue {
             adopted: true,
             local_guard: Some(guard),
             _owned_session: self.owned_session.clone(),
+            holder: Some(holder),
         }))
     }
 
@@ -264,10 +280,13 @@ impl LockQueue {
         mode: JoinMode,
     ) -> Result<Option<QueueEntry>> {
         let task = CreateEntry {
-            ownership: self.ownership(lease.clone(), entry_key(&self.prefix, lease.id()), 0),
+            ownership: self
+                .ownership(lease.clone(), entry_key(&self.prefix, lease.id()), 0)
+                .for_background(),
             prefix: self.prefix.clone(),
             owned_session: self.owned_session.clone(),
             local_mutex: self.local_mutex(),
+            holder: self.client.holders().register(lease.id()),
             value,
             mode,
             outcome_unknown: false,
@@ -281,8 +300,11 @@ impl LockQueue {
         }
         tokio::select! {
             biased;
-            loss = lease.ended() => Err(loss.into()),
-            entry = entry => entry.map_err(|_| Error::shut_down())?,
+            loss = lease.ended_or_client_stops() => Err(loss.into()),
+            entry = entry => {
+                let entry = entry.map_err(|_| Error::shut_down())??;
+                Ok(entry.map(|entry| entry.with_client(&self.client)))
+            }
         }
     }
 }

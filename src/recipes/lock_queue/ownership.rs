@@ -140,7 +140,8 @@ impl Ownership {
         self.client.txn().when(self.conditions())
     }
 
-    /// Waits until the ownership is lost or no longer certain, and returns the reason.
+    /// Waits until the ownership is lost or no longer certain, or the client shuts down, and returns the reason. A
+    /// shutdown gives the lock up only after its guard was dropped, see [`Client::shutdown`].
     ///
     /// If clocks run at the same speed, this resolves before another session can become the owner, unless the key is
     /// deleted or the lease is revoked. The clock is read on every poll: after a pause of the process, the first poll
@@ -183,6 +184,14 @@ impl Ownership {
                 self.early_end.set(OwnershipLost::Taken);
                 return OwnershipLost::Taken;
             }
+        }
+    }
+
+    /// Returns the ownership for background work, which does not keep the client running.
+    pub(in crate::recipes) fn for_background(&self) -> Self {
+        Self {
+            client: self.client.for_background(),
+            ..self.clone()
         }
     }
 

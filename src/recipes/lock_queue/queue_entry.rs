@@ -1,6 +1,6 @@
 //! A session's key in a lock queue.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -22,6 +22,7 @@ use crate::{
         temporary_errors::{RETRY_DELAY, is_temporary},
         txn_read::first_key,
     },
+    runtime::holders::Holder,
     watch::{Watch, WatchEvent},
 };
 
@@ -40,6 +41,8 @@ pub(in crate::recipes) struct QueueEntry {
     pub(super) local_guard: Option<LocalMutexGuard>,
     /// Kept open while the key is used.
     pub(super) _owned_session: Option<Arc<Session>>,
+    /// Dropped when the key is deleted.
+    pub(super) holder: Option<Holder>,
 }
 
 /// The key directly before this entry's key.
@@ -54,12 +57,31 @@ enum Predecessor {
 }
 
 impl QueueEntry {
+    /// Marks the lock as held. Fails if the client shuts down. A shutdown that begins later waits until this entry is
+    /// dropped or left before it gives up the lock.
+    pub(in crate::recipes) fn hold(&self) -> Result<()> {
+        let held = self
+            .holder
+            .as_ref()
+            .map(|holder| holder.hold(Duration::ZERO));
+        if held == Some(false) {
+            return Err(OwnershipLost::Session(LeaseLost::Shutdown).into());
+        }
+        Ok(())
+    }
+
+    /// Replaces the client of this entry by that of its owner, which keeps the client running.
+    pub(super) fn with_client(mut self, client: &Client) -> Self {
+        self.ownership.client = client.clone();
+        self
+    }
+
     /// Waits until this entry's key is the first one. Fails when the session is lost, the key is deleted, or the lock is
     /// blocked by a key that is not a contender's.
     pub(in crate::recipes) async fn wait_until_first(&self) -> Result<()> {
         tokio::select! {
             biased;
-            loss = self.ownership.session_lease.ended() => Err(loss.into()),
+            loss = self.ownership.session_lease.ended_or_client_stops() => Err(loss.into()),
             first = self.wait_for_predecessors() => first,
         }
     }
@@ -156,6 +178,13 @@ impl QueueEntry {
         }
     }
 
+    /// Reports that the work under the lock has ended.
+    fn mark_stopped(&self) {
+        if let Some(holder) = &self.holder {
+            holder.stop();
+        }
+    }
+
     /// Deletes the key. Fails with [`ErrorKind::LockLost`] if it belonged to this entry no longer.
     pub(in crate::recipes) async fn release(self) -> Result<()> {
         if self.leave().await? {
@@ -168,6 +197,7 @@ impl QueueEntry {
     /// Deletes the key and returns whether it belonged to this entry until then. If that fails, deleting continues in
     /// the background.
     pub(super) async fn leave(mut self) -> Result<bool> {
+        self.mark_stopped();
         let deadline = deadline_in(self.ownership.client.request_timeout());
         let mut outcome_unknown = false;
         loop {
@@ -190,10 +220,12 @@ impl QueueEntry {
 
 impl Drop for QueueEntry {
     fn drop(&mut self) {
+        self.mark_stopped();
         let Some(guard) = self.local_guard.take() else {
             return;
         };
-        let ownership = self.ownership.clone();
+        let ownership = self.ownership.for_background();
+        let holder = self.holder.take();
         // If the client was shut down, its session and the key have ended with it.
         self.ownership.client.run(move || {
             actix_rt::spawn(async move {
@@ -202,6 +234,7 @@ impl Drop for QueueEntry {
                     _ = ownership.session_lease.ended() => {}
                     () = remove_until_gone(&ownership, guard) => {}
                 }
+                drop(holder);
             });
         });
     }

@@ -44,16 +44,17 @@ impl AcquireLock {
     /// An event may wait in the mailbox: [`Ownership::remaining`] returns how long the lock is still certain.
     pub fn deliver_to(self, recipient: Recipient<LockEvent>) -> ClaimHandle {
         let client = self.queue.client.clone();
+        let queue = self.queue.for_background();
         let acquire = async move |cancel: &mut oneshot::Receiver<()>| {
-            let entry = self.queue.join_and_wait(Bytes::new(), cancel).await?;
-            Ok(entry.map(LockGuard::new))
+            let entry = queue.join_and_wait(Bytes::new(), cancel).await?;
+            entry.map(LockGuard::new).transpose()
         };
         claim(&client, acquire, recipient)
     }
 
     async fn acquire(self) -> Result<LockGuard> {
         let entry = self.queue.acquire(Bytes::new()).await?;
-        Ok(LockGuard::new(entry))
+        LockGuard::new(entry)
     }
 }
 

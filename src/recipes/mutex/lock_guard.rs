@@ -15,8 +15,10 @@ pub struct LockGuard {
 }
 
 impl LockGuard {
-    pub(super) fn new(entry: QueueEntry) -> Self {
-        Self { entry }
+    /// Fails if the client shuts down.
+    pub(super) fn new(entry: QueueEntry) -> Result<Self> {
+        entry.hold()?;
+        Ok(Self { entry })
     }
 
     /// Releases the lock and waits for the response. Fails with [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if

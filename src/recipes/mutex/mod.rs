@@ -105,7 +105,7 @@ impl Mutex {
             return Ok(None);
         };
         entry.ownership.session_lease.certain().await?;
-        Ok(Some(LockGuard::new(entry)))
+        LockGuard::new(entry).map(Some)
     }
 
     /// Runs `work` under the lock and returns its output. Cancels the work, by dropping its future, when the lock is

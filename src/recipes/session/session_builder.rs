@@ -57,12 +57,17 @@ impl SessionBuilder {
     }
 
     async fn open(self) -> Result<Session> {
-        let state = SessionState::new(self.grant().await?);
+        let lease = self.grant().await?;
+        let state = SessionState::new(lease, self.client.holders().stop_signal());
         let (opened, session) = oneshot::channel();
         let client = self.client.clone();
         let started = client.run(move || {
             let (client, heals) = (self.client.clone(), self.heal);
-            let actor = SessionActor::start(self, state.clone());
+            let builder = Self {
+                client: client.for_background(),
+                ..self
+            };
+            let actor = SessionActor::start(builder, state.clone());
             // If the caller no longer waits, the session is dropped here and revokes its lease.
             let _ = opened.send(Session::new(client, state, actor, heals));
         });

@@ -19,6 +19,9 @@ const LOSS_MARGIN: Duration = Duration::from_millis(200);
 /// time does not.
 const MAX_SLEEP: Duration = Duration::from_secs(1);
 
+/// Reason for the owner of a lock when the client begins to shut down. The lease lives until the owner has stopped.
+const CLIENT_STOPS: OwnershipLost = OwnershipLost::Session(LeaseLost::Shutdown);
+
 /// The current lease of a session and its condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct SessionLeaseStatus {
@@ -143,8 +146,11 @@ pub(in crate::recipes) struct SessionLease {
 }
 
 impl SessionLease {
-    /// Returns the current lease of the session, or why it has ended.
+    /// Returns the current lease of the session, or why it cannot be used: it has ended, or the client shuts down.
     pub(in crate::recipes) fn current(session: &Arc<SessionState>) -> Result<Self, OwnershipLost> {
+        if session.client_stops.is_set() {
+            return Err(CLIENT_STOPS);
+        }
         let status = *session.lease_status.0.borrow();
         match status.end_of(status.lease) {
             Some(loss) => Err(loss),
@@ -163,11 +169,15 @@ impl SessionLease {
         loop {
             status.mark_unchanged();
             match Self::current(session) {
-                Err(OwnershipLost::Session(_)) if !session.has_ended() => {}
+                Err(OwnershipLost::Session(_))
+                    if !session.has_ended() && !session.client_stops.is_set() => {}
                 result => return result,
             }
-            // Never fails: `session` owns the sender.
-            let _ = status.changed().await;
+            tokio::select! {
+                // Never fails: `session` owns the sender.
+                _ = status.changed() => {}
+                () = session.client_stops.wait() => {}
+            }
         }
     }
 
@@ -185,23 +195,36 @@ impl SessionLease {
         self.wait_for(|status| status.end_of(self.lease)).await
     }
 
-    /// Returns why the lease has ended or is not certain, or `None` while it is certain. Reads the clock.
+    /// Waits until the lease has ended or the client shuts down: then no lock is requested any more.
+    pub(in crate::recipes) async fn ended_or_client_stops(&self) -> OwnershipLost {
+        tokio::select! {
+            biased;
+            loss = self.ended() => loss,
+            () = self.session.client_stops.wait() => CLIENT_STOPS,
+        }
+    }
+
+    /// Returns why the lease has ended or is not certain, or whether the client shuts down. `None` while the lease is
+    /// certain. Reads the clock.
     pub(in crate::recipes) fn loss_now(&self) -> Option<OwnershipLost> {
         let status = *self.session.lease_status.0.borrow();
         let expires = self.remaining() <= LOSS_MARGIN;
+        let client_stops = self.session.client_stops.is_set();
         status
             .end_or_risk_of(self.lease)
+            .or(client_stops.then_some(CLIENT_STOPS))
             .or(expires.then_some(OwnershipLost::AtRisk))
     }
 
-    /// Waits until the lease has ended or is at risk. Resolves [`LOSS_MARGIN`] before the deadline, so that the owner
-    /// stops before the server can give the lock to another session.
+    /// Waits until the lease has ended or is at risk, or the client shuts down. Resolves [`LOSS_MARGIN`] before the
+    /// deadline, so that the owner stops before the server can give the lock to another session.
     ///
     /// Reads the clock on every poll: when a paused process continues, tasks may be polled before timers fire.
     pub(in crate::recipes) async fn ended_or_at_risk(&self) -> OwnershipLost {
         let mut loss = pin!(async {
             tokio::select! {
                 loss = self.wait_for(|status| status.end_or_risk_of(self.lease)) => loss,
+                () = self.session.client_stops.wait() => CLIENT_STOPS,
                 () = self.nearly_expired() => OwnershipLost::AtRisk,
             }
         });
@@ -234,11 +257,14 @@ impl SessionLease {
         }
     }
 
-    /// Waits until the lease is certain. Fails when it has ended.
+    /// Waits until the lease is certain. Fails when it has ended or the client shuts down.
     pub(in crate::recipes) async fn certain(&self) -> Result<(), OwnershipLost> {
         let certainty =
             |status: &SessionLeaseStatus| status.certainty_of(self.lease, self.remaining());
         loop {
+            if self.session.client_stops.is_set() {
+                return Err(CLIENT_STOPS);
+            }
             // A renewal moves the deadline without a change of the status, so the remaining time is also polled.
             tokio::select! {
                 biased;

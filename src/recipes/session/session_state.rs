@@ -12,7 +12,10 @@ use tokio::sync::{broadcast, watch};
 use super::{
     SessionEvent, late_keys::LateKeys, local_mutexes::LocalMutexes, session_lease::LeaseStatusCell,
 };
-use crate::lease::{Lease, LeaseLost};
+use crate::{
+    lease::{Lease, LeaseLost},
+    runtime::holders::StopSignal,
+};
 
 /// Events buffered per reader. A reader that is further behind loses the oldest ones.
 const EVENT_BUFFER: usize = 64;
@@ -24,6 +27,8 @@ pub(in crate::recipes) struct SessionState {
     pub(super) events: broadcast::Sender<SessionEvent>,
     pub(super) lost: watch::Sender<Option<LeaseLost>>,
     pub(super) lease_status: LeaseStatusCell,
+    /// Set when the client begins to shut down, before the lease is lost.
+    pub(super) client_stops: StopSignal,
     /// A session has one key per lock: its tasks wait here before they use that key.
     pub(in crate::recipes) local_mutexes: LocalMutexes,
     pub(super) late_keys: LateKeys,
@@ -49,7 +54,7 @@ pub(super) struct BoundKey {
 }
 
 impl SessionState {
-    pub(super) fn new(lease: Lease) -> Arc<Self> {
+    pub(super) fn new(lease: Lease, client_stops: StopSignal) -> Arc<Self> {
         let id = lease.id();
         Arc::new(Self {
             lease_and_keys: Mutex::new(LeaseAndKeys {
@@ -63,6 +68,7 @@ impl SessionState {
             events: broadcast::Sender::new(EVENT_BUFFER),
             lost: watch::Sender::new(None),
             lease_status: LeaseStatusCell::new(id),
+            client_stops,
             local_mutexes: LocalMutexes::default(),
             late_keys: LateKeys::default(),
         })

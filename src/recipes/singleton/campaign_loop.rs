@@ -3,6 +3,7 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
+    rc::Rc,
     time::Duration,
 };
 
@@ -10,35 +11,71 @@ use actix::{Actor, Context};
 use tokio::sync::watch;
 
 use super::{
-    SingletonBuilder, singleton_handle::ActorLocation, time_limited_actor::TimeLimitedActor,
+    SingletonBuilder,
+    run_times::{CampaignFailures, RunTimes},
+    singleton_state::LocalState,
+    time_limited_actor::TimeLimitedActor,
 };
 use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     recipes::{
         election::{Leadership, Ownership},
+        session::Session,
         temporary_errors::RETRY_DELAY,
+    },
+    runtime::{
+        backoff::Backoff,
+        holders::{Holder, StopSignal},
     },
 };
 
-/// Delay before the next campaign after a failed one.
-const FAILURE_DELAY: Duration = Duration::from_secs(1);
+/// Delays before the next campaign after failed ones.
+const FAILURE_BACKOFF: Backoff =
+    Backoff::new(Duration::from_secs(1), Duration::from_secs(10)).jitter(0.2);
+/// A campaign that lasts for this long without an error counts as good.
+const SETTLED: Duration = Duration::from_secs(1);
 /// Shortest time between two checks of the lease.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) struct CampaignLoop<A: Actor, F> {
     pub(super) builder: SingletonBuilder,
-    pub(super) margin: Duration,
+    pub(super) times: RunTimes,
     pub(super) factory: F,
-    pub(super) location: watch::Sender<ActorLocation<A>>,
+    pub(super) state: watch::Sender<LocalState<A>>,
 }
 
-/// Why the actor no longer runs on this node.
+/// Why the loop must end.
+pub(super) struct EndSignals {
+    /// Set by `stop`, closed when the last handle is dropped.
+    pub(super) stop: watch::Receiver<bool>,
+    pub(super) client_stops: StopSignal,
+}
+
+impl EndSignals {
+    async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.stop.wait_for(|stop| *stop) => {}
+            () = self.client_stops.wait() => {}
+        }
+    }
+}
+
+/// Why the actor does not run on this node, or no longer does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StopReason {
-    /// The handle was dropped or `stop` was called.
-    Requested,
+    /// The singleton was stopped, or its client shuts down.
+    Ended,
     LeadershipAtRisk,
+    ApplicationUnwell,
     ActorEnded,
+}
+
+/// A leadership under which the actor runs. Dropping it resigns, so it is dropped after the actor.
+struct HeldLeadership {
+    leadership: Leadership,
+    session: Session,
+    /// Makes a shutdown of the client wait until the actor has ended.
+    holder: Holder,
 }
 
 impl<A, F> CampaignLoop<A, F>
@@ -46,67 +83,156 @@ where
     A: Actor<Context = Context<A>>,
     F: FnMut(Ownership) -> A,
 {
-    pub(super) async fn run(mut self, mut stopped: watch::Receiver<()>) {
+    pub(super) async fn run(mut self, mut end: EndSignals) {
+        let mut backoff = FAILURE_BACKOFF.start();
+        let mut failures = CampaignFailures::default();
         loop {
-            let delay = match self.campaign_and_run(&mut stopped).await {
-                Ok(StopReason::Requested) => return,
-                Ok(StopReason::LeadershipAtRisk | StopReason::ActorEnded) => RETRY_DELAY,
-                Err(error) if error.kind() == ErrorKind::Shutdown => return,
+            let delay = match self.campaign_and_run(&mut end).await {
+                Ok(StopReason::Ended) => break,
+                Ok(_) => {
+                    backoff = FAILURE_BACKOFF.start();
+                    RETRY_DELAY
+                }
+                Err(error) if error.kind() == ErrorKind::Shutdown => break,
                 Err(error) => {
-                    tracing::warn!(%error, "singleton campaign failed, retrying");
-                    FAILURE_DELAY
+                    if failures.must_log(&error, tokio::time::Instant::now().into_std()) {
+                        let name = &self.builder.name;
+                        tracing::warn!(?name, %error, "singleton campaign failed, retrying");
+                    }
+                    self.state.send_replace(LocalState::Failing(error));
+                    backoff.next_delay(fastrand::f64())
                 }
             };
             tokio::select! {
-                _ = stopped.changed() => return,
+                () = end.wait() => break,
                 () = tokio::time::sleep(delay) => {}
             }
         }
+        self.state.send_replace(LocalState::Stopped);
     }
 
     /// Opens a session, campaigns, runs the actor, and stops it.
-    async fn campaign_and_run(&mut self, stopped: &mut watch::Receiver<()>) -> Result<StopReason> {
-        let builder = &self.builder;
-        let campaign = async {
-            let session = builder.client.session(builder.ttl).await?;
-            let election = session.election(builder.name.clone());
-            let leadership = election.campaign(builder.value.clone()).await?;
-            Ok::<_, Error>((session, leadership))
-        };
-        let (session, leadership) = tokio::select! {
+    async fn campaign_and_run(&mut self, end: &mut EndSignals) -> Result<StopReason> {
+        let session = tokio::select! {
             biased;
-            _ = stopped.changed() => return Ok(StopReason::Requested),
-            won = campaign => won?,
+            () = end.wait() => return Ok(StopReason::Ended),
+            session = self.open_session_when_well() => session?,
         };
-        let ownership = (*leadership).clone();
+        let campaigned = tokio::select! {
+            biased;
+            () = end.wait() => Err(StopReason::Ended),
+            () = self.application_unwell() => Err(StopReason::ApplicationUnwell),
+            won = self.campaign(&session) => won?,
+        };
+        let leadership = match campaigned {
+            Ok(leadership) => leadership,
+            Err(reason) => {
+                session.close().await?;
+                return Ok(reason);
+            }
+        };
+        let holder = session.client().holders().register(leadership.lease());
+        if !holder.hold(self.times.margin) {
+            return Err(Error::shut_down());
+        }
+        let held = Rc::new(HeldLeadership {
+            leadership,
+            session,
+            holder,
+        });
+        let reason = self.run_actor(&held, end).await?;
+        // Resign only after the actor has ended. If a request fails, dropping the handles retries in the background.
+        if reason != StopReason::LeadershipAtRisk
+            && let Some(held) = Rc::into_inner(held)
+        {
+            held.holder.stop();
+            held.leadership.resign().await?;
+            held.session.close().await?;
+        }
+        Ok(reason)
+    }
+
+    async fn open_session_when_well(&self) -> Result<Session> {
+        if let Some(check) = &self.builder.health_check
+            && !check.is_well().await
+        {
+            self.state.send_replace(LocalState::Unwell);
+            check.succeeded().await;
+        }
+        if matches!(*self.state.borrow(), LocalState::Unwell) {
+            self.state.send_replace(LocalState::Waiting);
+        }
+        self.builder.client.session(self.builder.ttl).await
+    }
+
+    /// Campaigns until this node leads and has enough time to run the actor. Returns a reason instead if the leadership
+    /// is at risk before.
+    async fn campaign(&self, session: &Session) -> Result<Result<Leadership, StopReason>> {
+        let election = session.election(self.builder.name.clone());
+        let campaign = election.campaign(self.builder.value.clone());
+        let mut campaign = pin!(campaign.into_future());
+        let leadership = tokio::select! {
+            won = &mut campaign => won?,
+            () = tokio::time::sleep(SETTLED) => {
+                self.state.send_replace(LocalState::Waiting);
+                campaign.await?
+            }
+        };
+        let mut lost = pin!(leadership.lost());
+        while !self.times.may_start(leadership.remaining()) {
+            tokio::select! {
+                _ = &mut lost => return Ok(Err(StopReason::LeadershipAtRisk)),
+                () = tokio::time::sleep(MIN_CHECK_INTERVAL) => {}
+            }
+        }
+        Ok(Ok(leadership))
+    }
+
+    /// Runs the actor until it must stop or ends by itself, and waits for its end.
+    async fn run_actor(
+        &mut self,
+        held: &Rc<HeldLeadership>,
+        end: &mut EndSignals,
+    ) -> Result<StopReason> {
+        let leadership = &held.leadership;
+        let ownership = (**leadership).clone();
         let create = AssertUnwindSafe(|| (self.factory)(ownership.clone()));
         let Ok(actor) = catch_unwind(create) else {
             tracing::error!(key = ?ownership.key(), "singleton factory panicked");
-            leadership.resign().await?;
             return Err(Error::new(
                 ErrorKind::Other,
                 Outcome::Rejected,
                 "the factory of the singleton panicked",
             ));
         };
-        let mut actor = TimeLimitedActor::start(actor, self.margin, move || ownership.remaining());
-        self.location
-            .send_replace(ActorLocation::Here(actor.addr.clone()));
+        let margin = self.times.margin;
+        let remaining = move || ownership.remaining();
+        let mut actor = TimeLimitedActor::start(actor, margin, remaining, held.clone());
+        self.state
+            .send_replace(LocalState::Running(actor.addr.clone()));
         let reason = tokio::select! {
             biased;
-            () = at_risk(&leadership, self.margin) => StopReason::LeadershipAtRisk,
-            _ = stopped.changed() => StopReason::Requested,
+            () = end.wait() => StopReason::Ended,
+            () = at_risk(leadership, margin) => StopReason::LeadershipAtRisk,
+            () = self.application_unwell() => StopReason::ApplicationUnwell,
             () = actor.ended() => StopReason::ActorEnded,
         };
-        self.location.send_replace(ActorLocation::Stopping);
-        stop(actor, &leadership).await;
-        self.location.send_replace(ActorLocation::Elsewhere);
-        // Resign only after the actor has ended. If a request fails, dropping the handles retries in the background.
-        if reason != StopReason::LeadershipAtRisk {
-            leadership.resign().await?;
-            session.close().await?;
-        }
+        self.state.send_replace(LocalState::Stopping);
+        stop(actor, leadership).await;
+        self.state.send_replace(LocalState::Waiting);
         Ok(reason)
+    }
+
+    /// Waits until the health check fails.
+    async fn application_unwell(&self) {
+        match &self.builder.health_check {
+            Some(check) => {
+                check.failed().await;
+                let name = &self.builder.name;
+                tracing::warn!(?name, "health check failed, singleton leaves this node");
+            }
+            None => std::future::pending().await,
+        }
     }
 }
 
@@ -131,13 +257,20 @@ async fn stop<A: Actor<Context = Context<A>>>(
     leadership: &Leadership,
 ) {
     actor.stop();
-    let remaining = leadership.remaining();
-    let in_time = tokio::time::timeout(remaining, actor.ended()).await;
-    if in_time.is_err() {
-        tracing::error!(
-            key = ?leadership.key(),
-            "singleton did not stop before its lease ended and may run on two nodes"
-        );
-        actor.ended().await;
+    loop {
+        let remaining = leadership.remaining();
+        let limit = remaining.max(MIN_CHECK_INTERVAL);
+        if tokio::time::timeout(limit, actor.ended()).await.is_ok() {
+            return;
+        }
+        if leadership.remaining().is_zero() {
+            tracing::error!(
+                key = ?leadership.key(),
+                "singleton did not stop before its lease ended and may have run on two nodes"
+            );
+            // Its time is over, so it cannot refuse.
+            actor.stop();
+            return actor.ended().await;
+        }
     }
 }

@@ -4,16 +4,27 @@
 //! actor and runs it until its leadership is at risk. It stops the actor before the lease ends, and resigns only after
 //! the actor has ended, so that two instances never run at once.
 //!
+//! # When the actor starts and stops
+//! - A leader starts the actor only with enough time left on its lease: a third of the TTL and half of the
+//!   [`margin`](SingletonBuilder::margin). That is more than the actor needs to stop, and less than a lease that is
+//!   renewed on time always has. Otherwise it waits for the next renewal.
+//! - The actor is stopped when only the margin is left, when [`Singleton::stop`] is called or the last handle is
+//!   dropped, when a [health check](SingletonBuilder::health_check) fails, and when the client is shut down. It may
+//!   refuse to stop in `stopping`, for example to finish its work, and then has the margin to end. A shutdown waits for
+//!   it as long, or for the client's `shutdown_grace` if that is longer. When the time is over, the actor is dropped.
+//!   After [`Singleton::stop`] it may take any time, because its lease is still renewed.
+//! - When a campaign fails, for example because the user may not write the keys, it is repeated.
+//!   [`Singleton::state`] shows the reason.
+//!
 //! # What is guaranteed
-//! - A node that is cut off from etcd ends its actor before another node can lead, if clocks run at the same speed and
-//!   the actor ends when it is stopped. An actor that refuses to stop in `stopping`, or blocks its thread for longer
-//!   than the lease lasts, outlives the leadership. An error is logged.
+//! - A node that is cut off from etcd ends its actor before another node can lead, if clocks run at the same speed. An
+//!   actor that blocks its thread for longer than the lease lasts outlives the leadership. An error is logged.
 //! - Everything in the actor's context ends with the actor: handlers, `ctx.spawn`, `run_interval`, `ResponseActFuture`.
 //!   A handler's `ResponseFuture`, `actix_rt::spawn` and `tokio::spawn` start separate tasks that outlive it: end them
 //!   with [`Ownership::lost`], or write through [`Ownership::txn`].
 //! - A paused process (a debugger, `SIGSTOP`, a suspended virtual machine) cannot end its actor in time, but does
-//!   nothing either. When it continues, the actor stops before it handles queued messages and timers. Only the work in
-//!   which it was paused is completed, usually one message. The clock of a suspended machine may not count the pause.
+//!   nothing either. When it continues, the actor handles no further message: the clock is read before each one. Only
+//!   the step in which it was paused is completed: one message, or one poll of the futures in its context.
 //! - For work that must never happen twice, rely on the fencing token: [`Ownership::txn`] writes only while this node
 //!   leads, and other stores can reject writes that carry an older [`Ownership::token`].
 //!
@@ -33,8 +44,8 @@
 //!     .singleton("scheduler")
 //!     .ttl(Duration::from_secs(10))
 //!     .start(|leadership| Scheduler { leadership })?;
-//! if let Some(scheduler) = singleton.addr() {
-//!     println!("runs on this node: {scheduler:?}");
+//! if singleton.is_running_here() {
+//!     println!("runs on this node");
 //! }
 //! singleton.stop().await;
 //! # Ok(())
@@ -42,25 +53,29 @@
 //! ```
 
 mod campaign_loop;
+mod run_times;
 mod singleton_handle;
+mod singleton_state;
 mod time_limited_actor;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use actix::{Actor, Context};
 use bytes::Bytes;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 pub use singleton_handle::{Singleton, SingletonEvent};
+pub use singleton_state::SingletonState;
 
-use super::election::Ownership;
+use super::{election::Ownership, health_check::HealthCheck};
 use crate::{
     client::Client,
     error::{Error, Result},
     request::IntoBytes,
 };
-use campaign_loop::CampaignLoop;
-use singleton_handle::ActorLocation;
+use campaign_loop::{CampaignLoop, EndSignals};
+use run_times::RunTimes;
+use singleton_state::LocalState;
 
 const DEFAULT_TTL: Duration = Duration::from_secs(10);
 
@@ -73,6 +88,7 @@ impl Client {
             value: Bytes::new(),
             ttl: DEFAULT_TTL,
             margin: None,
+            health_check: None,
         }
     }
 }
@@ -86,6 +102,7 @@ pub struct SingletonBuilder {
     value: Bytes,
     ttl: Duration,
     margin: Option<Duration>,
+    health_check: Option<HealthCheck>,
 }
 
 impl SingletonBuilder {
@@ -101,10 +118,22 @@ impl SingletonBuilder {
         self
     }
 
-    /// Sets how long before the end of the lease the actor is stopped; at most half of the TTL. Default: a third of the
-    /// TTL.
+    /// Sets how long before the end of the lease the actor is stopped, which is the time it has to end; at most half of
+    /// the TTL. Default: a third of the TTL.
     pub fn margin(mut self, margin: Duration) -> Self {
         self.margin = Some(margin);
+        self
+    }
+
+    /// Runs the actor on this node only while this check returns `true`. The check is called at this interval; one that
+    /// takes longer, or panics, has failed. When it fails, the actor stops and this node resigns, so that another node
+    /// can run the actor. This node campaigns again when the check succeeds. Default: no check.
+    pub fn health_check<C, R>(mut self, interval: Duration, check: C) -> Self
+    where
+        C: Fn() -> R + Send + Sync + 'static,
+        R: Future<Output = bool> + Send + 'static,
+    {
+        self.health_check = Some(HealthCheck::new(interval, check));
         self
     }
 
@@ -112,8 +141,8 @@ impl SingletonBuilder {
     ///
     /// `factory` gets the ownership of the leadership, for its token and its transactions. When the actor ends by
     /// itself, or the factory panics, this node resigns and campaigns again. Fails with
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if this thread has no actix arbiter, or if the
-    /// margin is more than half of the TTL.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if this thread has no actix arbiter, if the
+    /// margin is more than half of the TTL, or if the interval of the health check is zero.
     pub fn start<A, F>(self, factory: F) -> Result<Singleton<A>>
     where
         A: Actor<Context = Context<A>>,
@@ -122,30 +151,32 @@ impl SingletonBuilder {
         if actix_rt::Arbiter::try_current().is_none() {
             return Err(Error::invalid("there is no actix arbiter on this thread"));
         }
-        let margin = self.margin.unwrap_or(self.ttl / 3);
-        if margin > self.ttl / 2 {
+        let Some(times) = RunTimes::new(self.ttl, self.margin) else {
             let reason = "the margin is more than half of the TTL";
             return Err(Error::invalid(reason));
+        };
+        let interval = self.health_check.as_ref().map(HealthCheck::interval);
+        if interval == Some(Duration::ZERO) {
+            return Err(Error::invalid("the interval of the health check is zero"));
         }
-        let (stop, stopped) = watch::channel(());
-        let location = watch::Sender::new(ActorLocation::Elsewhere);
-        let (done, finished) = oneshot::channel();
+        let (stop, stop_requested) = watch::channel(false);
+        let state = watch::Sender::new(LocalState::Waiting);
         let singleton = Singleton {
             client: self.client.clone(),
-            location: location.subscribe(),
-            stop,
-            finished,
+            state: state.subscribe(),
+            stop: Arc::new(stop),
+        };
+        let end = EndSignals {
+            stop: stop_requested,
+            client_stops: self.client.holders().stop_signal(),
         };
         let campaign_loop = CampaignLoop {
             builder: self,
-            margin,
+            times,
             factory,
-            location,
+            state,
         };
-        actix_rt::spawn(async move {
-            campaign_loop.run(stopped).await;
-            let _ = done.send(());
-        });
+        actix_rt::spawn(campaign_loop.run(end));
         Ok(singleton)
     }
 }

@@ -1,59 +1,150 @@
 //! An actor that stops before its time is over.
 //!
-//! The remaining time is checked before every poll of the actor, not only by a timer: a process that continues after a
-//! pause has many timers and messages due at once, in any order. The check makes the actor stop before any of them.
+//! The remaining time is checked before every poll of the actor and before every message, not only by a timer: a
+//! process that continues after a pause has many timers and messages due at once, in any order, and may have been paused
+//! between two messages. An actor whose time is over handles no message any more, and is dropped if it refuses to stop.
+//!
+//! actix handles all queued messages in one poll. So the messages of this actor wait in a channel of their own, and
+//! [`TimedMailbox`], a future in the actor's context, handles them one by one.
 
 use std::{
+    cell::Cell,
     pin::Pin,
+    rc::Rc,
     task::{Context as TaskContext, Poll},
     time::Duration,
 };
 
-use actix::{Actor, ActorContext, Addr, AsyncContext, Context, dev::ContextFut};
-use tokio::sync::{oneshot, watch};
+use actix::{
+    Actor, ActorContext, ActorFuture, Addr, AsyncContext, Context,
+    dev::{
+        AsyncContextParts, ContextFut, ContextParts, EnvelopeProxy,
+        channel::{AddressReceiver, channel},
+    },
+};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::Stream;
+
+/// Messages in the mailbox before senders wait, as in actix.
+const MAILBOX_CAPACITY: usize = 16;
 
 pub(super) struct TimeLimitedActor<A: Actor> {
     pub(super) addr: Addr<A>,
-    stop: Option<oneshot::Sender<()>>,
+    stop: mpsc::UnboundedSender<()>,
     ended: watch::Receiver<()>,
 }
 
 impl<A: Actor<Context = Context<A>>> TimeLimitedActor<A> {
     /// Starts the actor on the current arbiter. It is stopped as soon as no more than `margin` remains, at the latest
-    /// before its next poll.
+    /// before its next message, and dropped when no time remains. `keep` is dropped after the actor.
     pub(super) fn start(
         actor: A,
         margin: Duration,
-        remaining: impl Fn() -> Duration + Unpin + 'static,
+        remaining: impl Fn() -> Duration + 'static,
+        keep: impl Unpin + 'static,
     ) -> Self {
-        let (stop, stop_requested) = oneshot::channel();
+        let (stop, stop_requests) = mpsc::unbounded_channel();
         let (alive, ended) = watch::channel(());
-        let context = Context::new();
-        let addr = context.address();
+        let (sender, messages) = channel(MAILBOX_CAPACITY);
+        let mut context = Context::new();
+        // Before anything uses the context: its own mailbox is replaced.
+        *context.parts() = ContextParts::new(messages.sender_producer());
+        let limit = Rc::new(TimeLimit {
+            margin,
+            remaining: Box::new(remaining),
+            stopped_once: Cell::new(false),
+        });
+        let mailbox = TimedMailbox {
+            messages,
+            limit: limit.clone(),
+        };
+        context.spawn(mailbox);
         actix_rt::spawn(TimeLimitedRun {
             stage: ActorStage::NotStarted(context, actor),
-            stopped_once: false,
-            stop_requested: Some(stop_requested),
-            margin,
-            remaining,
+            stop_requested: false,
+            stop_requests,
+            limit,
+            _keep: keep,
             _alive: alive,
         });
         Self {
-            addr,
-            stop: Some(stop),
+            addr: Addr::new(sender),
+            stop,
             ended,
         }
     }
 
-    /// Requests the actor to stop.
-    pub(super) fn stop(&mut self) {
-        let _ = self.stop.take().map(|stop| stop.send(()));
+    /// Requests the actor to stop, which it may refuse unless its time is over.
+    pub(super) fn stop(&self) {
+        // An error means that the actor has ended.
+        let _ = self.stop.send(());
     }
 
     /// Waits until the actor has ended.
     pub(super) async fn ended(&mut self) {
         // The sender never sends; it is dropped after the actor.
         let _ = self.ended.changed().await;
+    }
+}
+
+/// The time of an actor, and whether it was already stopped.
+struct TimeLimit {
+    margin: Duration,
+    remaining: Box<dyn Fn() -> Duration>,
+    stopped_once: Cell<bool>,
+}
+
+/// What to do before the next step of an actor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NextStep {
+    Run,
+    Stop,
+    /// Stop the actor, and drop it if it refuses.
+    End,
+}
+
+impl TimeLimit {
+    /// An actor that refuses to stop goes on until its time is over.
+    fn next_step(&self, stop_requested: bool) -> NextStep {
+        let remaining = (self.remaining)();
+        if remaining.is_zero() {
+            NextStep::End
+        } else if (stop_requested || remaining <= self.margin) && !self.stopped_once.get() {
+            NextStep::Stop
+        } else {
+            NextStep::Run
+        }
+    }
+}
+
+/// Handles the messages of the actor.
+struct TimedMailbox<A: Actor> {
+    messages: AddressReceiver<A>,
+    limit: Rc<TimeLimit>,
+}
+
+impl<A: Actor<Context = Context<A>>> ActorFuture<A> for TimedMailbox<A> {
+    type Output = ();
+
+    fn poll(
+        mut self: Pin<&mut Self>,
+        actor: &mut A,
+        ctx: &mut Context<A>,
+        cx: &mut TaskContext<'_>,
+    ) -> Poll<()> {
+        while !ctx.waiting() {
+            if self.limit.next_step(false) != NextStep::Run {
+                // `TimeLimitedRun` stops the actor.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            match Pin::new(&mut self.messages).poll_next(cx) {
+                Poll::Ready(Some(mut message)) => message.handle(actor, ctx),
+                Poll::Ready(None) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Pending
     }
 }
 
@@ -64,71 +155,58 @@ enum ActorStage<A: Actor<Context = Context<A>>> {
     Ended,
 }
 
-struct TimeLimitedRun<A: Actor<Context = Context<A>>, R> {
+struct TimeLimitedRun<A: Actor<Context = Context<A>>, K> {
     stage: ActorStage<A>,
-    /// Whether the actor was already stopped, which it may refuse.
-    stopped_once: bool,
-    /// `None` once a stop was requested.
-    stop_requested: Option<oneshot::Receiver<()>>,
-    margin: Duration,
-    remaining: R,
+    stop_requested: bool,
+    stop_requests: mpsc::UnboundedReceiver<()>,
+    limit: Rc<TimeLimit>,
     /// Dropped after the actor.
+    _keep: K,
+    /// Dropped after everything else.
     _alive: watch::Sender<()>,
 }
 
-impl<A, R> TimeLimitedRun<A, R>
+impl<A, K> Future for TimeLimitedRun<A, K>
 where
     A: Actor<Context = Context<A>>,
-    R: Fn() -> Duration,
-{
-    /// Returns whether to stop the actor before its next poll. An actor that refuses to stop is stopped again only when
-    /// no time remains.
-    fn must_stop(&mut self, cx: &mut TaskContext<'_>) -> bool {
-        let requested = |stop: &mut oneshot::Receiver<()>| Pin::new(stop).poll(cx).is_ready();
-        if self.stop_requested.as_mut().is_some_and(requested) {
-            self.stop_requested = None;
-        }
-        let remaining = (self.remaining)();
-        let due = self.stop_requested.is_none() || remaining <= self.margin;
-        let first_stop = due && !self.stopped_once;
-        self.stopped_once |= due;
-        first_stop || remaining.is_zero()
-    }
-}
-
-impl<A, R> Future for TimeLimitedRun<A, R>
-where
-    A: Actor<Context = Context<A>>,
-    R: Fn() -> Duration + Unpin,
+    K: Unpin,
 {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<()> {
         let this = &mut *self;
-        let stop = this.must_stop(cx);
+        while let Poll::Ready(request) = this.stop_requests.poll_recv(cx) {
+            this.stop_requested = true;
+            if request.is_none() {
+                break;
+            }
+        }
+        let step = this.limit.next_step(this.stop_requested);
         if let ActorStage::NotStarted(..) = this.stage
             && let ActorStage::NotStarted(context, actor) =
                 std::mem::replace(&mut this.stage, ActorStage::Ended)
-            && !stop
+            && step == NextStep::Run
         {
             this.stage = ActorStage::Started(context.into_future(actor));
         }
-        match &mut this.stage {
-            ActorStage::Started(actor) => {
-                if stop {
-                    actor.ctx().stop();
-                }
-                Pin::new(actor).poll(cx)
-            }
-            ActorStage::NotStarted(..) | ActorStage::Ended => Poll::Ready(()),
+        let ActorStage::Started(actor) = &mut this.stage else {
+            return Poll::Ready(());
+        };
+        if step != NextStep::Run {
+            this.limit.stopped_once.set(true);
+            actor.ctx().stop();
         }
+        let polled = Pin::new(actor).poll(cx);
+        if step == NextStep::End {
+            this.stage = ActorStage::Ended;
+            return Poll::Ready(());
+        }
+        polled
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{cell::Cell, rc::Rc};
-
     use actix::{Handler, Message, Running};
 
     use super::*;
@@ -145,6 +223,8 @@ mod tests {
     struct CountingActor {
         counts: Rc<Counts>,
         refusals: u32,
+        /// Set to zero by the message [`Pause`].
+        remaining: Rc<Cell<Duration>>,
     }
 
     fn increment(count: &Cell<u32>) {
@@ -180,6 +260,19 @@ mod tests {
         }
     }
 
+    /// The process is paused until the time is over.
+    #[derive(Message)]
+    #[rtype(result = "()")]
+    struct Pause;
+
+    impl Handler<Pause> for CountingActor {
+        type Result = ();
+
+        fn handle(&mut self, _: Pause, _: &mut Self::Context) {
+            self.remaining.set(Duration::ZERO);
+        }
+    }
+
     /// Starts an actor. Returns it with its remaining time and the counts of its calls.
     fn start(
         refusals: u32,
@@ -193,9 +286,10 @@ mod tests {
         let actor = CountingActor {
             counts: counts.clone(),
             refusals,
+            remaining: remaining.clone(),
         };
         let limit = remaining.clone();
-        let actor = TimeLimitedActor::start(actor, LONG / 2, move || limit.get());
+        let actor = TimeLimitedActor::start(actor, LONG / 2, move || limit.get(), ());
         (actor, remaining, counts)
     }
 
@@ -240,5 +334,67 @@ mod tests {
         actor.stop();
         actor.ended().await;
         assert_eq!((counts.handled.get(), counts.stopping.get()), (1, 1));
+    }
+
+    #[actix::test]
+    async fn pause_between_queued_messages_ends_actor() {
+        let (mut actor, _remaining, counts) = start(0);
+        for _ in 0..3 {
+            actor.addr.do_send(Work);
+        }
+        actor.addr.do_send(Pause);
+        for _ in 0..3 {
+            actor.addr.do_send(Work);
+        }
+        actor.ended().await;
+        assert_eq!((counts.handled.get(), counts.stopping.get()), (3, 1));
+    }
+
+    #[actix::test]
+    async fn refusing_actor_is_dropped_at_time_limit() {
+        let (mut actor, remaining, counts) = start(u32::MAX);
+        actor.addr.send(Work).await.unwrap();
+        let kept = Rc::downgrade(&counts);
+        remaining.set(Duration::ZERO);
+        actor.stop();
+        actor.ended().await;
+        assert!(!actor.addr.connected());
+        drop(counts);
+        assert_eq!(kept.strong_count(), 0, "the actor is dropped");
+    }
+
+    /// Records whether the actor was dropped before it.
+    struct DroppedLast {
+        actor: std::rc::Weak<Counts>,
+        is_last: Rc<Cell<bool>>,
+    }
+
+    impl Drop for DroppedLast {
+        fn drop(&mut self) {
+            self.is_last.set(self.actor.strong_count() == 0);
+        }
+    }
+
+    #[test]
+    fn kept_value_is_dropped_after_actor() {
+        let is_last = Rc::new(Cell::new(false));
+        let system = actix_rt::System::new();
+        system.block_on(async {
+            let counts = Rc::new(Counts::default());
+            let keep = DroppedLast {
+                actor: Rc::downgrade(&counts),
+                is_last: is_last.clone(),
+            };
+            let actor = CountingActor {
+                counts,
+                refusals: 0,
+                remaining: Rc::default(),
+            };
+            let actor = TimeLimitedActor::start(actor, Duration::ZERO, || LONG, keep);
+            actor.addr.send(Work).await.unwrap();
+        });
+        // The actor still runs, and ends with its system.
+        drop(system);
+        assert!(is_last.get());
     }
 }

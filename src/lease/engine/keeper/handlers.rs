@@ -80,7 +80,7 @@ impl Handler<ReleaseLease> for KeeperActor {
         let cluster = self.caller.context.cluster.get();
         let revocable = release.revoke && !release.cell.is_of_other_cluster(cluster);
         if revocable && (unkept || slot.is_some()) && !self.closed {
-            self.revoke_in_background(id);
+            self.revoke_in_background(release.cell);
         }
     }
 }

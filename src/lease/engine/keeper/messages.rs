@@ -1,6 +1,7 @@
 //! Messages to the keeper.
 
 use std::{
+    collections::HashSet,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -75,6 +76,8 @@ pub(crate) struct OnceRenewal {
 pub(crate) struct KeeperShutdown {
     /// Maximum time to wait for the revokes.
     pub(crate) timeout: Duration,
+    /// Leases that are left to expire, because work under their locks has not stopped.
+    pub(crate) keep: HashSet<i64>,
 }
 
 /// Lease actors queued keepalives, or scheduled a check before the keeper's timer.

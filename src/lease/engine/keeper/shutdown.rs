@@ -1,4 +1,4 @@
-//! Shuts the keeper down and revokes leases.
+//! Shuts the keeper down and revokes leases. Leases whose holders have not stopped are left to expire.
 
 use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
 
@@ -20,13 +20,16 @@ const REVOKE_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_CONCURRENT_REVOKES: usize = 64;
 
 impl KeeperActor {
-    pub(super) fn revoke_in_background(&mut self, lease: i64) {
+    pub(super) fn revoke_in_background(&mut self, cell: Arc<LeaseCell>) {
         let caller = self.caller.clone();
         self.revokes.retain(|revoke| !revoke.is_finished());
         self.revokes.push(actix_rt::spawn(async move {
+            // Held until the end: the drop of the client waits while there are leases to revoke.
+            let lease = cell.id();
             if let Err(error) = revoke::send(&caller, lease, REVOKE_TIMEOUT).await {
                 tracing::debug!(lease, %error, "failed to revoke a lease, which will expire");
             }
+            drop(cell);
         }));
     }
 }
@@ -47,7 +50,7 @@ impl Handler<KeeperShutdown> for KeeperActor {
             let Some(kept) = self.leases.remove(slot) else {
                 continue;
             };
-            if is_revocable(&kept.cell) {
+            if is_revocable(&kept.cell) && !shutdown.keep.contains(&id) {
                 to_revoke.push(id);
             }
             kept.cell.report_lost(LeaseLost::Shutdown);
