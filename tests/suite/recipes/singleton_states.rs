@@ -22,6 +22,7 @@ use tokio_stream::StreamExt;
 
 use crate::support::{
     connected_cluster::StartWithClient,
+    lease_server::KeepaliveResponse,
     message_recorder::record_messages,
     store_server::{ScriptedStore, TxnFate, puts},
     wait::{TEST_TIMEOUT, hold, until, until_async},
@@ -181,6 +182,9 @@ async fn nearly_expired_lease_does_not_start_singleton() {
     until("the node has won", || !store.keys().is_empty()).await;
     hold(SECOND / 5).await;
     assert!(!singleton.is_running_here(), "started with too little time");
+    let lease = store.keys()[0].lease;
+    let renewed = KeepaliveResponse::Ttl(TTL.as_secs().cast_signed());
+    store.lease_server.set_response(lease, renewed);
     answers_keepalives.store(true, Ordering::SeqCst);
     until_running(&singleton).await;
     let times = times_at_start.lock().unwrap().clone();
