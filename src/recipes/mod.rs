@@ -54,14 +54,12 @@
 //! | | `discovery/instance`, `instance_list` | the encoding of an instance, and differences between lists |
 //! | all | `read_then_watch` | a read of keys, followed by every later change |
 //! | | `subscription` | delivery of events to an actor |
-//! | | `health_check` | a check of the application, which gives up its leadership while it is not well |
 //! | | `ownership_lost` | why a lock or a leadership was lost |
 //! | | `temporary_errors` | which errors are retried |
 //! | | `txn_read` | reads the key that a transaction returned |
 
 pub mod discovery;
 pub mod election;
-mod health_check;
 mod lock_queue;
 pub mod mutex;
 mod ownership_lost;

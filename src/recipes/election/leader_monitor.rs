@@ -43,13 +43,13 @@ impl LeaderStatus {
 
 /// A check of the application's health, called at intervals.
 #[derive(Clone)]
-pub(super) struct HealthCheck {
+pub(in crate::recipes) struct HealthCheck {
     interval: Duration,
     check: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl HealthCheck {
-    pub(super) fn new(
+    pub(in crate::recipes) fn new(
         interval: Duration,
         check: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Self {
@@ -60,17 +60,17 @@ impl HealthCheck {
     }
 
     /// A check that panics counts as not healthy.
-    fn is_healthy(&self) -> bool {
+    pub(in crate::recipes) fn is_healthy(&self) -> bool {
         catch_unwind(AssertUnwindSafe(|| (self.check)())).unwrap_or(false)
     }
 
-    pub(super) async fn healthy(&self) {
+    pub(in crate::recipes) async fn healthy(&self) {
         while !self.is_healthy() {
             tokio::time::sleep(self.interval).await;
         }
     }
 
-    pub(super) async fn unhealthy(&self) {
+    pub(in crate::recipes) async fn unhealthy(&self) {
         while self.is_healthy() {
             tokio::time::sleep(self.interval).await;
         }

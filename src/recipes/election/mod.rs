@@ -55,6 +55,7 @@ use bytes::Bytes;
 
 pub use campaign::{Campaign, CandidateEvent};
 pub use election_builder::ElectionBuilder;
+pub(in crate::recipes) use leader_monitor::HealthCheck;
 pub use leaders::{Leader, LeaderEvent, Leaders, ObserveLeaders, SubscribeLeaders, leaders};
 pub use leadership::Leadership;
 

@@ -34,8 +34,10 @@ const FAILURE_BACKOFF: Backoff =
     Backoff::new(Duration::from_secs(1), Duration::from_secs(10)).jitter(0.2);
 /// A campaign that lasts for this long without an error counts as good.
 const SETTLED: Duration = Duration::from_secs(1);
-/// Shortest time between two checks of the lease.
+/// Shortest and longest time between two checks of the lease. Timers stop while the machine is suspended, and the
+/// remaining time does not.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(10);
+const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) struct CampaignLoop<A: Actor, F> {
     pub(super) builder: SingletonBuilder,
@@ -66,7 +68,7 @@ enum StopReason {
     /// The singleton was stopped, or its client shuts down.
     Ended,
     LeadershipAtRisk,
-    ApplicationUnwell,
+    Unhealthy,
     ActorEnded,
 }
 
@@ -116,12 +118,12 @@ where
         let session = tokio::select! {
             biased;
             () = end.wait() => return Ok(StopReason::Ended),
-            session = self.open_session_when_well() => session?,
+            session = self.open_session_when_healthy() => session?,
         };
         let campaigned = tokio::select! {
             biased;
             () = end.wait() => Err(StopReason::Ended),
-            () = self.application_unwell() => Err(StopReason::ApplicationUnwell),
+            () = self.unhealthy() => Err(StopReason::Unhealthy),
             won = self.campaign(&session) => won?,
         };
         let leadership = match campaigned {
@@ -152,14 +154,14 @@ where
         Ok(reason)
     }
 
-    async fn open_session_when_well(&self) -> Result<Session> {
-        if let Some(check) = &self.builder.health_check
-            && !check.is_well().await
+    async fn open_session_when_healthy(&self) -> Result<Session> {
+        if let Some(health) = &self.builder.health
+            && !health.is_healthy()
         {
-            self.state.send_replace(LocalState::Unwell);
-            check.succeeded().await;
+            self.state.send_replace(LocalState::Unhealthy);
+            health.healthy().await;
         }
-        if matches!(*self.state.borrow(), LocalState::Unwell) {
+        if matches!(*self.state.borrow(), LocalState::Unhealthy) {
             self.state.send_replace(LocalState::Waiting);
         }
         self.builder.client.session(self.builder.ttl).await
@@ -214,7 +216,7 @@ where
             biased;
             () = end.wait() => StopReason::Ended,
             () = at_risk(leadership, margin) => StopReason::LeadershipAtRisk,
-            () = self.application_unwell() => StopReason::ApplicationUnwell,
+            () = self.unhealthy() => StopReason::Unhealthy,
             () = actor.ended() => StopReason::ActorEnded,
         };
         self.state.send_replace(LocalState::Stopping);
@@ -223,13 +225,13 @@ where
         Ok(reason)
     }
 
-    /// Waits until the health check fails.
-    async fn application_unwell(&self) {
-        match &self.builder.health_check {
-            Some(check) => {
-                check.failed().await;
+    /// Waits until this node is not healthy.
+    async fn unhealthy(&self) {
+        match &self.builder.health {
+            Some(health) => {
+                health.unhealthy().await;
                 let name = &self.builder.name;
-                tracing::warn!(?name, "health check failed, singleton leaves this node");
+                tracing::warn!(?name, "node is not healthy, giving up the singleton");
             }
             None => std::future::pending().await,
         }
@@ -246,7 +248,7 @@ async fn at_risk(leadership: &Leadership, margin: Duration) {
         }
         tokio::select! {
             _ = &mut lost => return,
-            () = tokio::time::sleep(spare.max(MIN_CHECK_INTERVAL)) => {}
+            () = tokio::time::sleep(spare.clamp(MIN_CHECK_INTERVAL, MAX_CHECK_INTERVAL)) => {}
         }
     }
 }
@@ -259,7 +261,7 @@ async fn stop<A: Actor<Context = Context<A>>>(
     actor.stop();
     loop {
         let remaining = leadership.remaining();
-        let limit = remaining.max(MIN_CHECK_INTERVAL);
+        let limit = remaining.clamp(MIN_CHECK_INTERVAL, MAX_CHECK_INTERVAL);
         if tokio::time::timeout(limit, actor.ended()).await.is_ok() {
             return;
         }

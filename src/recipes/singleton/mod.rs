@@ -9,7 +9,7 @@
 //!   [`margin`](SingletonBuilder::margin). That is more than the actor needs to stop, and less than a lease that is
 //!   renewed on time always has. Otherwise it waits for the next renewal.
 //! - The actor is stopped when only the margin is left, when [`Singleton::stop`] is called or the last handle is
-//!   dropped, when a [health check](SingletonBuilder::health_check) fails, and when the client is shut down. It may
+//!   dropped, when a [health check](SingletonBuilder::healthy_while) fails, and when the client is shut down. It may
 //!   refuse to stop in `stopping`, for example to finish its work, and then has the margin to end. A shutdown waits for
 //!   it as long, or for the client's `shutdown_grace` if that is longer. When the time is over, the actor is dropped.
 //!   After [`Singleton::stop`] it may take any time, because its lease is still renewed.
@@ -67,7 +67,7 @@ use tokio::sync::watch;
 pub use singleton_handle::{Singleton, SingletonEvent};
 pub use singleton_state::SingletonState;
 
-use super::{election::Ownership, health_check::HealthCheck};
+use super::election::{HealthCheck, Ownership};
 use crate::{
     client::Client,
     error::{Error, Result},
@@ -88,7 +88,7 @@ impl Client {
             value: Bytes::new(),
             ttl: DEFAULT_TTL,
             margin: None,
-            health_check: None,
+            health: None,
         }
     }
 }
@@ -102,7 +102,7 @@ pub struct SingletonBuilder {
     value: Bytes,
     ttl: Duration,
     margin: Option<Duration>,
-    health_check: Option<HealthCheck>,
+    health: Option<HealthCheck>,
 }
 
 impl SingletonBuilder {
@@ -125,15 +125,18 @@ impl SingletonBuilder {
         self
     }
 
-    /// Runs the actor on this node only while this check returns `true`. The check is called at this interval; one that
-    /// takes longer, or panics, has failed. When it fails, the actor stops and this node resigns, so that another node
-    /// can run the actor. This node campaigns again when the check succeeds. Default: no check.
-    pub fn health_check<C, R>(mut self, interval: Duration, check: C) -> Self
-    where
-        C: Fn() -> R + Send + Sync + 'static,
-        R: Future<Output = bool> + Send + 'static,
-    {
-        self.health_check = Some(HealthCheck::new(interval, check));
+    /// Runs the actor on this node only while `check` returns `true`, for example while a heartbeat of the application
+    /// is recent. It is called at this interval, on the arbiter of the singleton, and must not block. A check that panics
+    /// counts as `false`. Default: no check.
+    ///
+    /// When the node is not healthy, it stops the actor and resigns, or leaves the queue, so that another node can run
+    /// the actor. It campaigns again when it is healthy.
+    pub fn healthy_while(
+        mut self,
+        interval: Duration,
+        check: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.health = Some(HealthCheck::new(interval, check));
         self
     }
 
@@ -141,8 +144,8 @@ impl SingletonBuilder {
     ///
     /// `factory` gets the ownership of the leadership, for its token and its transactions. When the actor ends by
     /// itself, or the factory panics, this node resigns and campaigns again. Fails with
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if this thread has no actix arbiter, if the
-    /// margin is more than half of the TTL, or if the interval of the health check is zero.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if this thread has no actix arbiter, or if the
+    /// margin is more than half of the TTL.
     pub fn start<A, F>(self, factory: F) -> Result<Singleton<A>>
     where
         A: Actor<Context = Context<A>>,
@@ -155,10 +158,6 @@ impl SingletonBuilder {
             let reason = "the margin is more than half of the TTL";
             return Err(Error::invalid(reason));
         };
-        let interval = self.health_check.as_ref().map(HealthCheck::interval);
-        if interval == Some(Duration::ZERO) {
-            return Err(Error::invalid("the interval of the health check is zero"));
-        }
         let (stop, stop_requested) = watch::channel(false);
         let state = watch::Sender::new(LocalState::Waiting);
         let singleton = Singleton {

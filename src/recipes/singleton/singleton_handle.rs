@@ -72,7 +72,7 @@ impl<A: Actor> Singleton<A> {
                 LocalState::Running(addr) => SingletonEvent::RunsHere(addr),
                 LocalState::Stopping => return None,
                 LocalState::Failing(error) => SingletonEvent::CampaignFailed(error),
-                LocalState::Waiting | LocalState::Unwell | LocalState::Stopped => {
+                LocalState::Waiting | LocalState::Unhealthy | LocalState::Stopped => {
                     SingletonEvent::RunsElsewhere
                 }
             };

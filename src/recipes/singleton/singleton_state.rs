@@ -14,8 +14,8 @@ pub enum SingletonState {
     /// another key is in the way. The campaign is repeated, with delays of up to 10 s. The error stays visible until a
     /// campaign has lasted for a second.
     Failing(Error),
-    /// The [health check](super::SingletonBuilder::health_check) fails, so this node does not campaign.
-    Unwell,
+    /// This node is not [healthy](super::SingletonBuilder::healthy_while), so it does not campaign.
+    Unhealthy,
     /// The actor runs on this node.
     Running,
     /// The actor runs on this node, but is about to end.
@@ -28,7 +28,7 @@ pub enum SingletonState {
 pub(super) enum LocalState<A: Actor> {
     Waiting,
     Failing(Error),
-    Unwell,
+    Unhealthy,
     Running(Addr<A>),
     Stopping,
     Stopped,
@@ -54,7 +54,7 @@ impl<A: Actor> LocalState<A> {
         match self {
             Self::Waiting => SingletonState::Waiting,
             Self::Failing(error) => SingletonState::Failing(error.clone()),
-            Self::Unwell => SingletonState::Unwell,
+            Self::Unhealthy => SingletonState::Unhealthy,
             Self::Running(_) => SingletonState::Running,
             Self::Stopping => SingletonState::Stopping,
             Self::Stopped => SingletonState::Stopped,
@@ -67,7 +67,7 @@ impl<A: Actor> Clone for LocalState<A> {
         match self {
             Self::Waiting => Self::Waiting,
             Self::Failing(error) => Self::Failing(error.clone()),
-            Self::Unwell => Self::Unwell,
+            Self::Unhealthy => Self::Unhealthy,
             Self::Running(addr) => Self::Running(addr.clone()),
             Self::Stopping => Self::Stopping,
             Self::Stopped => Self::Stopped,

@@ -27,3 +27,4 @@ mod shutdown_order;
 mod singleton;
 mod singleton_chaos;
 mod singleton_processes;
+mod singleton_states;

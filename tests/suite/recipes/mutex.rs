@@ -386,10 +386,14 @@ async fn shutdown_ends_holders_and_waiters() {
     let guard = a.mutex("l").lock().await.unwrap();
     let mutex = b.mutex("l");
     let waiting = spawn_waiter(&other, async move { mutex.lock().await }).await;
-    let lost = guard.lost();
+    let holding = tokio::spawn(async move {
+        let loss = guard.lost().await;
+        drop(guard);
+        loss
+    });
     etcd.shutdown().await;
-    assert_eq!(lost.await, OwnershipLost::Session(LeaseLost::Shutdown));
+    let loss = holding.await.unwrap();
+    assert_eq!(loss, OwnershipLost::Session(LeaseLost::Shutdown));
     assert!(waiting.await.unwrap().is_err());
     assert_eq!(key_count(&other, "l/").await, 0);
-    drop(guard);
 }

@@ -2,8 +2,8 @@
 
 use std::{
     env,
-    io::{Read, Write, stderr, stdin},
-    process::{Child, exit},
+    io::{BufRead, BufReader, Read, Write, stderr, stdin},
+    process::{Child, ChildStderr, exit},
     sync::Mutex,
     time::{Duration, Instant},
 };
@@ -24,35 +24,50 @@ const LONG: Duration = Duration::from_secs(600);
 /// Longest time that a drop may block: the default `drop_grace`, and room for a busy machine.
 const MAX_DROP: Duration = Duration::from_secs(10);
 
+/// Printed by the child process when it has opened all handles.
+const READY: &str = "ready";
+
 /// A child process. Dropping this value kills it.
-struct ExitingProcess(Child);
+struct ExitingProcess {
+    process: Child,
+    stderr: BufReader<ChildStderr>,
+}
 
 impl ExitingProcess {
-    /// Starts a child process that runs `test`, which must begin with a call of [`endpoint`].
+    /// Starts a child process that runs `test`, which must begin with a call of [`endpoint`]. Blocks until the child calls
+    /// [`parent_finishes`].
     fn start(test: ChildTest, endpoint: &str) -> Self {
-        Self(test.env(ENDPOINT, endpoint).spawn())
+        let mut process = test.env(ENDPOINT, endpoint).spawn();
+        let mut stderr = BufReader::new(process.stderr.take().unwrap());
+        let mut line = String::new();
+        while line.trim_end() != READY {
+            line.clear();
+            let read = stderr.read_line(&mut line).unwrap();
+            assert!(read > 0, "the child process ended early");
+            print!("{line}");
+        }
+        Self { process, stderr }
     }
 
     /// Makes the child return from its test, and waits until it has ended without an error.
     async fn finish(&mut self) {
-        drop(self.0.stdin.take());
-        let process = Mutex::new(&mut self.0);
+        drop(self.process.stdin.take());
+        let process = Mutex::new(&mut self.process);
         until("the process has ended", || {
             process.lock().unwrap().try_wait().unwrap().is_some()
         })
         .await;
         let mut output = String::new();
-        let mut stderr = self.0.stderr.take().unwrap();
-        stderr.read_to_string(&mut output).unwrap();
+        self.stderr.read_to_string(&mut output).unwrap();
         println!("{output}");
-        assert!(self.0.wait().unwrap().success());
+        assert!(self.process.wait().unwrap().success());
     }
 }
 
 impl Drop for ExitingProcess {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
@@ -63,6 +78,7 @@ fn endpoint() -> Option<String> {
 
 /// Waits until the parent process calls [`ExitingProcess::finish`].
 async fn parent_finishes() {
+    writeln!(stderr(), "{READY}").unwrap();
     let read = || drop(stdin().read_to_end(&mut Vec::new()));
     tokio::task::spawn_blocking(read).await.unwrap();
 }
@@ -107,7 +123,7 @@ fn returning_main_releases_all_locks_and_leases() {
         let cluster = Cluster::start(1).await;
         let etcd = Client::connect(cluster.endpoints()).await.unwrap();
         let mut process = ExitingProcess::start(child_test!(), &cluster.endpoints()[0]);
-        until_async("all keys are put", async || key_count(&etcd).await == 4).await;
+        assert_eq!(key_count(&etcd).await, 4);
         process.finish().await;
         assert_nothing_is_left(&etcd).await;
     });
@@ -170,7 +186,7 @@ fn returning_main_ends_without_etcd() {
         let proxy = TcpProxy::to_port(port.parse().unwrap());
         let endpoint = format!("http://{}", proxy.address());
         let mut process = ExitingProcess::start(child_test!(), &endpoint);
-        until_async("the lock is held", async || key_count(&etcd).await == 1).await;
+        assert_eq!(key_count(&etcd).await, 1);
         proxy.link().set(Fault::Freeze);
         process.finish().await;
         assert_eq!(key_count(&etcd).await, 1);

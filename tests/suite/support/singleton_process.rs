@@ -14,6 +14,10 @@ use crate::support::{
 pub const TTL: Duration = Duration::from_secs(2);
 /// Short enough that a node always has work to do when it resumes after a pause.
 const BEAT_INTERVAL: Duration = Duration::from_millis(2);
+/// Messages that are queued at once. The node is usually paused while some are left.
+const BEATS: usize = 10;
+/// Time that the actor takes for a message.
+const BEAT_DURATION: Duration = Duration::from_millis(1);
 
 /// Reports its start, its beats and its end.
 struct ReportingActor {
@@ -55,6 +59,7 @@ impl Handler<Beat> for ReportingActor {
 
     fn handle(&mut self, _: Beat, _: &mut Self::Context) {
         report_beat(time_since_boot(), &self.leadership);
+        std::thread::sleep(BEAT_DURATION);
     }
 }
 
@@ -68,10 +73,11 @@ pub fn run_as_node() -> bool {
         let etcd = Client::connect(&node.endpoints).await.unwrap();
         let make = |leadership| ReportingActor { leadership };
         let singleton = etcd.singleton("only").ttl(TTL).start(make).unwrap();
-        // One message at a time: after a pause the actor handles at most one message that was sent before it.
         while node.is_in(NodePhase::Work) {
             if let Some(actor) = singleton.addr() {
-                actor.do_send(Beat);
+                for _ in 0..BEATS {
+                    actor.do_send(Beat);
+                }
             }
             tokio::time::sleep(BEAT_INTERVAL).await;
         }

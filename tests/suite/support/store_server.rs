@@ -41,7 +41,7 @@ type TxnScript = Box<dyn FnMut(&TxnRequest) -> TxnFate + Send>;
 
 /// The server. Its leases never expire.
 pub struct ScriptedStore {
-    _lease_server: LeaseServer,
+    pub lease_server: LeaseServer,
     state: Arc<Mutex<State>>,
 }
 
@@ -82,7 +82,7 @@ impl ScriptedStore {
             .unwrap();
         (
             Self {
-                _lease_server: lease_server,
+                lease_server,
                 state,
             },
             etcd,
