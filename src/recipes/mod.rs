@@ -32,14 +32,20 @@
 //! | | `session/healing` | replaces a lost lease and puts the keys again |
 //! | | `session/session_lease` | the status of a lease, for locks and elections |
 //! | | `session/local_mutexes` | orders the tasks of one session that wait for the same lock |
+//! | | `session/late_keys` | the keys that a request without a response may still create |
 //! | mutex, election | `lock_queue/mod` | the queue in etcd behind locks and elections: joins it |
 //! | | `lock_queue/create_entry` | creates the session's key |
 //! | | `lock_queue/queue_entry` | waits until the key is the oldest one |
+//! | | `lock_queue/contenders` | which keys belong to contenders, and which names are valid |
 //! | | `lock_queue/remove_entry` | deletes the key |
+//! | | `lock_queue/late_key_cleanup` | deletes keys that are created late |
 //! | | `lock_queue/ownership` | the view of the owner |
 //! | | `lock_queue/claim_handle` | waits and holds on behalf of an actor |
 //! | mutex | `mutex/mod`, `acquire_lock`, `lock_guard` | the lock, a request for it, the lock while it is held |
+//! | | `mutex/mutex_builder` | opens a lock with a session of its own |
 //! | election | `election/mod`, `campaign`, `leadership` | the election, a campaign, an election that was won |
+//! | | `election/election_builder` | opens an election with a session of its own |
+//! | | `election/leader_monitor` | whether this candidate leads, and is healthy enough to |
 //! | | `election/leaders` | observes the leaders |
 //! | | `election/candidate_list` | all candidates, and the leader among them |
 //! | singleton | `singleton/mod`, `singleton_handle` | the builder and the public handle |

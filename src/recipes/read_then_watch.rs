@@ -68,9 +68,8 @@ impl ReadThenWatch {
 
     /// Makes one attempt. Returns `None` if there is no update yet, and fails with any error.
     pub(super) async fn step(&mut self) -> Result<Option<KeysUpdate>> {
-        let watch = match &mut self.watch {
-            Some(watch) => watch,
-            None => return self.read().await,
+        let Some(watch) = &mut self.watch else {
+            return self.read().await;
         };
         match watch.next().await {
             Some(WatchEvent::Events(events)) => {

@@ -10,6 +10,7 @@ use super::{Ownership, remove_entry::remove_until_gone};
 use crate::{
     error::{ErrorKind, Result},
     kv::KeyValue,
+    proto::Event,
     recipes::{
         read_then_watch::{KeysUpdate, ReadThenWatch},
         session::{FollowLateKey, LateKey, LocalMutex},
@@ -55,7 +56,7 @@ async fn watch_key(ownership: &Ownership, local_mutex: &LocalMutex) {
         let update = updates.next().await;
         let exists = match &update {
             Ok(KeysUpdate::Snapshot(found)) => found.first().is_some(),
-            Ok(KeysUpdate::Events(events)) => events.last().is_some_and(|event| event.is_put()),
+            Ok(KeysUpdate::Events(events)) => events.last().is_some_and(Event::is_put),
             Err(error) if error.kind() == ErrorKind::Shutdown => return,
             Err(error) => {
                 tracing::debug!(%error, key = ?ownership.key, "key of a lock or an election not watched yet");

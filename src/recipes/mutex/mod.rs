@@ -124,10 +124,10 @@ impl Mutex {
         let guard = self.lock().await?;
         let ownership = (*guard).clone();
         let mut work = pin!(async { work(ownership).await });
-        let mut lost = pin!(guard.lost());
+        let mut waiting = pin!(guard.lost());
         let output = poll_fn(|cx| {
             // The process may be paused at any step, so the clock is read directly before the work is polled.
-            let loss = match lost.as_mut().poll(cx) {
+            let loss = match waiting.as_mut().poll(cx) {
                 Poll::Ready(loss) => Some(loss),
                 Poll::Pending => guard.loss_now(),
             };

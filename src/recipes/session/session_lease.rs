@@ -119,7 +119,6 @@ impl LeaseStatusCell {
                 status.condition = LeaseCondition::Closed;
             }
         });
-        self.notify();
     }
 
     /// Wakes everybody who waits for a change, because the session has ended.
@@ -207,9 +206,10 @@ impl SessionLease {
     /// Returns why the lease has ended or is not certain, or whether the client shuts down. `None` while the lease is
     /// certain. Reads the clock.
     pub(in crate::recipes) fn loss_now(&self) -> Option<OwnershipLost> {
-        let status = *self.session.lease_status.0.borrow();
+        // Read before the status: a session that ends sets the status before it gives up the lease.
         let expires = self.remaining() <= LOSS_MARGIN;
         let client_stops = self.session.client_stops.is_set();
+        let status = *self.session.lease_status.0.borrow();
         status
             .end_or_risk_of(self.lease)
             .or(client_stops.then_some(CLIENT_STOPS))

@@ -116,12 +116,14 @@ impl SessionState {
 
     /// Closes the session and returns its lease.
     pub(super) fn close(&self) -> Option<Lease> {
+        // First, because without a lease the remaining time is zero, which would look like a missed deadline.
+        self.lease_status.close();
         let lease = {
             let mut state = self.lock();
             state.closed = true;
             state.lease.take()
         };
-        self.lease_status.close();
+        self.lease_status.notify();
         lease
     }
 

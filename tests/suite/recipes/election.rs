@@ -173,6 +173,48 @@ async fn dropped_or_failed_campaign_leaves_no_candidate() {
 }
 
 #[tokio::test]
+async fn campaign_interrupted_by_compaction_leaves_no_candidate() {
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
+    let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
+    let (a, b) = (session(&direct).await, session(&etcd).await);
+    let leader = a.election("e").campaign("a").await.unwrap();
+    let election = b.election("e");
+    let campaign = tokio::spawn(async move { election.campaign("b").await });
+    until_candidates(&direct, 2).await;
+    cluster.member(0).client_link().set(Fault::Refuse);
+    cluster.member(0).client_link().reset_now();
+    // The candidate is cut off while its own key is deleted and the revision compacted.
+    let own = format!("e/{:x}", b.lease().unwrap());
+    direct.delete(own).await.unwrap();
+    let last = direct.put("other", "1").await.unwrap().header.revision;
+    direct.compact(last).await.unwrap();
+    cluster.heal();
+    leader.resign().await.unwrap();
+    let failed = timeout(20 * SECOND, campaign).await.unwrap().unwrap();
+    assert_eq!(failed.unwrap_err().kind(), ErrorKind::LockLost);
+    until_candidates(&etcd, 0).await;
+    b.election("e").campaign("b").await.unwrap();
+}
+
+#[tokio::test]
+async fn detached_leadership_is_resumed() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    let (former, next) = (session(&etcd).await, session(&etcd).await);
+    let old = former.election("e").campaign("old").await.unwrap();
+    let (key, token) = (old.key().clone(), old.token());
+    // As a process that ends without giving up its leadership.
+    let detached = former.detach().unwrap();
+    let election = next.election("e");
+    let new = election.resume(&key, token, "new").await.unwrap().unwrap();
+    assert!(election.is_leader());
+    drop(old);
+    etcd.revoke(detached).await.unwrap();
+    let leader = etcd.leader("e").await.unwrap().unwrap();
+    assert_eq!((leader.value, leader.token), ("new".into(), token));
+    new.resign().await.unwrap();
+}
+
+#[tokio::test]
 async fn resumed_leadership_is_lost_by_former_session() {
     let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let (former, waiting) = (session(&etcd).await, session(&etcd).await);

@@ -13,10 +13,7 @@ use actix_etcd::{
 use testbed::Cluster;
 use tokio::task::JoinSet;
 
-use crate::support::{
-    connected_cluster::StartWithClient,
-    wait::{hold, until_async},
-};
+use crate::support::wait::{hold, until_async};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// TTL of leases that must not expire during a test.
@@ -32,8 +29,10 @@ fn name(number: usize) -> String {
 
 /// Three members, the last one a follower, and a client of the other two.
 async fn cluster_with_follower() -> (Cluster, Client, Client) {
-    let (cluster, etcd) = Cluster::start_with_client(3).await;
+    let cluster = Cluster::start(3).await;
     cluster.move_leader(0).await;
+    // Not through another path, which could avoid the frozen member.
+    let etcd = Client::connect(cluster.member_endpoints()).await.unwrap();
     let others = &cluster.direct_endpoints()[..2];
     let observer = Client::connect(others).await.unwrap();
     (cluster, etcd, observer)

@@ -1,12 +1,15 @@
 //! Locks whose writes are delayed, rejected, or applied without a response.
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
+
+use tokio::task::JoinSet;
 
 use crate::support::{
     store_server::{ScriptedStore, TxnFate, deletes, puts},
@@ -63,6 +66,33 @@ async fn late_key_cleanup_spares_the_next_holder() {
     );
     guard.unlock().await.unwrap();
     assert!(store.keys().is_empty());
+}
+
+#[tokio::test]
+async fn late_keys_of_many_locks_are_deleted() {
+    const LOCKS: usize = 80;
+    let (store, etcd) = ScriptedStore::start().await;
+    let session = etcd.session(LONG).await.unwrap();
+    // The first request of each lock is applied after the lock was released.
+    let mut seen = HashSet::new();
+    store.on_txn(move |request| {
+        let is_first = puts(request) && seen.insert(request.compare[0].key.clone());
+        if is_first {
+            TxnFate::Delayed
+        } else {
+            TxnFate::Applied
+        }
+    });
+    let mut locks = JoinSet::new();
+    for number in 0..LOCKS {
+        let mutex = session.mutex(format!("l{number}"));
+        locks.spawn(async move { mutex.lock().await.unwrap().unlock().await.unwrap() });
+    }
+    locks.join_all().await;
+    assert_eq!((store.delayed(), store.keys().len()), (LOCKS, 0));
+    store.apply_delayed();
+    assert_eq!(store.keys().len(), LOCKS);
+    until("all late keys are deleted", || store.keys().is_empty()).await;
 }
 
 #[tokio::test]

@@ -5,13 +5,20 @@ use std::{
     future::poll_fn,
     io::{BufRead, BufReader},
     process::{Child, Command},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     task::Poll,
     time::Duration,
 };
 
 use actix_etcd::{Client, ErrorKind, recipes::mutex::Ownership};
 use testbed::Cluster;
-use tokio::runtime::{Builder, Runtime};
+use tokio::{
+    runtime::{Builder, Runtime},
+    task::JoinSet,
+};
 
 use crate::support::{
     process_isolation::{ChildTest, child_test},
@@ -22,14 +29,17 @@ const TTL: Duration = Duration::from_secs(2);
 /// Much longer than the TTL.
 const PAUSE: Duration = Duration::from_secs(6);
 const ENDPOINTS: &str = "PAUSED_SCOPE";
-/// A poll that has begun before the pause ends after it.
-const MAX_LATE_POLLS: u32 = 1;
+/// Number of locks. Their work keeps the runtime busy: it looks at its timers only after many polls of tasks.
+const SCOPES: usize = 16;
+/// Each thread may complete the poll in which it was paused.
+const MAX_LATE_POLLS: u32 = 2;
 
 /// Polls itself as often as the runtime allows, and counts the polls that began without time on the lease.
-async fn count_late_polls(held: Ownership, late_polls: &mut u32) {
+async fn count_late_polls(held: Ownership, late_polls: Arc<AtomicU32>) {
     eprintln!("held");
     poll_fn(|cx| {
-        *late_polls += u32::from(held.remaining().is_zero());
+        let is_late = held.remaining().is_zero();
+        late_polls.fetch_add(u32::from(is_late), Ordering::SeqCst);
         cx.waker().wake_by_ref();
         Poll::<()>::Pending
     })
@@ -44,13 +54,18 @@ fn run_as_child(runtime: &Runtime) -> bool {
     runtime.block_on(async {
         let etcd = Client::connect(endpoints.split(',')).await.unwrap();
         let session = etcd.session(TTL).await.unwrap();
-        let mut late_polls = 0;
-        let mutex = session.mutex("l");
-        let lost = mutex.scope(|held| count_late_polls(held, &mut late_polls));
-        let lost = lost.await.unwrap_err();
-        let is_expected = matches!(lost.kind(), ErrorKind::LockLost | ErrorKind::SessionLost);
-        assert!(is_expected, "{lost}");
-        eprintln!("late polls: {late_polls}");
+        let late_polls = Arc::<AtomicU32>::default();
+        let mut scopes = JoinSet::new();
+        for number in 0..SCOPES {
+            let (mutex, late_polls) = (session.mutex(format!("l{number}")), late_polls.clone());
+            let work = |held| count_late_polls(held, late_polls);
+            scopes.spawn(async move { mutex.scope(work).await.unwrap_err().kind() });
+        }
+        for lost in scopes.join_all().await {
+            let is_expected = matches!(lost, ErrorKind::LockLost | ErrorKind::SessionLost);
+            assert!(is_expected, "{lost:?}");
+        }
+        eprintln!("late polls: {}", late_polls.load(Ordering::SeqCst));
     });
     true
 }
@@ -72,7 +87,9 @@ async fn pause_and_check(test: ChildTest) {
     let mut child = test.env(ENDPOINTS, cluster.endpoints().join(",")).spawn();
     let stderr = BufReader::new(child.stderr.take().unwrap());
     let mut lines = stderr.lines().map_while(Result::ok);
-    read_line(&mut lines, "held");
+    for _ in 0..SCOPES {
+        read_line(&mut lines, "held");
+    }
     signal(&child, "-STOP");
     hold(PAUSE).await;
     signal(&child, "-CONT");

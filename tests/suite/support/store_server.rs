@@ -8,8 +8,9 @@ use std::{
 use actix_etcd::{
     Client,
     proto::{
-        self, Compare, Event, KeyValue, RangeRequest, RangeResponse, RequestOp, ResponseHeader,
-        ResponseOp, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
+        self, Compare, Event, KeyValue, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+        RangeRequest, RangeResponse, RequestOp, ResponseHeader, ResponseOp, TxnRequest,
+        TxnResponse, WatchRequest, WatchResponse,
         compare::{CompareResult, CompareTarget, TargetUnion},
         event::EventType,
         request_op::Request,
@@ -25,6 +26,7 @@ use tokio::sync::broadcast;
 use crate::support::{lease_server::LeaseServer, scripted_put::RANGE, watch_server::WATCH};
 
 pub const TXN: &str = "/etcdserverpb.KV/Txn";
+const TIME_TO_LIVE: &str = "/etcdserverpb.Lease/LeaseTimeToLive";
 
 /// How the server handles a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +74,11 @@ impl ScriptedStore {
         lease_server.server.on(RANGE, move |call| {
             let request = RangeRequest::decode(call.body).unwrap();
             Reply::message(&shared.lock().unwrap().range(&request))
+        });
+        let shared = state.clone();
+        lease_server.server.on(TIME_TO_LIVE, move |call| {
+            let request = LeaseTimeToLiveRequest::decode(call.body).unwrap();
+            Reply::message(&shared.lock().unwrap().time_to_live(&request))
         });
         let shared = state.clone();
         lease_server
@@ -293,6 +300,17 @@ impl State {
         };
         ResponseOp {
             response: Some(response),
+        }
+    }
+
+    fn time_to_live(&self, request: &LeaseTimeToLiveRequest) -> LeaseTimeToLiveResponse {
+        let bound = self.keys.values().filter(|kv| kv.lease == request.id);
+        LeaseTimeToLiveResponse {
+            header: Some(self.header()),
+            id: request.id,
+            ttl: 60,
+            granted_ttl: 60,
+            keys: bound.map(|kv| kv.key.clone()).collect(),
         }
     }
 
