@@ -154,12 +154,12 @@ impl Healer {
                 // The keys are not needed any more, or the lease is lost and healing follows.
                 break;
             }
-            self.report_restored_keys(before);
+            self.report_restored_keys(&before);
         }
         std::future::pending().await
     }
 
-    fn report_restored_keys(&self, before: Vec<UnrestoredKey>) {
+    fn report_restored_keys(&self, before: &[UnrestoredKey]) {
         let (taken, after) = {
             let mut state = self.state.lock();
             (std::mem::take(&mut state.taken), state.unrestored_keys())

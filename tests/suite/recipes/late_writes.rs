@@ -26,12 +26,13 @@ async fn late_update_does_not_revert_newer_registration() {
     assert_eq!(addresses(&store), ["a:1"]);
     let delay = Arc::new(AtomicBool::new(true));
     let delayed = delay.clone();
-    store.on_txn(
-        move |txn| match puts(txn) && delayed.load(Ordering::SeqCst) {
-            true => TxnFate::Delayed,
-            false => TxnFate::Applied,
-        },
-    );
+    store.on_txn(move |txn| {
+        if puts(txn) && delayed.load(Ordering::SeqCst) {
+            TxnFate::Delayed
+        } else {
+            TxnFate::Applied
+        }
+    });
     registration.update("b:2", Value::Null).await.unwrap_err();
     assert_eq!(store.delayed(), 1);
     delay.store(false, Ordering::SeqCst);
@@ -50,12 +51,13 @@ async fn update_follows_earlier_update_whose_response_was_lost() {
     let registration = etcd.register("web", "a:1").id("1").await.unwrap();
     let lose = Arc::new(AtomicBool::new(true));
     let lost = lose.clone();
-    store.on_txn(
-        move |txn| match puts(txn) && lost.swap(false, Ordering::SeqCst) {
-            true => TxnFate::ResponseLost,
-            false => TxnFate::Applied,
-        },
-    );
+    store.on_txn(move |txn| {
+        if puts(txn) && lost.swap(false, Ordering::SeqCst) {
+            TxnFate::ResponseLost
+        } else {
+            TxnFate::Applied
+        }
+    });
     registration.update("b:2", Value::Null).await.unwrap_err();
     assert_eq!(addresses(&store), ["b:2"]);
     registration.update("c:3", Value::Null).await.unwrap();

@@ -200,9 +200,10 @@ async fn refused_key_is_found_by_splitting_batches() {
     let mut events = session.events();
     lease_server.server.on(TXN, |call| {
         let txn = TxnRequest::decode(call.body).unwrap();
-        match txn.compare.iter().any(|compare| compare.key == "f") {
-            true => Reply::status(3, "etcdserver: request is too large"),
-            false => txn_reply(true),
+        if txn.compare.iter().any(|compare| compare.key == "f") {
+            Reply::status(3, "etcdserver: request is too large")
+        } else {
+            txn_reply(true)
         }
     });
     end_lease(&lease_server, &etcd, &session).await;
