@@ -55,14 +55,14 @@ impl KeyRestoration<'_> {
                     let keys = batch.into_iter().map(|(key, _)| key);
                     outcomes.extend(keys.zip(done));
                 }
-                Err(error) => match after_failure(error.kind(), batch.len()) {
-                    AfterFailure::GiveUp => return Err(error),
-                    AfterFailure::Split => {
+                Err(error) => match batch_failure(error.kind(), batch.len()) {
+                    BatchFailure::GiveUp => return Err(error),
+                    BatchFailure::Split => {
                         let second = batch.split_off(batch.len() / 2);
                         queue.push_front(second);
                         queue.push_front(batch);
                     }
-                    AfterFailure::Report => {
+                    BatchFailure::Report => {
                         let failed = KeyOutcome::Failed(error);
                         let keys = batch.into_iter().map(|(key, _)| (key, failed.clone()));
                         outcomes.extend(keys);
@@ -179,7 +179,7 @@ fn batches(keys: Vec<KeyToRestore>) -> Vec<Vec<KeyToRestore>> {
 
 /// What follows the failure of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AfterFailure {
+enum BatchFailure {
     /// No key can be put.
     GiveUp,
     /// One of the keys may be the reason.
@@ -188,15 +188,15 @@ enum AfterFailure {
     Report,
 }
 
-fn after_failure(kind: ErrorKind, keys: usize) -> AfterFailure {
+fn batch_failure(kind: ErrorKind, keys: usize) -> BatchFailure {
     match kind {
-        ErrorKind::LeaseNotFound | ErrorKind::Shutdown => AfterFailure::GiveUp,
-        _ if keys <= 1 => AfterFailure::Report,
-        ErrorKind::PermissionDenied => AfterFailure::Split,
+        ErrorKind::LeaseNotFound | ErrorKind::Shutdown => BatchFailure::GiveUp,
+        _ if keys <= 1 => BatchFailure::Report,
+        ErrorKind::PermissionDenied => BatchFailure::Split,
         // Each smaller batch would fail as well.
-        ErrorKind::NoSpace => AfterFailure::Report,
-        kind if kind.is_auth() || kind.is_transient() => AfterFailure::Report,
-        _ => AfterFailure::Split,
+        ErrorKind::NoSpace => BatchFailure::Report,
+        kind if kind.is_auth() || kind.is_transient() => BatchFailure::Report,
+        _ => BatchFailure::Split,
     }
 }
 
@@ -252,18 +252,18 @@ mod tests {
             ErrorKind::RequestTooLarge,
             ErrorKind::TooManyOps,
         ] {
-            assert_eq!(after_failure(kind, 2), AfterFailure::Split, "{kind:?}");
-            assert_eq!(after_failure(kind, 1), AfterFailure::Report, "{kind:?}");
+            assert_eq!(batch_failure(kind, 2), BatchFailure::Split, "{kind:?}");
+            assert_eq!(batch_failure(kind, 1), BatchFailure::Report, "{kind:?}");
         }
         for kind in [
             ErrorKind::NoSpace,
             ErrorKind::AuthFailed,
             ErrorKind::DeadlineExceeded,
         ] {
-            assert_eq!(after_failure(kind, 2), AfterFailure::Report, "{kind:?}");
+            assert_eq!(batch_failure(kind, 2), BatchFailure::Report, "{kind:?}");
         }
         for kind in [ErrorKind::LeaseNotFound, ErrorKind::Shutdown] {
-            assert_eq!(after_failure(kind, 1), AfterFailure::GiveUp, "{kind:?}");
+            assert_eq!(batch_failure(kind, 1), BatchFailure::GiveUp, "{kind:?}");
         }
     }
 }
