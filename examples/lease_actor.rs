@@ -71,6 +71,7 @@ impl Handler<LeaseMessage> for Worker {
                 let _ = self.renewals.try_send(());
             }
             LeaseEvent::AtRisk { .. } => println!("  lease at risk: pause work that needs it"),
+            LeaseEvent::Recovered { .. } => println!("  lease certain again: resume work"),
             LeaseEvent::Lost(reason) => {
                 println!("  lease lost: {reason:?}");
                 if let Some(loss) = self.loss.take() {

@@ -29,7 +29,9 @@
 //! | | `session/session_handle` | the public handle |
 //! | | `session/session_state` | state shared by the handle, the actor and the locks |
 //! | | `session/actor`, `messages` | the actor that follows the lease, and its messages |
-//! | | `session/healing` | replaces a lost lease and puts the keys again |
+//! | | `session/healing` | replaces a lost lease |
+//! | | `session/key_restoration` | puts the keys again, in batches |
+//! | | `session/own_leases` | the latest leases, by which a session recognizes its keys |
 //! | | `session/session_lease` | the status of a lease, for locks and elections |
 //! | | `session/local_mutexes` | orders the tasks of one session that wait for the same lock |
 //! | | `session/late_keys` | the keys that a request without a response may still create |

@@ -26,6 +26,7 @@ use crate::{
         ResponseFuture,
         key_range::{KeyRange, key_range_methods},
     },
+    retry::availability::attempt_until_available,
     runtime::delivery::SendOnDrop,
     transport::channel::StreamUse,
 };
@@ -37,7 +38,7 @@ const MAX_KEY_READS: usize = 5;
 /// an actor. Without a client (`WatchRequest<()>`), `deliver_to` returns a message for the [`Etcd`](crate::Etcd) actor.
 ///
 /// Fails if an option is invalid, if the server refuses the watch, or if no member creates it within the client's
-/// `request_timeout`. With [`resync`](Self::resync), the keys of the range are read first; each page of that read has
+/// `request_timeout`; with [`wait`](Self::wait), there is no such limit. With [`resync`](Self::resync), the keys of the range are read first; each page of that read has
 /// the same timeout.
 #[derive(Debug, Clone)]
 #[must_use = "a watch is opened when its request is awaited"]
@@ -45,6 +46,8 @@ pub struct WatchRequest<C = ()> {
     client: C,
     range: KeyRange,
     options: WatchOptions,
+    /// Whether opening the watch has no deadline.
+    wait: bool,
 }
 
 key_range_methods!(<C> WatchRequest<C>);
@@ -55,7 +58,16 @@ impl<C> WatchRequest<C> {
             client,
             range: KeyRange::key(key),
             options: WatchOptions::default(),
+            wait: false,
         }
+    }
+
+    /// Waits without a deadline until a member creates the watch: errors that may pass by themselves are retried until
+    /// the cluster is there. Other errors, such as a denied permission, fail at once, and so does the client's shutdown.
+    /// Dropping the future stops waiting. Default: fails after the client's `request_timeout`.
+    pub fn wait(mut self) -> Self {
+        self.wait = true;
+        self
     }
 
     /// Sets the first revision to deliver, in the past or in the future. Default: 0, which means from now on.
@@ -151,6 +163,7 @@ impl WatchRequest<()> {
             client: client.clone(),
             range: self.range,
             options: self.options,
+            wait: self.wait,
         }
     }
 
@@ -309,6 +322,6 @@ impl<C: WatchClient> IntoFuture for WatchRequest<C> {
     type IntoFuture = ResponseFuture<Watch>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.open())
+        Box::pin(async move { attempt_until_available(self.wait, || self.clone().open()).await })
     }
 }

@@ -11,6 +11,7 @@ use crate::{
     error::{Error, Result},
     recipes::subscription::subscribe,
     request::{EtcdRequest, IntoBytes, ResponseFuture},
+    retry::availability::attempt_until_available,
 };
 
 /// A request for the instances of a service. Awaiting it returns a [`Discovery`]; [`deliver_to`](Discover::deliver_to)
@@ -18,12 +19,14 @@ use crate::{
 /// [`Etcd`](crate::Etcd).
 ///
 /// Awaiting it fails with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the name is empty, and
-/// with the error of the read if the keys cannot be read within the client's `request_timeout`. Later outages do not
+/// with the error of the read if the keys cannot be read within the client's `request_timeout`, unless it
+/// [waits](Discover::wait). Later outages do not
 /// end the discovery.
 #[derive(Debug, Clone)]
 #[must_use = "discovery starts when this is awaited or delivered to an actor"]
 pub struct Discover<C = ()> {
     target: Bytes,
+    wait: bool,
     client: C,
 }
 
@@ -31,6 +34,7 @@ pub struct Discover<C = ()> {
 pub fn discover(target: impl IntoBytes) -> Discover {
     Discover {
         target: target.into_bytes(),
+        wait: false,
         client: (),
     }
 }
@@ -42,11 +46,22 @@ impl Client {
     }
 }
 
+impl<C> Discover<C> {
+    /// Waits without a deadline until the keys are read: errors that may pass by themselves are retried until the
+    /// cluster is there. Other errors, such as a denied permission, fail at once, and so does the client's shutdown.
+    /// Dropping the future stops waiting. Default: fails after the client's `request_timeout`.
+    pub fn wait(mut self) -> Self {
+        self.wait = true;
+        self
+    }
+}
+
 impl Discover {
     /// Binds the request to a client.
     pub fn on(self, client: &Client) -> Discover<Client> {
         Discover {
             target: self.target,
+            wait: self.wait,
             client: client.clone(),
         }
     }
@@ -78,7 +93,10 @@ impl IntoFuture for Discover<Client> {
     type IntoFuture = ResponseFuture<Discovery>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(Discovery::open(self.client, self.target))
+        Box::pin(async move {
+            let open = || Discovery::open(self.client.clone(), self.target.clone());
+            attempt_until_available(self.wait, open).await
+        })
     }
 }
 

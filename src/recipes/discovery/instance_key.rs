@@ -1,7 +1,9 @@
 //! Reads and writes the key of a registered instance.
 //!
-//! The key belongs to the registration while it is bound to one of its leases. After the first put, every write is
-//! conditional on that, or on the absence of the key, so that a newer instance is never overwritten.
+//! The key belongs to the registration while it is bound to one of its leases. Every write is conditional on the
+//! revision of the key that was read or written last, or on the absence of the key: a newer instance is never
+//! overwritten, and neither is a newer value of the same instance by an earlier write whose response was lost and that
+//! arrives late.
 
 use std::time::Duration;
 
@@ -10,8 +12,9 @@ use bytes::Bytes;
 use crate::{
     client::Client,
     error::{ErrorKind, Result},
-    kv::{Compare, KeyValue, get, put},
+    kv::{Compare, KeyValue, TxnResponse, get, put},
     recipes::{
+        session::OwnLeases,
         temporary_errors::{RETRY_DELAY, is_temporary},
         txn_read::first_key,
     },
@@ -20,14 +23,12 @@ use crate::{
 
 /// Delays between attempts to read or write the key.
 const KEY_BACKOFF: Backoff = Backoff::new(RETRY_DELAY, Duration::from_secs(2));
-/// More leases than can exist at once: a new one is granted only after the loss of the last.
-const MAX_LEASES: usize = 8;
 
 /// Result of a read or a write of the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyStatus {
-    /// The key exists and belongs to this registration.
-    Listed,
+    /// The key exists at this revision and belongs to this registration.
+    Listed { revision: i64 },
     /// Another process has put the key, or the key was deleted.
     Taken,
     /// The lease does not exist any more, and etcd has deleted the key with it.
@@ -48,8 +49,9 @@ pub(super) enum KeyOwner {
 pub(super) struct InstanceKey {
     client: Client,
     key: Bytes,
-    /// The latest leases of this registration. The last one is the current lease.
-    leases: Vec<i64>,
+    leases: OwnLeases,
+    /// Last known revision of the key.
+    revision: i64,
 }
 
 impl InstanceKey {
@@ -57,7 +59,8 @@ impl InstanceKey {
         Self {
             client,
             key,
-            leases: vec![lease],
+            leases: OwnLeases::new(lease),
+            revision: 0,
         }
     }
 
@@ -70,15 +73,51 @@ impl InstanceKey {
     }
 
     pub(super) fn lease(&self) -> i64 {
-        self.leases.last().copied().unwrap_or_default()
+        self.leases.current()
     }
 
     /// Sets the lease for later writes.
     pub(super) fn set_lease(&mut self, lease: i64) {
-        if self.leases.len() == MAX_LEASES {
-            self.leases.remove(0);
-        }
         self.leases.push(lease);
+    }
+
+    /// Sets the revision of the key, as returned by the last read or write.
+    pub(super) fn set_revision(&mut self, revision: i64) {
+        self.revision = revision;
+    }
+
+    /// Puts the key, also if it belongs to another instance: a later registration under the same key replaces an earlier
+    /// one.
+    pub(super) async fn create(&mut self, value: &Bytes) -> Result<()> {
+        let mut revision = match self.client.get(self.key.clone()).await {
+            Ok(found) => found.first().map_or(0, |found| found.mod_revision),
+            // Without permission to read the key, the put cannot be conditional.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                let put = self.client.put(self.key.clone(), value.clone());
+                self.revision = put.lease(self.lease()).await?.header.revision;
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        loop {
+            let response = self.put_at(value, revision).await?;
+            if response.succeeded {
+                self.revision = response.header.revision;
+                return Ok(());
+            }
+            revision = first_key(&response).map_or(0, |found| found.mod_revision);
+        }
+    }
+
+    /// Puts the key if it still has this revision; zero if it is absent. Otherwise reads it.
+    async fn put_at(&self, value: &Bytes, revision: i64) -> Result<TxnResponse> {
+        let key = || self.key.clone();
+        self.client
+            .txn()
+            .when([Compare::mod_revision(key()).eq(revision)])
+            .then([put(key(), value.clone()).lease(self.lease())])
+            .otherwise([get(key())])
+            .await
     }
 
     pub(super) fn owner(&self, found: Option<&KeyValue>) -> KeyOwner {
@@ -97,30 +136,20 @@ impl InstanceKey {
     }
 
     async fn try_write(&self, value: &Bytes, create_if_absent: bool) -> Result<KeyStatus> {
-        let key = || self.key.clone();
-        let write = || put(key(), value.clone()).lease(self.lease());
+        let mut revision = self.revision;
         loop {
-            let response = self
-                .client
-                .txn()
-                .when([Compare::lease(key()).eq(self.lease())])
-                .then([write()])
-                .otherwise([get(key())])
-                .await?;
+            let response = self.put_at(value, revision).await?;
             if response.succeeded {
-                return Ok(KeyStatus::Listed);
+                let revision = response.header.revision;
+                return Ok(KeyStatus::Listed { revision });
             }
-            let unchanged = match self.owner(first_key(&response)) {
+            revision = match self.owner(first_key(&response)) {
                 KeyOwner::Other => return Ok(KeyStatus::Taken),
                 KeyOwner::Absent if !create_if_absent => return self.why_absent().await,
-                KeyOwner::Absent => Compare::version(key()).eq(0),
-                // Bound to an earlier lease that has not ended yet.
-                KeyOwner::ThisRegistration(revision) => Compare::mod_revision(key()).eq(revision),
+                KeyOwner::Absent => 0,
+                // Written by an earlier request of this registration.
+                KeyOwner::ThisRegistration(revision) => revision,
             };
-            let response = self.client.txn().when([unchanged]).then([write()]).await?;
-            if response.succeeded {
-                return Ok(KeyStatus::Listed);
-            }
         }
     }
 
@@ -128,7 +157,7 @@ impl InstanceKey {
     async fn check(&self) -> Result<KeyStatus> {
         let found = self.client.get(self.key.clone()).await?;
         match self.owner(found.first()) {
-            KeyOwner::ThisRegistration(_) => Ok(KeyStatus::Listed),
+            KeyOwner::ThisRegistration(revision) => Ok(KeyStatus::Listed { revision }),
             KeyOwner::Other => Ok(KeyStatus::Taken),
             KeyOwner::Absent => self.why_absent().await,
         }
@@ -165,10 +194,10 @@ impl InstanceKey {
     }
 }
 
-fn owner(found: Option<&KeyValue>, leases: &[i64]) -> KeyOwner {
+fn owner(found: Option<&KeyValue>, leases: &OwnLeases) -> KeyOwner {
     match found {
         None => KeyOwner::Absent,
-        Some(found) if leases.contains(&found.lease) => {
+        Some(found) if leases.contains(found.lease) => {
             KeyOwner::ThisRegistration(found.mod_revision)
         }
         Some(_) => KeyOwner::Other,
@@ -186,16 +215,18 @@ mod tests {
             mod_revision: 9,
             ..KeyValue::default()
         };
-        assert_eq!(owner(None, &[1, 2]), KeyOwner::Absent);
+        let mut leases = OwnLeases::new(1);
+        leases.push(2);
+        assert_eq!(owner(None, &leases), KeyOwner::Absent);
         assert_eq!(
-            owner(Some(&bound_to(1)), &[1, 2]),
+            owner(Some(&bound_to(1)), &leases),
             KeyOwner::ThisRegistration(9)
         );
         assert_eq!(
-            owner(Some(&bound_to(2)), &[1, 2]),
+            owner(Some(&bound_to(2)), &leases),
             KeyOwner::ThisRegistration(9)
         );
-        assert_eq!(owner(Some(&bound_to(3)), &[1, 2]), KeyOwner::Other);
-        assert_eq!(owner(Some(&bound_to(0)), &[1, 2]), KeyOwner::Other);
+        assert_eq!(owner(Some(&bound_to(3)), &leases), KeyOwner::Other);
+        assert_eq!(owner(Some(&bound_to(0)), &leases), KeyOwner::Other);
     }
 }

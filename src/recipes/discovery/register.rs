@@ -14,6 +14,7 @@ use crate::{
     client::Client,
     error::{Error, Result},
     request::{EtcdRequest, IntoBytes, ResponseFuture},
+    retry::availability::attempt_until_available,
 };
 
 const DEFAULT_TTL: Duration = Duration::from_secs(10);
@@ -32,6 +33,7 @@ pub struct Register<C = ()> {
     metadata: Value,
     id: Option<Bytes>,
     ttl: Duration,
+    wait: bool,
     client: C,
 }
 
@@ -43,6 +45,7 @@ pub fn register(target: impl IntoBytes, addr: impl Into<String>) -> Register {
         metadata: Value::Null,
         id: None,
         ttl: DEFAULT_TTL,
+        wait: false,
         client: (),
     }
 }
@@ -73,6 +76,14 @@ impl<C> Register<C> {
         self.ttl = ttl;
         self
     }
+
+    /// Waits without a deadline until the instance is registered: errors that may pass by themselves are retried until
+    /// the cluster is there. Other errors, such as a denied permission, fail at once, and so does the client's shutdown.
+    /// Dropping the future stops waiting. Default: fails after the client's `request_timeout`.
+    pub fn wait(mut self) -> Self {
+        self.wait = true;
+        self
+    }
 }
 
 impl Register {
@@ -84,6 +95,7 @@ impl Register {
             metadata: self.metadata,
             id: self.id,
             ttl: self.ttl,
+            wait: self.wait,
             client: client.clone(),
         }
     }
@@ -101,8 +113,13 @@ impl Register<Client> {
         let key = Bytes::from([service_prefix(&self.target)?, id].concat());
         let value = Bytes::from(encode(&self.addr, &self.metadata));
         let background = self.client.for_background();
-        let session = background.session(self.ttl).heal().await?;
-        Registration::start(self.client, session, key, value).await
+        let session = background.session(self.ttl).heal();
+        attempt_until_available(self.wait, || {
+            let (client, session) = (self.client.clone(), session.clone());
+            let (key, value) = (key.clone(), value.clone());
+            async move { Registration::start(client, session.await?, key, value).await }
+        })
+        .await
     }
 }
 

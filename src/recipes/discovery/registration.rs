@@ -1,20 +1,32 @@
 //! The public handle of a registered instance.
 
-use std::{fmt, time::Instant};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
 
 use actix::{Message, Recipient};
 use actix_rt::Arbiter;
 use bytes::Bytes;
 use serde_json::Value;
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::{
+    sync::{broadcast, mpsc, oneshot, watch},
+    time::timeout_at,
+};
 use tokio_stream::{Stream, StreamExt, wrappers::BroadcastStream};
 
 use super::{
     Subscription,
     instance::encode,
+    instance_key::InstanceKey,
     registration_task::{RegistrationState, RegistrationTask, Unregister, UpdateInstance},
 };
 use crate::{
+    call::deadline_in,
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
     lease::LeaseLost,
@@ -74,9 +86,10 @@ impl Registration {
     ) -> Result<Self> {
         let session_events = session.events();
         let lease = session.lease().ok_or_else(not_registered)?;
-        let first_put = client.put(key.clone(), value.clone()).lease(lease);
-        first_put.await.map_err(session_lost_if_no_lease)?;
-        let task = RegistrationTask::new(session, key.clone(), value, lease);
+        let mut instance_key = InstanceKey::new(session.client().clone(), key.clone(), lease);
+        let first_put = instance_key.create(&value).await;
+        first_put.map_err(session_lost_if_no_lease)?;
+        let task = RegistrationTask::new(session, instance_key, value);
         let (updates, received_updates) = mpsc::channel(1);
         let (end, ended) = oneshot::channel();
         let registration = Self {
@@ -107,18 +120,30 @@ impl Registration {
         self.state.borrow().lease
     }
 
-    /// Replaces the address and the metadata, under the same key. Waits while the instance is being registered again.
-    /// Fails with [`ErrorKind::SessionLost`] once the registration has ended: the key of another process is never
-    /// overwritten.
+    /// Replaces the address and the metadata, under the same key. Waits while the instance is being registered again,
+    /// for at most the client's `request_timeout`. Fails with [`ErrorKind::DeadlineExceeded`] after that time: the outcome
+    /// is [`Outcome::NotSent`] if the update will not be applied, and [`Outcome::Unknown`] if it may be. Fails with
+    /// [`ErrorKind::SessionLost`] once the registration has ended: the key of another process is never overwritten.
     pub async fn update(&self, addr: &str, metadata: impl Into<Value>) -> Result<()> {
         if addr.is_empty() {
             return Err(Error::invalid("the address of the instance is empty"));
         }
         let value = encode(addr, &metadata.into()).into();
         let (done, result) = oneshot::channel();
-        let sent = self.updates.send(UpdateInstance { value, done }).await;
-        sent.map_err(|_| not_registered())?;
-        result.await.map_err(|_| not_registered())?
+        let sent = Arc::new(AtomicBool::new(false));
+        let update = UpdateInstance {
+            value,
+            done,
+            sent: sent.clone(),
+        };
+        let updated = Box::pin(async {
+            let queued = self.updates.send(update).await;
+            queued.map_err(|_| not_registered())?;
+            result.await.map_err(|_| not_registered())?
+        });
+        let updated = timeout_at(deadline_in(self.client.request_timeout()), updated).await;
+        // The request is dropped here. An update that the task has not marked as sent is not sent any more.
+        updated.unwrap_or_else(|_| Err(not_updated(sent.load(Ordering::SeqCst))))
     }
 
     /// Returns the events from now on, or only the last event if the registration has ended. Ends after the last event.
@@ -174,6 +199,16 @@ impl fmt::Debug for Registration {
             .field("lease", &self.lease())
             .finish_non_exhaustive()
     }
+}
+
+fn not_updated(sent: bool) -> Error {
+    let outcome = if sent {
+        Outcome::Unknown
+    } else {
+        Outcome::NotSent
+    };
+    let reason = "the instance was still being registered again at the deadline of the update";
+    Error::new(ErrorKind::DeadlineExceeded, outcome, reason)
 }
 
 fn not_registered() -> Error {

@@ -3,7 +3,13 @@
 //! It puts the key again after the loss of a lease, applies updates, and ends the registration when another process
 //! takes the key. At most one read or write of the key is in flight.
 
-use std::pin::Pin;
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use bytes::Bytes;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -28,6 +34,8 @@ const EVENT_BUFFER: usize = 64;
 pub(super) struct UpdateInstance {
     pub(super) value: Bytes,
     pub(super) done: oneshot::Sender<Result<()>>,
+    /// Set before the value is sent to etcd.
+    pub(super) sent: Arc<AtomicBool>,
 }
 
 /// A request to unregister: where to send its result.
@@ -56,10 +64,11 @@ pub(super) struct RegistrationTask {
 }
 
 impl RegistrationTask {
-    /// Creates the task for an instance whose key was put with this value and this lease.
-    pub(super) fn new(session: Session, key: Bytes, value: Bytes, lease: i64) -> Self {
+    /// Creates the task for an instance whose key was put with this value.
+    pub(super) fn new(session: Session, key: InstanceKey, value: Bytes) -> Self {
+        let lease = key.lease();
         Self {
-            key: InstanceKey::new(session.client().clone(), key, lease),
+            key,
             session,
             value,
             listed: true,
@@ -141,10 +150,14 @@ impl RegistrationTask {
                 self.in_flight = Some(Box::pin(restore));
             }
             SessionEvent::Lost(reason) => self.publish(RegistrationEvent::Ended(reason)),
+            // The registration puts its key itself: the session has none.
+            SessionEvent::KeysNotRestored(_) | SessionEvent::KeysRestored { .. } => {}
         }
     }
 
     fn start_update(&mut self, update: UpdateInstance) {
+        // In this order: the caller drops its end of `done` before it reads `sent`.
+        update.sent.store(true, Ordering::SeqCst);
         if update.done.is_closed() {
             return;
         }
@@ -171,7 +184,8 @@ impl RegistrationTask {
     fn on_key_status(&mut self, status: Result<KeyStatus>) {
         self.in_flight = None;
         match status {
-            Ok(KeyStatus::Listed) => {
+            Ok(KeyStatus::Listed { revision }) => {
+                self.key.set_revision(revision);
                 if let Some(update) = self.update.take() {
                     self.value = update.value;
                     let _ = update.done.send(Ok(()));

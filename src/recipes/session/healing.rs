@@ -1,24 +1,27 @@
-//! Follows the lease of a session and replaces it when it is lost.
+//! Follows the lease of a session, replaces it when it is lost, and puts the keys again.
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use tokio::time::Instant;
 use tokio_stream::StreamExt;
 
-use super::{SessionBuilder, SessionEvent, SessionState, session_state::BoundKey};
+use super::{
+    SessionBuilder, SessionEvent, SessionState, key_restoration::KeyRestoration,
+    session_state::UnrestoredKey,
+};
 use crate::{
     call::deadline_in,
     error::{Error, ErrorKind, Outcome, Result},
-    kv::{Compare, get, put},
     lease::{Lease, LeaseEvent, LeaseEvents, LeaseLost},
-    recipes::txn_read::first_key,
     runtime::backoff::Backoff,
 };
 
 /// Delays between attempts to heal: from 50–100 ms up to 1–2 s.
 const HEAL_BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(75), Duration::from_millis(1500)).jitter(1.0 / 3.0);
+/// Delays between attempts to put the keys that a healed session could not put: from 0.3–0.7 s up to 20–40 s.
+const RESTORE_BACKOFF: Backoff =
+    Backoff::new(Duration::from_millis(500), Duration::from_secs(30)).jitter(1.0 / 3.0);
 
 pub(super) struct Healer {
     pub(super) builder: SessionBuilder,
@@ -32,12 +35,14 @@ impl Healer {
         let events = self.state.lock().lease.as_ref().map(Lease::events);
         let Some(mut events) = events else { return };
         loop {
-            let Some(reason) = self.wait_for_loss(&mut events).await else {
-                return;
+            let loss = tokio::select! {
+                biased;
+                loss = self.wait_for_loss(&mut events) => loss,
+                never = self.retry_unrestored_keys() => match never {},
             };
+            let Some(reason) = loss else { return };
             self.state.lease_status.set_lost(reason);
-            let is_final = matches!(reason, LeaseLost::Shutdown | LeaseLost::PermissionDenied);
-            if is_final || !self.builder.heal {
+            if is_final(reason) || !self.builder.heal {
                 return self.state.end(reason);
             }
             self.state.publish(SessionEvent::Healing(reason));
@@ -67,8 +72,8 @@ impl Healer {
         }
     }
 
-    /// Retries until there is a new lease and each key is put again or was put by another client. Returns the events of
-    /// the new lease, or `None` if the handle was dropped. Fails when the client is shut down.
+    /// Retries until there is a new lease. Returns its events, or `None` if the handle was dropped. Fails when the client
+    /// is shut down.
     async fn heal(&self) -> Result<Option<LeaseEvents>> {
         let _key_writes = self.state.key_writes.lock().await;
         let mut backoff = HEAL_BACKOFF.start();
@@ -83,34 +88,97 @@ impl Healer {
         }
     }
 
+    /// Grants a lease and puts the keys. Keys that cannot be put do not prevent the session from using the new lease.
     async fn heal_once(&self) -> Result<Option<LeaseEvents>> {
         let lease = self.grant().await?;
         let events = lease.events();
         let id = lease.id();
-        let keys: Vec<(Bytes, BoundKey)> = {
+        {
             let mut state = self.state.lock();
-            state.all_leases.push(id);
-            let keys = state.keys.iter();
-            keys.map(|(key, bound)| (key.clone(), bound.clone()))
-                .collect()
-        };
-        for (key, bound) in keys {
-            let revision = self.put_again(&key, &bound, id).await?;
-            let mut state = self.state.lock();
-            if let Some(revision) = revision {
-                state.keys.insert(key, BoundKey { revision, ..bound });
-            } else {
-                state.keys.remove(&key);
-                state.taken.push(key);
-            }
+            state.leases.push(id);
+            state.set_all_unrestored();
         }
+        self.restore_keys().await?;
         if !self.state.replace_lease(lease) {
             return Ok(None);
         }
-        let taken = std::mem::take(&mut self.state.lock().taken);
+        let (taken, unrestored) = {
+            let mut state = self.state.lock();
+            (std::mem::take(&mut state.taken), state.unrestored_keys())
+        };
         self.state
             .publish(SessionEvent::Healed { lease: id, taken });
+        if !unrestored.is_empty() {
+            tracing::warn!(keys = ?unrestored, "session healed without some of its keys");
+            self.state
+                .publish(SessionEvent::KeysNotRestored(unrestored));
+        }
         Ok(Some(events))
+    }
+
+    /// Puts the keys that are not restored yet. Failures that may pass by themselves are retried for the client's
+    /// `request_timeout`. Fails if the lease is lost again.
+    async fn restore_keys(&self) -> Result<()> {
+        let deadline = deadline_in(self.builder.client.request_timeout());
+        let mut backoff = HEAL_BACKOFF.start();
+        loop {
+            let may_pass = self.try_restore_keys().await?;
+            if !may_pass || Instant::now() >= deadline {
+                return Ok(());
+            }
+            tokio::time::sleep(backoff.next_delay(fastrand::f64())).await;
+        }
+    }
+
+    /// Makes one attempt to put the keys that are not restored yet. Returns whether one of them failed for a reason that
+    /// may pass by itself.
+    async fn try_restore_keys(&self) -> Result<bool> {
+        let (keys, leases) = {
+            let state = self.state.lock();
+            (state.keys_to_restore(), state.leases.clone())
+        };
+        let client = &self.builder.client;
+        let outcomes = KeyRestoration { client, leases }.run(keys).await?;
+        Ok(self.state.lock().apply_restoration(outcomes))
+    }
+
+    /// Retries the keys that the healed session could not put, and reports those that are restored or taken.
+    async fn retry_unrestored_keys(&self) -> std::convert::Infallible {
+        let mut backoff = RESTORE_BACKOFF.start();
+        // Only healing adds such keys, and it ends this future.
+        while !self.state.lock().unrestored.is_empty() {
+            tokio::time::sleep(backoff.next_delay(fastrand::f64())).await;
+            let _key_writes = self.state.key_writes.lock().await;
+            let before = self.state.lock().unrestored_keys();
+            if before.is_empty() || self.try_restore_keys().await.is_err() {
+                // The keys are not needed any more, or the lease is lost and healing follows.
+                break;
+            }
+            self.report_restored_keys(&before);
+        }
+        std::future::pending().await
+    }
+
+    fn report_restored_keys(&self, before: &[UnrestoredKey]) {
+        let (taken, after) = {
+            let mut state = self.state.lock();
+            (std::mem::take(&mut state.taken), state.unrestored_keys())
+        };
+        let is_restored = |key: &UnrestoredKey| {
+            !taken.contains(&key.key) && !after.iter().any(|unrestored| unrestored.key == key.key)
+        };
+        let restored = before.iter().filter(|key| is_restored(key));
+        let keys: Vec<_> = restored.map(|key| key.key.clone()).collect();
+        if !keys.is_empty() || !taken.is_empty() {
+            self.state
+                .publish(SessionEvent::KeysRestored { keys, taken });
+        }
+        // A new reason is reported, a known one is not repeated.
+        let changed = after.into_iter().filter(|key| !before.contains(key));
+        let changed: Vec<_> = changed.collect();
+        if !changed.is_empty() {
+            self.state.publish(SessionEvent::KeysNotRestored(changed));
+        }
     }
 
     /// Grants a new lease in a separate task. If this future is dropped, because the session was dropped or the actor
@@ -122,46 +190,12 @@ impl Healer {
             Err(Error::new(ErrorKind::Other, Outcome::Unknown, reason).with_source(panicked))
         })
     }
+}
 
-    /// Puts a key, unless another client has put it. Returns the revision of the put, or `None` if it was skipped.
-    async fn put_again(&self, key: &Bytes, bound: &BoundKey, lease: i64) -> Result<Option<i64>> {
-        let client = &self.builder.client;
-        let deadline = deadline_in(client.request_timeout());
-        let write = || put(key.clone(), bound.value.clone()).lease(lease);
-        loop {
-            let if_absent = client
-                .txn()
-                .when([Compare::version(key.clone()).eq(0)])
-                .then([write()])
-                .otherwise([get(key.clone())])
-                .await?;
-            if if_absent.succeeded {
-                return Ok(Some(if_absent.header.revision));
-            }
-            let found = first_key(&if_absent).ok_or_else(|| {
-                let reason = "the response lacks the key that the transaction found";
-                Error::new(ErrorKind::Protocol, Outcome::Rejected, reason)
-            })?;
-            // Also keys of this session: a put whose response was lost, and a key of a lease whose end was never
-            // confirmed.
-            let is_own = found.mod_revision == bound.revision
-                || self.state.lock().all_leases.contains(&found.lease);
-            if !is_own {
-                return Ok(None);
-            }
-            let if_unchanged = client
-                .txn()
-                .when([Compare::mod_revision(key.clone()).eq(found.mod_revision)])
-                .then([write()])
-                .await?;
-            if if_unchanged.succeeded {
-                return Ok(Some(if_unchanged.header.revision));
-            }
-            // The key may have been deleted with its lease between the two transactions, so it is read again.
-            if Instant::now() >= deadline {
-                let reason = "the key changes each time the session puts it again";
-                return Err(Error::new(ErrorKind::Other, Outcome::Rejected, reason));
-            }
-        }
-    }
+/// Returns whether a session cannot heal after this loss.
+fn is_final(reason: LeaseLost) -> bool {
+    matches!(
+        reason,
+        LeaseLost::Shutdown | LeaseLost::PermissionDenied | LeaseLost::TakenOver
+    )
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 use actix::Message;
 use bytes::Bytes;
 
+use super::UnrestoredKey;
 use crate::lease::LeaseLost;
 
 /// A change of the state of a session.
@@ -24,10 +25,21 @@ pub enum SessionEvent {
     },
     /// The lease was lost, for this reason. The session is granting a new one.
     Healing(LeaseLost),
-    /// The session has a new lease and has put its keys again.
+    /// The session has a new lease and has put its keys again, except for those in
+    /// [`KeysNotRestored`](Self::KeysNotRestored).
     Healed {
         /// The new lease.
         lease: i64,
+        /// Keys that were not put again because another client has put them in the meantime.
+        taken: Vec<Bytes>,
+    },
+    /// The session could not put these keys again, each for its own reason. All other keys are bound to the new lease.
+    /// The session retries, with growing delays. Follows [`Healed`](Self::Healed), and again if a reason changes.
+    KeysNotRestored(Vec<UnrestoredKey>),
+    /// A retry has put keys again that were [not restored](Self::KeysNotRestored).
+    KeysRestored {
+        /// The keys.
+        keys: Vec<Bytes>,
         /// Keys that were not put again because another client has put them in the meantime.
         taken: Vec<Bytes>,
     },

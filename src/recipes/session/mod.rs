@@ -4,7 +4,9 @@
 //! lease is lost.
 //!
 //! With [`heal`](SessionBuilder::heal), a session replaces a lost lease: it grants a new one and puts the keys again.
-//! It does not overwrite a key that another client has put in the meantime; [`SessionEvent::Healed`] lists such keys.
+//! It does not overwrite a key that another client has put in the meantime; [`SessionEvent::Healed`] lists such keys. A
+//! key that cannot be put, for example because its permission was withdrawn, does not affect the others:
+//! [`SessionEvent::KeysNotRestored`] reports it with the reason, and the session retries it.
 //!
 //! ```no_run
 //! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
@@ -24,9 +26,11 @@
 
 mod actor;
 mod healing;
+mod key_restoration;
 mod late_keys;
 mod local_mutexes;
 mod messages;
+mod own_leases;
 mod session_builder;
 mod session_handle;
 mod session_lease;
@@ -35,9 +39,11 @@ mod session_state;
 pub use messages::SessionEvent;
 pub use session_builder::SessionBuilder;
 pub use session_handle::Session;
+pub use session_state::UnrestoredKey;
 
 pub(super) use late_keys::{FollowLateKey, LateKey};
 pub(super) use local_mutexes::{LocalMutex, LocalMutexGuard};
+pub(super) use own_leases::OwnLeases;
 pub(super) use session_lease::SessionLease;
 pub(super) use session_state::SessionState;
 

@@ -8,19 +8,23 @@ use super::{Session, SessionState, actor::SessionActor};
 use crate::{
     client::Client,
     error::{Error, Result},
-    lease::Grant,
+    lease::{Grant, Lease},
     request::ResponseFuture,
+    retry::availability::attempt_until_available,
 };
 
 impl Client {
     /// Opens a session: a lease that is kept alive, and revoked when the session is dropped. Awaiting the builder
-    /// fails if the lease cannot be granted within the client's `request_timeout`.
+    /// fails if the lease cannot be granted within the client's `request_timeout`, or
+    /// [waits](SessionBuilder::wait) for the cluster.
     pub fn session(&self, ttl: Duration) -> SessionBuilder {
         SessionBuilder {
             client: self.clone(),
             ttl,
             give_up_after: None,
             heal: false,
+            from_lease: None,
+            wait: false,
         }
     }
 }
@@ -33,6 +37,8 @@ pub struct SessionBuilder {
     ttl: Duration,
     give_up_after: Option<Duration>,
     pub(super) heal: bool,
+    from_lease: Option<i64>,
+    wait: bool,
 }
 
 impl SessionBuilder {
@@ -48,6 +54,39 @@ impl SessionBuilder {
         self
     }
 
+    /// Takes over the lease with this id instead of granting one: a process that restarts continues with the session it
+    /// has [detached](Session::detach), with its keys, and with its leaderships by
+    /// [`Election::resume`](crate::recipes::election::Election::resume). The lease has its own TTL; that of the builder
+    /// applies to leases granted later, if the session heals. Opening the session fails with
+    /// [`ErrorKind::LeaseNotFound`](crate::ErrorKind::LeaseNotFound) if the lease does not exist.
+    ///
+    /// Healing restores the keys that are put with this session. Keys put before are bound to the lease, but the session
+    /// does not know them: put them again. Default: a new lease.
+    pub fn from_lease(mut self, lease: impl Into<i64>) -> Self {
+        self.from_lease = Some(lease.into());
+        self
+    }
+
+    /// Waits without a deadline until the lease is granted: errors that may pass by themselves are retried until the
+    /// cluster is there. Other errors, such as a denied permission, fail at once, and so does the client's shutdown.
+    /// Dropping the future stops waiting. Default: fails after the client's `request_timeout`.
+    pub fn wait(mut self) -> Self {
+        self.wait = true;
+        self
+    }
+
+    /// Requests the first lease of the session.
+    fn first_lease(&self) -> ResponseFuture<Lease> {
+        let Some(id) = self.from_lease else {
+            return self.grant().into_future();
+        };
+        let adopt = self.client.lease_from(id).revoke_on_drop();
+        match self.give_up_after {
+            Some(after) => adopt.give_up_after(after).into_future(),
+            None => adopt.into_future(),
+        }
+    }
+
     pub(super) fn grant(&self) -> Grant<Client> {
         let grant = self.client.lease(self.ttl).keep_alive().revoke_on_drop();
         match self.give_up_after {
@@ -57,7 +96,7 @@ impl SessionBuilder {
     }
 
     async fn open(self) -> Result<Session> {
-        let lease = self.grant().await?;
+        let lease = attempt_until_available(self.wait, || self.first_lease()).await?;
         let state = SessionState::new(lease, self.client.holders().stop_signal());
         let (opened, session) = oneshot::channel();
         let client = self.client.clone();

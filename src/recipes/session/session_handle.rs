@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_stream::{Stream, StreamExt, wrappers::BroadcastStream};
 
 use super::{
-    SessionEvent, SessionState, actor::SessionActor, messages::EndSession,
+    SessionEvent, SessionState, UnrestoredKey, actor::SessionActor, messages::EndSession,
     session_lost_if_no_lease, session_state::BoundKey,
 };
 use crate::{
@@ -57,6 +57,12 @@ impl Session {
         self.state.remaining(None)
     }
 
+    /// Returns the keys that the session could not put again after its lease was lost, each with the reason. The session
+    /// retries them.
+    pub fn unrestored_keys(&self) -> Vec<UnrestoredKey> {
+        self.state.lock().unrestored_keys()
+    }
+
     /// Returns the client that opened the session.
     pub fn client(&self) -> &Client {
         &self.client
@@ -89,9 +95,8 @@ impl Session {
             let error = match write.timeout(remaining_until(deadline)).await {
                 Ok(response) => {
                     let revision = response.header.revision;
-                    let mut state = self.state.lock();
-                    state.taken.retain(|taken| *taken != key);
-                    state.keys.insert(key, BoundKey { value, revision });
+                    let bound = BoundKey { value, revision };
+                    self.state.lock().insert_key(key, bound);
                     return Ok(response);
                 }
                 Err(error) => error,
@@ -129,7 +134,7 @@ impl Session {
             .then([crate::kv::delete(key.clone())])
             .timeout(remaining_until(deadline))
             .await?;
-        self.state.lock().keys.remove(&key);
+        self.state.lock().remove_key(&key);
         Ok(response.succeeded)
     }
 
@@ -177,7 +182,7 @@ impl Session {
     }
 
     /// Ends the session without revoking its lease: its keys stay until the lease expires. Another process, or this
-    /// one after a restart, can keep the lease alive by the returned id. Locks and leaderships held by the session are
+    /// one after a restart, can continue with [`from_lease`](super::SessionBuilder::from_lease) and the returned id. Locks and leaderships held by the session are
     /// reported as lost. Returns `None` if the session has no lease.
     pub fn detach(self) -> Option<i64> {
         let lease = self.state.close()?;

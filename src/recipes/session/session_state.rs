@@ -1,7 +1,7 @@
 //! State shared by the handle of a session, its actor, and its locks and elections.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -10,10 +10,17 @@ use bytes::Bytes;
 use tokio::sync::{broadcast, watch};
 
 use super::{
-    SessionEvent, late_keys::LateKeys, local_mutexes::LocalMutexes, session_lease::LeaseStatusCell,
+    SessionEvent,
+    key_restoration::{KeyOutcome, KeyToRestore},
+    late_keys::LateKeys,
+    local_mutexes::LocalMutexes,
+    own_leases::OwnLeases,
+    session_lease::LeaseStatusCell,
 };
 use crate::{
+    error::{Error, ErrorKind},
     lease::{Lease, LeaseLost},
+    recipes::temporary_errors::is_temporary,
     runtime::holders::StopSignal,
 };
 
@@ -37,20 +44,99 @@ pub(in crate::recipes) struct SessionState {
 pub(super) struct LeaseAndKeys {
     /// `None` once the session is lost or closed.
     pub(super) lease: Option<Lease>,
-    /// Every lease of this session so far. Keys bound to any of them belong to the session.
-    pub(super) all_leases: Vec<i64>,
+    pub(super) leases: OwnLeases,
     pub(super) keys: HashMap<Bytes, BoundKey>,
+    /// Those of `keys` that were not put with the current lease, and the error of the last attempt.
+    pub(super) unrestored: BTreeMap<Bytes, Option<Error>>,
     /// Keys that belong to another client, found while healing. Published with [`SessionEvent::Healed`].
     pub(super) taken: Vec<Bytes>,
     /// Whether the handle is gone. A closed session accepts no new lease.
     closed: bool,
 }
 
+/// A key that a healed session could not put again. The session retries it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnrestoredKey {
+    /// The key.
+    pub key: Bytes,
+    /// The kind of the error of the last attempt.
+    pub kind: ErrorKind,
+    /// The error of the last attempt.
+    pub reason: String,
+}
+
 /// The last put of a key by this session.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(super) struct BoundKey {
     pub(super) value: Bytes,
     pub(super) revision: i64,
+}
+
+impl LeaseAndKeys {
+    /// Marks every key as not restored: etcd has deleted it with its lease.
+    pub(super) fn set_all_unrestored(&mut self) {
+        let keys = self.keys.keys();
+        self.unrestored = keys.map(|key| (key.clone(), None)).collect();
+    }
+
+    pub(super) fn keys_to_restore(&self) -> Vec<KeyToRestore> {
+        let keys = self.unrestored.keys();
+        keys.filter_map(|key| Some((key.clone(), self.keys.get(key)?.clone())))
+            .collect()
+    }
+
+    /// Stores the outcome for each key. Returns whether one of them failed for a reason that may pass by itself.
+    pub(super) fn apply_restoration(&mut self, outcomes: Vec<(Bytes, KeyOutcome)>) -> bool {
+        let mut may_pass = false;
+        for (key, outcome) in outcomes {
+            match outcome {
+                KeyOutcome::Restored { revision } => {
+                    self.unrestored.remove(&key);
+                    if let Some(bound) = self.keys.get_mut(&key) {
+                        bound.revision = revision;
+                    }
+                }
+                KeyOutcome::Taken => {
+                    self.unrestored.remove(&key);
+                    self.keys.remove(&key);
+                    self.taken.push(key);
+                }
+                KeyOutcome::Failed(error) => {
+                    may_pass |= is_temporary(&error);
+                    self.unrestored.insert(key, Some(error));
+                }
+            }
+        }
+        may_pass
+    }
+
+    /// Stores that the session has put a key.
+    pub(super) fn insert_key(&mut self, key: Bytes, bound: BoundKey) {
+        self.taken.retain(|taken| *taken != key);
+        self.unrestored.remove(&key);
+        self.keys.insert(key, bound);
+    }
+
+    /// Forgets a key.
+    pub(super) fn remove_key(&mut self, key: &Bytes) {
+        self.unrestored.remove(key);
+        self.keys.remove(key);
+    }
+
+    /// Returns the keys that an attempt to put has failed for, in their order.
+    pub(super) fn unrestored_keys(&self) -> Vec<UnrestoredKey> {
+        let failed = self.unrestored.iter();
+        let failed = failed.filter_map(|(key, error)| {
+            let error = error.as_ref()?;
+            Some(UnrestoredKey {
+                key: key.clone(),
+                kind: error.kind(),
+                reason: error.to_string(),
+            })
+        });
+        failed.collect()
+    }
 }
 
 impl SessionState {
@@ -58,9 +144,10 @@ impl SessionState {
         let id = lease.id();
         Arc::new(Self {
             lease_and_keys: Mutex::new(LeaseAndKeys {
-                all_leases: vec![id],
+                leases: OwnLeases::new(id),
                 lease: Some(lease),
                 keys: HashMap::new(),
+                unrestored: BTreeMap::new(),
                 taken: Vec::new(),
                 closed: false,
             }),

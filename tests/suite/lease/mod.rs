@@ -6,5 +6,6 @@ mod faults;
 mod lease_chaos;
 mod operations;
 mod outage;
+mod pauses;
 mod scripted;
 mod shutdown;

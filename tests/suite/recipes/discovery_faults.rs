@@ -11,10 +11,12 @@ use std::{
 };
 
 use actix_etcd::{
-    Client,
-    recipes::discovery::{Discovery, DiscoveryEvent, Instances},
+    Client, ErrorKind, Outcome,
+    recipes::discovery::{Discovery, DiscoveryEvent, Instances, RegistrationEvent},
 };
 use testbed::{Chaos, ChaosKind, ChaosPath, Cluster, Fault, Link, PathKind};
+use tokio::time::timeout;
+use tokio_stream::StreamExt;
 
 use crate::support::wait::{TEST_TIMEOUT, hold, until, until_async};
 
@@ -298,4 +300,43 @@ async fn list_equals_read_through_tcp_balancer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn list_equals_read_through_grpc_proxies() {
     check_list(PathKind::GrpcProxy).await;
+}
+
+#[tokio::test]
+async fn update_during_outage_ends_at_its_deadline() {
+    let cluster = Cluster::start(1).await;
+    let builder = Client::builder(cluster.endpoints()).request_timeout(SECOND);
+    let etcd = builder.connect().await.unwrap();
+    let register = etcd.register("web", "a:1").ttl(2 * SECOND);
+    let registration = register.await.unwrap();
+    let mut events = registration.events();
+    cluster.member(0).kill();
+    let lapsed = async {
+        while let Some(event) = events.next().await {
+            if matches!(event, RegistrationEvent::Lapsed(_)) {
+                return;
+            }
+        }
+        panic!("the registration ended");
+    };
+    timeout(TEST_TIMEOUT, lapsed).await.unwrap();
+    let update = registration.update("b:2", serde_json::Value::Null);
+    let error = timeout(TEST_TIMEOUT, update).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+    assert_eq!(error.outcome(), Outcome::NotSent);
+    // The update that failed is not applied afterwards, and the next one is.
+    cluster.start_all().await;
+    let list = etcd.discover("web").wait().await.unwrap();
+    until("the instance is listed again", || {
+        !list.instances().is_empty()
+    })
+    .await;
+    assert_eq!(list.instances()[0].addr, "a:1");
+    retry_write(async || registration.update("c:3", serde_json::Value::Null).await).await;
+    until("the update is listed", || {
+        list.instances()
+            .iter()
+            .any(|instance| instance.addr == "c:3")
+    })
+    .await;
 }

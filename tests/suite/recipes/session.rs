@@ -187,9 +187,12 @@ async fn healing_takes_over_keys_of_unconfirmed_lease() {
         .await
         .unwrap();
     session.put("a", "1").await.unwrap();
+    session.put("b", "2").await.unwrap();
     // Another client renews the lease, so that it still exists when the session gives it up.
     let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
     let before = session.lease().unwrap();
+    // Recognized by its lease, although the session does not know this revision.
+    direct.put("b", "3").lease(before).await.unwrap();
     let mut events = session.events();
     cluster.member(0).client_link().set(testbed::Fault::Freeze);
     loop {
@@ -212,6 +215,8 @@ async fn healing_takes_over_keys_of_unconfirmed_lease() {
     };
     assert!(taken.is_empty());
     assert_eq!(etcd.get("a").await.unwrap().first().unwrap().lease, lease);
+    assert_eq!(etcd.get("b").await.unwrap().first().unwrap().lease, lease);
+    assert_eq!(value_of(&etcd, "b").await.as_deref(), Some("2"));
     until_async("the old lease is revoked", async || {
         etcd.time_to_live(before).await.unwrap().remaining.is_none()
     })

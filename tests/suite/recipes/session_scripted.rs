@@ -1,7 +1,10 @@
 //! Sessions on a scripted server, for responses that etcd sends only in rare races.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -73,24 +76,32 @@ fn txn_reply(succeeded: bool) -> Reply {
 
 /// Returns the reply to a transaction that finds the key bound to `lease`.
 fn key_exists(key: Vec<u8>, lease: i64) -> Reply {
-    let kvs = vec![KeyValue {
-        key: key.into(),
-        mod_revision: 5,
-        lease,
-        ..Default::default()
-    }];
-    let range = RangeResponse {
-        header: Some(header()),
-        kvs,
-        count: 1,
-        ..Default::default()
-    };
+    keys_found(vec![(key, lease)], 1)
+}
+
+/// Returns the reply to a rejected transaction that reads `count` keys and finds the first ones, bound to leases.
+fn keys_found(found: Vec<(Vec<u8>, i64)>, count: usize) -> Reply {
+    let mut found = found.into_iter();
+    let responses = (0..count).map(|_| {
+        let kvs = found.next().map(|(key, lease)| KeyValue {
+            key: key.into(),
+            mod_revision: 5,
+            lease,
+            ..Default::default()
+        });
+        let range = RangeResponse {
+            header: Some(header()),
+            kvs: kvs.into_iter().collect(),
+            ..Default::default()
+        };
+        ResponseOp {
+            response: Some(Response::ResponseRange(range)),
+        }
+    });
     Reply::message(&TxnResponse {
         header: Some(header()),
         succeeded: false,
-        responses: vec![ResponseOp {
-            response: Some(Response::ResponseRange(range)),
-        }],
+        responses: responses.collect(),
     })
 }
 
@@ -142,7 +153,7 @@ async fn key_lost_during_takeover_is_put_again() {
     lease_server.server.on(TXN, move |call| match call.nth {
         0 => key_exists(key_of(&call), former),
         // The former lease has ended in the meantime.
-        1 => txn_reply(false),
+        1 => keys_found(Vec::new(), 1),
         _ => txn_reply(true),
     });
     end_lease(&lease_server, &etcd, &session).await;
@@ -154,23 +165,55 @@ async fn key_lost_during_takeover_is_put_again() {
 async fn taken_key_is_reported_after_failed_attempt() {
     let (lease_server, etcd, session) = session(&["a", "b"]).await;
     let mut events = session.events();
-    let first_key = Arc::new(Mutex::new(None));
-    let seen = first_key.clone();
+    let failures = AtomicUsize::new(0);
     lease_server.server.on(TXN, move |call| {
-        let key = key_of(&call);
-        // The first key has another owner. The transaction of the second key fails once.
-        let first_key = seen.lock().unwrap().get_or_insert(key.clone()).clone();
-        if key == first_key {
-            key_exists(key, 4711)
-        } else if call.nth == 1 {
+        let txn = TxnRequest::decode(call.body.clone()).unwrap();
+        // The first key has another owner. The second key fails with the first key and alone.
+        if txn.compare[0].key == "a" {
+            keys_found(vec![(key_of(&call), 4711)], txn.compare.len())
+        } else if failures.fetch_add(1, Ordering::SeqCst) < 2 {
             Reply::status(2, "not now")
         } else {
             txn_reply(true)
         }
     });
     end_lease(&lease_server, &etcd, &session).await;
-    let taken = wait_until_healed(&mut events).await;
-    assert_eq!(taken, [first_key.lock().unwrap().clone().unwrap()]);
+    assert_eq!(wait_until_healed(&mut events).await, ["a"]);
+    let failed = timeout(TEST_TIMEOUT, events.next()).await.unwrap();
+    let Some(SessionEvent::KeysNotRestored(keys)) = failed else {
+        panic!("{failed:?}");
+    };
+    assert_eq!(keys.len(), 1);
+    assert!(keys[0].key == "b" && keys[0].reason.contains("not now"));
+    let restored = timeout(TEST_TIMEOUT, events.next()).await.unwrap();
+    let expected = SessionEvent::KeysRestored {
+        keys: vec!["b".into()],
+        taken: Vec::new(),
+    };
+    assert_eq!(restored, Some(expected));
+}
+
+#[tokio::test]
+async fn refused_key_is_found_by_splitting_batches() {
+    const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let (lease_server, etcd, session) = session(&KEYS).await;
+    let mut events = session.events();
+    lease_server.server.on(TXN, |call| {
+        let txn = TxnRequest::decode(call.body).unwrap();
+        if txn.compare.iter().any(|compare| compare.key == "f") {
+            Reply::status(3, "etcdserver: request is too large")
+        } else {
+            txn_reply(true)
+        }
+    });
+    end_lease(&lease_server, &etcd, &session).await;
+    assert!(wait_until_healed(&mut events).await.is_empty());
+    let unrestored = session.unrestored_keys();
+    assert_eq!(unrestored.len(), 1, "{unrestored:?}");
+    assert_eq!(unrestored[0].key, "f");
+    assert_eq!(unrestored[0].kind, ErrorKind::RequestTooLarge);
+    // Halves of 8 keys, down to one key.
+    assert!(lease_server.server.count(TXN) <= 7 + 1);
 }
 
 #[tokio::test]

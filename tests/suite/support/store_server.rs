@@ -248,6 +248,7 @@ impl State {
             // Protobuf does not encode a zero.
             None => match compare.target() {
                 CompareTarget::Create => kv.create_revision == 0,
+                CompareTarget::Mod => kv.mod_revision == 0,
                 CompareTarget::Version => kv.version == 0,
                 CompareTarget::Lease => kv.lease == 0,
                 other => panic!("the scripted store does not compare {other:?}"),
