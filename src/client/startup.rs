@@ -119,8 +119,13 @@ impl Client {
         update_endpoints(&caller, endpoints, EndpointSource::User).await?;
 
         let caller = Arc::new(caller);
-        let (watch_hub, lease_keeper) =
-            start_stream_actors(&runtime, &caller, options.watches_per_stream).await?;
+        let (watch_hub, lease_keeper) = start_stream_actors(
+            &runtime,
+            &caller,
+            options.watches_per_stream,
+            options.watch_progress_interval,
+        )
+        .await?;
         let actors = ClientActors {
             watch_hub,
             lease_keeper,
@@ -149,12 +154,13 @@ async fn start_stream_actors(
     runtime: &Runtime,
     caller: &Arc<Caller>,
     watches_per_stream: usize,
+    watch_progress_interval: Option<Duration>,
 ) -> Result<(Addr<HubActor>, Addr<KeeperActor>), Error> {
     let (hub_caller, keeper_caller) = (caller.clone(), caller.clone());
     runtime
         .call(move || {
             (
-                HubActor::start(hub_caller, watches_per_stream),
+                HubActor::start(hub_caller, watches_per_stream, watch_progress_interval),
                 KeeperActor::start(keeper_caller),
             )
         })

@@ -101,11 +101,12 @@ async fn send_request(channel: &Channel, metadata: &Metadata) -> ProbeResult {
         Err(error) => return ProbeResult::Failed(error),
     };
     let tracker = RequestTracker::default();
+    let requested_at = Instant::now();
     let response: Result<StatusResponse, grpc::RpcFailure> = channel
         .unary(rpc::STATUS.path, metadata, body, &tracker)
         .await;
     match response {
-        Ok(response) => ProbeResult::Status(raft_status(&response)),
+        Ok(response) => ProbeResult::Status(raft_status(&response, requested_at)),
         Err(failure) => match failure.error.kind() {
             ErrorKind::NoLeader => ProbeResult::NoLeader,
             _ if shows_liveness(&failure.error) => ProbeResult::Alive,
@@ -146,16 +147,18 @@ fn shows_liveness(error: &Error) -> bool {
     }
 }
 
-fn raft_status(response: &StatusResponse) -> RaftStatus {
+fn raft_status(response: &StatusResponse, requested_at: Instant) -> RaftStatus {
     let header = response.header.unwrap_or_default();
     RaftStatus {
         at: Instant::now(),
+        requested_at,
         cluster: header.cluster_id,
         member: header.member_id,
         leader: response.leader,
         term: response.raft_term,
         index: response.raft_index,
         learner: response.is_learner,
+        revision: header.revision,
         version: ServerVersion::parse(&response.version),
     }
 }

@@ -95,12 +95,14 @@ mod tests {
     fn status(at: Instant, term: u64, index: u64) -> RaftStatus {
         RaftStatus {
             at,
+            requested_at: at,
             cluster: 1,
             member: 2,
             leader: 1,
             term,
             index,
             learner: false,
+            revision: 0,
             version: None,
         }
     }

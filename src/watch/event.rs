@@ -5,7 +5,7 @@ use std::{fmt, ops::Deref, sync::Arc};
 use actix::Message;
 use bytes::Bytes;
 
-use super::engine::known_keys::RangeDifference;
+use super::{Freshness, engine::known_keys::RangeDifference};
 use crate::{
     error::{Error, ErrorKind, Outcome},
     proto::{Event, KeyValue, event::EventType},
@@ -43,6 +43,8 @@ pub enum WatchEvent {
     /// The next revisions were compacted, or the cluster was restored from an old backup; this is the sum of the
     /// changes. Sent only with `resync`.
     Resynced(Box<Resynced>),
+    /// How complete the watch is. Sent only with `report_freshness`.
+    Freshness(Box<Freshness>),
     /// The watch ended, for this reason. No item follows.
     Ended(WatchEnd),
 }

@@ -21,11 +21,13 @@
 
 pub(crate) mod engine;
 mod event;
+mod freshness;
 mod subscribe_watch;
 mod watch_handle;
 mod watch_request;
 
 pub use event::{Resynced, RevisionEvents, WatchEnd, WatchEvent};
+pub use freshness::{Freshness, WatchStatus};
 pub use subscribe_watch::SubscribeWatch;
 pub use watch_handle::{Watch, WatchHandle};
 pub use watch_request::WatchRequest;

@@ -18,9 +18,10 @@ use tokio_stream::Stream;
 
 use super::engine::{
     event_buffer::{BufferItem, EndCause, EventBuffer, TakenItem},
+    freshness_record::FreshnessRecord,
     watch_actor::{BufferDrained, CancelWatch, RequestProgress, WatchActor},
 };
-use super::{WatchEvent, event::RevisionSplitter};
+use super::{Freshness, WatchEvent, event::RevisionSplitter};
 use crate::{
     error::{Error, ErrorKind, Outcome},
     runtime::backoff::Backoff,
@@ -43,6 +44,7 @@ impl Watch {
         id: u64,
         actor: Addr<WatchActor>,
         buffer: Arc<EventBuffer>,
+        freshness: Arc<FreshnessRecord>,
         timeout: Duration,
     ) -> Self {
         Self {
@@ -50,6 +52,7 @@ impl Watch {
                 id,
                 actor,
                 buffer,
+                freshness,
                 timeout,
             },
             current: None,
@@ -81,6 +84,12 @@ impl Watch {
     /// `start_revision(revision + 1)`.
     pub fn revision(&self) -> i64 {
         self.link.buffer.delivered()
+    }
+
+    /// Returns how complete the watch is: the revision up to which everything was read from this stream, the time as of
+    /// which that is known, and where the watch runs or why it does not receive events.
+    pub fn freshness(&self) -> Freshness {
+        self.link.freshness()
     }
 
     /// Returns the id of the watch, unique within its client. It is not the watch id that etcd uses.
@@ -127,6 +136,7 @@ impl Watch {
                 WatchEvent::Progress(revision) => self.link.buffer.set_delivered(*revision),
                 WatchEvent::Resynced(resynced) => {
                     self.link.buffer.reset_delivered(resynced.revision);
+                    self.link.freshness.resync_read();
                 }
                 WatchEvent::Ended(_) => self.ended = true,
                 _ => {}
@@ -186,6 +196,11 @@ impl WatchHandle {
         self.link.buffer.delivered()
     }
 
+    /// Returns how complete the watch is, see [`Watch::freshness`]. An event counts as read when it was sent to the actor.
+    pub fn freshness(&self) -> Freshness {
+        self.link.freshness()
+    }
+
     /// Returns the id of the watch, unique within its client. It is not the watch id that etcd uses.
     pub fn id(&self) -> u64 {
         self.link.id
@@ -212,6 +227,7 @@ struct WatchLink {
     id: u64,
     actor: Addr<WatchActor>,
     buffer: Arc<EventBuffer>,
+    freshness: Arc<FreshnessRecord>,
     timeout: Duration,
 }
 
@@ -221,6 +237,10 @@ impl WatchLink {
             .field("id", &self.id)
             .field("revision", &self.buffer.delivered())
             .finish_non_exhaustive()
+    }
+
+    fn freshness(&self) -> Freshness {
+        self.freshness.freshness(self.buffer.delivered())
     }
 
     async fn request_progress(self) -> Result<i64, Error> {

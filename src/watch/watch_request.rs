@@ -11,6 +11,7 @@ use tokio::{
 
 use super::engine::{
     event_buffer::{BufferSize, EventBuffer},
+    freshness_record::FreshnessRecord,
     hub::{DeliverWatch, StartWatch},
     known_keys::KnownKeys,
     range_reader::{RangeToRead, read_range},
@@ -145,6 +146,14 @@ impl<C> WatchRequest<C> {
         self
     }
 
+    /// Delivers [`WatchEvent::Freshness`] at this interval: up to which revision the watch is complete and as of when, or
+    /// why it does not receive events. Each report causes one request for progress on the stream of the watch, so that
+    /// the next report is at most an interval and a round trip old. Must not be 0. Default: no reports.
+    pub fn report_freshness(mut self, interval: Duration) -> Self {
+        self.options.freshness_interval = Some(interval.min(MAX_TIMEOUT));
+        self
+    }
+
     /// Continues after a compaction of revisions that were not delivered yet, and after a restore of the cluster from an
     /// old backup, with one [`WatchEvent::Resynced`] that contains the sum of the changes. To compute it, the watch reads
     /// the keys of the range when it is opened and keeps them in memory. Cannot be combined with filters. Default: the
@@ -214,11 +223,13 @@ impl<C: WatchClient> WatchRequest<C> {
             events: spec.options.buffer,
             bytes: spec.options.buffer_bytes,
         });
+        let freshness = Arc::new(FreshnessRecord::new(Instant::now()));
         let (opened, result) = oneshot::channel();
         let start = StartWatch {
             spec: Arc::new(spec),
             known_keys,
             buffer: buffer.clone(),
+            freshness: freshness.clone(),
             opened,
         };
         let hub = self.client.watches().hub;
@@ -230,7 +241,7 @@ impl<C: WatchClient> WatchRequest<C> {
                 Error::shut_down()
             }
         })?;
-        let watch = Watch::new(id, actor, buffer, timeout);
+        let watch = Watch::new(id, actor, buffer, freshness, timeout);
         match timeout_at(deadline, result).await {
             Ok(Ok(Ok(()))) => Ok(watch),
             Ok(Ok(Err(error))) => Err(error),
@@ -250,6 +261,12 @@ fn validate(range: &KeyRange, options: WatchOptions) -> Result<WatchSpec> {
     }
     if options.buffer_bytes == 0 {
         return Err(Error::invalid("`buffer_bytes` must not be 0"));
+    }
+    if options
+        .freshness_interval
+        .is_some_and(|interval| interval.is_zero())
+    {
+        return Err(Error::invalid("`report_freshness` must not be 0"));
     }
     if options.resync && (options.filter_puts || options.filter_deletes) {
         return Err(Error::invalid(

@@ -58,6 +58,7 @@ pub struct ClientBuilder {
     pub(super) on_current_arbiter: bool,
     pub(super) auto_sync: Option<Duration>,
     pub(super) watches_per_stream: usize,
+    pub(super) watch_progress_interval: Option<Duration>,
     pub(super) auth_method: AuthMethod,
     pub(super) token_lifetime: Option<Duration>,
     pub(super) follow_cluster_change: bool,
@@ -86,6 +87,7 @@ impl ClientBuilder {
             on_current_arbiter: false,
             auto_sync: None,
             watches_per_stream: 256,
+            watch_progress_interval: Some(Duration::from_secs(10)),
             auth_method: AuthMethod::Anonymous,
             token_lifetime: None,
             follow_cluster_change: false,
@@ -299,6 +301,23 @@ impl ClientBuilder {
     /// delays fewer others; with more, the server needs less memory. Default: 256.
     pub fn watches_per_stream(mut self, watches: usize) -> Self {
         self.watches_per_stream = watches;
+        self
+    }
+
+    /// Interval at which the client requests the progress of its watches: one small request per stream, for up to
+    /// [`watches_per_stream`](Self::watches_per_stream) watches. `None` disables it.
+    ///
+    /// The position of a watch without events moves only by progress. If it does not move, and the history of other keys
+    /// is compacted in the meantime, the watch ends as
+    /// [`Compacted`](crate::watch::WatchEnd::Compacted) at its next reconnect, although it missed nothing. So the
+    /// interval has to be shorter than the time for which the cluster keeps its history. It also limits how old
+    /// [`Watch::freshness`](crate::Watch::freshness) is. The interval varies by 20 %. Default: 10 s.
+    ///
+    /// etcd's gRPC proxy does not respond to these requests, and none are sent to it. Through a proxy, positions move at
+    /// the interval that the members set with `--watch-progress-notify-interval` (before etcd 3.6
+    /// `--experimental-watch-progress-notify-interval`; default: 10 minutes).
+    pub fn watch_progress_interval(mut self, interval: impl Into<Option<Duration>>) -> Self {
+        self.watch_progress_interval = limited(interval);
         self
     }
 

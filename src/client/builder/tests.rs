@@ -13,6 +13,7 @@ fn defaults_match_the_docs() {
     assert_eq!(builder.shutdown_grace, seconds(1));
     assert_eq!(builder.auto_sync, None);
     assert_eq!(builder.watches_per_stream, 256);
+    assert_eq!(builder.watch_progress_interval, Some(seconds(10)));
     assert_eq!(builder.max_in_flight, 2_000);
     assert!(!builder.on_current_arbiter && !builder.follow_cluster_change);
     assert!(builder.hedging);
@@ -29,6 +30,10 @@ fn invalid_option_is_named_once() {
         ("auto_sync", builder().auto_sync(Duration::ZERO)),
         ("token_lifetime", builder().token_lifetime(Duration::ZERO)),
         ("watches_per_stream", builder().watches_per_stream(0)),
+        (
+            "watch_progress_interval",
+            builder().watch_progress_interval(Duration::ZERO),
+        ),
         ("max_in_flight", builder().max_in_flight(0)),
     ] {
         let error = builder.validate().unwrap_err();

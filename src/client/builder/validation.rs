@@ -33,6 +33,7 @@ impl ClientBuilder {
         let durations = [
             ("auto_sync", self.auto_sync),
             ("token_lifetime", self.token_lifetime),
+            ("watch_progress_interval", self.watch_progress_interval),
             ("request_timeout", Some(self.request_timeout)),
             ("connect_timeout", Some(self.dial.connect_timeout)),
             ("ping_timeout", Some(self.dial.ping_timeout)),

@@ -21,6 +21,8 @@ const COMPARISON_TIMEOUT: Duration = Duration::from_millis(600);
 pub(crate) struct RaftStatus {
     /// Time at which the response was received.
     pub(crate) at: Instant,
+    /// Time at which the request was sent.
+    pub(crate) requested_at: Instant,
     pub(crate) cluster: u64,
     pub(crate) member: u64,
     /// Member id of the leader, or zero if the member has none.
@@ -29,6 +31,8 @@ pub(crate) struct RaftStatus {
     /// Commit index of the member.
     pub(crate) index: u64,
     pub(crate) learner: bool,
+    /// Current revision of the member's store, or zero if the member did not report it.
+    pub(crate) revision: i64,
     /// `None` if the member sent no version that can be parsed.
     pub(crate) version: Option<ServerVersion>,
 }
@@ -122,7 +126,7 @@ pub(crate) struct MemberHealth {
 }
 
 impl MemberHealth {
-    pub(super) fn new(verdict: Verdict, status: Option<RaftStatus>) -> Self {
+    pub(crate) fn new(verdict: Verdict, status: Option<RaftStatus>) -> Self {
         Self {
             verdict,
             status,

@@ -5,12 +5,14 @@ use super::*;
 fn status(at: Instant, member: u64, term: u64, index: u64) -> RaftStatus {
     RaftStatus {
         at,
+        requested_at: at,
         cluster: 1,
         member,
         leader: 1,
         term,
         index,
         learner: false,
+        revision: 0,
         version: None,
     }
 }

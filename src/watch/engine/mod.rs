@@ -21,6 +21,7 @@
 
 pub(crate) mod cursor;
 pub(crate) mod event_buffer;
+pub(crate) mod freshness_record;
 pub(crate) mod hub;
 pub(crate) mod known_keys;
 pub(crate) mod range_reader;

@@ -35,6 +35,7 @@ pub(crate) struct WatchOptions {
     pub(crate) buffer: usize,
     pub(crate) buffer_bytes: usize,
     pub(crate) max_outage: Option<Duration>,
+    pub(crate) freshness_interval: Option<Duration>,
 }
 
 impl Default for WatchOptions {
@@ -53,6 +54,7 @@ impl Default for WatchOptions {
             buffer: DEFAULT_BUFFER,
             buffer_bytes: DEFAULT_BUFFER_BYTES,
             max_outage: None,
+            freshness_interval: None,
         }
     }
 }
@@ -77,7 +79,9 @@ impl WatchSpec {
             key: self.key.clone(),
             range_end: self.range_end.clone(),
             start_revision,
-            progress_notify: options.progress_notify,
+            // Moves the position of a watch without events also behind proxies that ignore progress requests. The watch
+            // delivers the progress only if its consumer wants it.
+            progress_notify: true,
             filters: filters.map(|(_, filter)| filter.into()).collect(),
             prev_kv: options.prev_kv,
             watch_id,

@@ -1,9 +1,11 @@
 //! Watches: events, progress, resume, resync and slow consumers.
 
+mod bookmarks;
 mod chaos;
 mod compaction;
 mod crash;
 mod failover;
+mod freshness;
 mod idle_streams;
 mod leaderless;
 mod operations;

@@ -87,6 +87,11 @@ impl<E: Revisioned> Cursor<E> {
         }
     }
 
+    /// Returns the last revision up to which all events were delivered.
+    pub(crate) fn delivered(&self) -> i64 {
+        self.first_undelivered - 1
+    }
+
     #[cfg(test)]
     pub(crate) fn is_attached(&self) -> bool {
         self.attached

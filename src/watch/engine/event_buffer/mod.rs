@@ -30,7 +30,7 @@ pub(crate) use buffer_size::BufferSize;
 use crate::{
     error::Error,
     proto::Event,
-    watch::{Resynced, WatchEnd, WatchEvent, engine::cursor::ProgressOrder},
+    watch::{Freshness, Resynced, WatchEnd, WatchEvent, engine::cursor::ProgressOrder},
 };
 
 /// How long the stream waits for a consumer per event: the consumer has to read 100,000 events per second.
@@ -278,6 +278,13 @@ impl BufferWriter {
     pub(crate) fn paused(&self) {
         self.push_status(WatchEvent::Paused, |older| {
             matches!(older, WatchEvent::Paused | WatchEvent::Resumed)
+        });
+    }
+
+    /// Replaces an unread report.
+    pub(crate) fn freshness(&self, freshness: Freshness) {
+        self.push_status(WatchEvent::Freshness(Box::new(freshness)), |older| {
+            matches!(older, WatchEvent::Freshness(_))
         });
     }
 

@@ -35,6 +35,8 @@ const RETRY_BACKOFF: Backoff =
 pub(crate) struct HubActor {
     pub(super) caller: Arc<Caller>,
     pub(super) watches_per_stream: usize,
+    /// Interval at which streams request the progress of their watches; `None` if they do not.
+    pub(super) progress_interval: Option<Duration>,
     pub(super) last_watch: u64,
     pub(super) last_stream: u64,
     pub(super) watches: HashMap<u64, PlacedWatch>,
@@ -97,13 +99,18 @@ impl PendingRetries {
 
 impl HubActor {
     /// Starts the hub on the current arbiter.
-    pub(crate) fn start(caller: Arc<Caller>, watches_per_stream: usize) -> Addr<Self> {
+    pub(crate) fn start(
+        caller: Arc<Caller>,
+        watches_per_stream: usize,
+        progress_interval: Option<Duration>,
+    ) -> Addr<Self> {
         supervise(
             "watch hub",
             |_| {},
             |_| Self {
                 caller,
                 watches_per_stream,
+                progress_interval,
                 last_watch: 0,
                 last_stream: 0,
                 watches: HashMap::new(),

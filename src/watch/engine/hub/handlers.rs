@@ -79,7 +79,8 @@ impl Handler<RequestWatchProgress> for HubActor {
         if let Some(Placement::OnStream(number)) = placed.map(|placed| placed.placement)
             && let Some(stream) = self.stream(number)
         {
-            stream.address.do_send(SendProgressRequest);
+            let notify = request.notify.then_some(request.watch);
+            stream.address.do_send(SendProgressRequest { notify });
         }
     }
 }

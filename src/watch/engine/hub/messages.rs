@@ -12,8 +12,8 @@ use crate::{
     watch::{
         Watch, WatchEvent,
         engine::{
-            event_buffer::EventBuffer, known_keys::KnownKeys, watch_actor::WatchActor,
-            watch_spec::WatchSpec, watch_stream::AddWatch,
+            event_buffer::EventBuffer, freshness_record::FreshnessRecord, known_keys::KnownKeys,
+            watch_actor::WatchActor, watch_spec::WatchSpec, watch_stream::AddWatch,
         },
     },
 };
@@ -26,6 +26,7 @@ pub(crate) struct StartWatch {
     /// Keys of the range before the watch; `Some` if the watch resyncs after a compaction.
     pub(crate) known_keys: Option<KnownKeys>,
     pub(crate) buffer: Arc<EventBuffer>,
+    pub(crate) freshness: Arc<FreshnessRecord>,
     /// Receives `Ok` when the server has created the watch for the first time, or the reason why the watch ended
     /// before.
     pub(crate) opened: oneshot::Sender<Result<(), Error>>,
@@ -61,6 +62,8 @@ pub(crate) struct DetachWatch {
 #[rtype(result = "()")]
 pub(crate) struct RequestWatchProgress {
     pub(crate) watch: u64,
+    /// Whether the watch waits for the response.
+    pub(crate) notify: bool,
 }
 
 /// Deliver the events of a watch to an actor on the hub's thread.

@@ -154,6 +154,7 @@ impl HubActor {
             &metadata,
             hub,
             watch_count.clone(),
+            self.progress_interval,
         )?;
         watch_count.try_add(usize::MAX);
         self.streams.push(SharedStream {

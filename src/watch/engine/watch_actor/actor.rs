@@ -26,6 +26,7 @@ use crate::{
         engine::{
             cursor::{Cursor, ProgressOrder, Revisioned, StreamPosition},
             event_buffer::BufferWriter,
+            freshness_record::{Detachment, FreshnessRecord},
             hub::{AttachWatch, DetachWatch, HubActor, RequestWatchProgress, StartWatch},
             known_keys::KnownKeys,
             watch_spec::WatchSpec,
@@ -45,6 +46,7 @@ pub(crate) struct WatchActor {
     /// Keys that the consumer has; `Some` if the watch resyncs after a compaction.
     pub(super) known_keys: Option<Box<KnownKeys>>,
     pub(super) buffer: BufferWriter,
+    pub(super) freshness: Arc<FreshnessRecord>,
     hub: WeakAddr<HubActor>,
     pub(super) caller: Weak<Caller>,
     pub(super) state: WatchState,
@@ -86,6 +88,7 @@ impl WatchActor {
                 spec: start.spec,
                 known_keys: start.known_keys.map(Box::new),
                 buffer: BufferWriter::new(start.buffer),
+                freshness: start.freshness,
                 hub,
                 caller,
                 state: WatchState::BackingOff {
@@ -128,6 +131,8 @@ impl WatchActor {
     ) {
         self.cursor.stream_ended();
         self.attempt += 1;
+        self.freshness
+            .detached(self.attempt, Detachment::Reconnecting, Instant::now());
         let Some(caller) = self.caller.upgrade() else {
             return self.end(WatchEnd::Shutdown, ctx);
         };
@@ -147,6 +152,7 @@ impl WatchActor {
             next_revision: self.cursor.next_revision(),
             sharing,
             buffer: self.buffer.buffer(),
+            freshness: self.freshness.clone(),
         };
         if !self.send_to_hub(AttachWatch { add, avoid }) {
             self.end(WatchEnd::Shutdown, ctx);
@@ -154,16 +160,14 @@ impl WatchActor {
     }
 
     /// Leaves the stream without requesting another one. The caller sets the next state.
-    pub(super) fn detach(&mut self) {
-        self.leave_stream(false);
-    }
-
-    fn leave_stream(&mut self, ended: bool) {
+    pub(super) fn detach(&mut self, reason: Detachment) {
         self.cursor.stream_ended();
         self.attempt += 1;
+        self.freshness
+            .detached(self.attempt, reason, Instant::now());
         self.send_to_hub(DetachWatch {
             watch: self.id,
-            ended,
+            ended: reason == Detachment::Ended,
         });
     }
 
@@ -199,7 +203,7 @@ impl WatchActor {
             return;
         }
         let gap = self.state.end();
-        self.leave_stream(true);
+        self.detach(Detachment::Ended);
         if let Some(Gap::Opening(opened)) = gap {
             let _ = opened.send(Err(end.to_error()));
         }
@@ -228,7 +232,9 @@ impl WatchActor {
         }
         match self.state.attach(Instant::now()) {
             Some(Gap::Opening(opened)) => {
-                self.buffer.set_delivered(self.cursor.next_revision() - 1);
+                let complete = self.cursor.next_revision() - 1;
+                self.buffer.set_delivered(complete);
+                self.freshness.opened(complete);
                 if opened.send(Ok(())).is_err() {
                     return self.end(WatchEnd::Cancelled, ctx);
                 }
@@ -247,7 +253,7 @@ impl WatchActor {
             None => {}
         }
         if !self.progress_requests.is_empty() {
-            self.send_to_hub(RequestWatchProgress { watch: self.id });
+            self.request_progress(true);
         }
     }
 
@@ -282,10 +288,25 @@ impl WatchActor {
         if self.spec.options.status_events {
             self.buffer.paused();
         }
-        self.detach();
+        self.detach(Detachment::Paused);
         self.state.pause();
         if !self.buffer.request_drain() {
             self.attach(None, ctx);
+        }
+    }
+
+    /// Requests the progress of the watch's stream from the server. `notify` is whether the watch waits for it.
+    pub(super) fn request_progress(&self, notify: bool) {
+        self.send_to_hub(RequestWatchProgress {
+            watch: self.id,
+            notify,
+        });
+    }
+
+    /// Moves the cursor to the revision up to which the stream that ends has sent everything.
+    pub(super) fn apply_bookmark(&mut self, bookmark: Option<i64>) {
+        if let Some(revision) = bookmark {
+            self.cursor.progress(revision, ProgressOrder::AfterEvents);
         }
     }
 
@@ -321,6 +342,7 @@ impl Actor for WatchActor {
     /// Runs at the start, and after a panic. The panic lost timers and one message, perhaps events, so the watch
     /// attaches again at its cursor.
     fn started(&mut self, ctx: &mut Context<Self>) {
+        self.schedule_freshness_report(ctx);
         match self.state {
             WatchState::AwaitingToken { .. }
             | WatchState::BackingOff { .. }

@@ -15,10 +15,7 @@ use super::{
 use crate::{
     error::Error,
     retry::{RetryDecision, decision::remedy},
-    watch::{
-        WatchEnd,
-        engine::{hub::RequestWatchProgress, watch_stream::StreamSharing},
-    },
+    watch::{WatchEnd, engine::watch_stream::StreamSharing},
 };
 
 impl Handler<UpdateReceived> for WatchActor {
@@ -40,17 +37,28 @@ impl Handler<UpdateReceived> for WatchActor {
             } => self.created(revision, cluster_id, ctx),
             StreamUpdate::Events { events, fragment } => self.events(events, fragment, ctx),
             StreamUpdate::Progress { revision, order } => self.progress(revision, order),
-            StreamUpdate::Cancelled { endpoint, cancel } => self.cancelled(endpoint, cancel, ctx),
+            StreamUpdate::Cancelled {
+                endpoint,
+                cancel,
+                bookmark,
+            } => {
+                self.apply_bookmark(bookmark);
+                self.cancelled(endpoint, cancel, ctx);
+            }
             StreamUpdate::ResponseTooLarge(error) => self.end(WatchEnd::Refused(error), ctx),
             StreamUpdate::StreamFull => self.attach(None, ctx),
             StreamUpdate::StartsInFuture => self.attach_to(StreamSharing::Alone, None, ctx),
-            StreamUpdate::StreamFailed { endpoint, error }
-                if remedy(error.kind()) == RetryDecision::RenewToken =>
-            {
-                self.token_rejected(endpoint, Error::clone(&error), ctx);
-            }
-            StreamUpdate::StreamFailed { endpoint, error } => {
-                self.stream_lost(endpoint, error, ctx);
+            StreamUpdate::StreamFailed {
+                endpoint,
+                error,
+                bookmark,
+            } => {
+                self.apply_bookmark(bookmark);
+                if remedy(error.kind()) == RetryDecision::RenewToken {
+                    self.token_rejected(endpoint, Error::clone(&error), ctx);
+                } else {
+                    self.stream_lost(endpoint, error, ctx);
+                }
             }
         }
     }
@@ -99,7 +107,7 @@ impl Handler<RequestProgress> for WatchActor {
         self.progress_requests.retain(|reply| !reply.is_closed());
         self.progress_requests.extend(request.reply);
         if self.state.is_attached() && !self.progress_requests.is_empty() {
-            self.send_to_hub(RequestWatchProgress { watch: self.id });
+            self.request_progress(true);
         }
     }
 }

@@ -65,6 +65,8 @@ pub(crate) enum StreamUpdate {
     Cancelled {
         endpoint: EndpointId,
         cancel: ServerCancel,
+        /// Revision up to which the watch is complete, if that is known.
+        bookmark: Option<i64>,
     },
     /// A response for the watch was larger than the client accepts.
     ResponseTooLarge(Error),
@@ -76,6 +78,8 @@ pub(crate) enum StreamUpdate {
     StreamFailed {
         endpoint: EndpointId,
         error: Arc<Error>,
+        /// Revision up to which the watch is complete, if that is known.
+        bookmark: Option<i64>,
     },
 }
 
@@ -110,8 +114,15 @@ pub(super) struct TokenRenewalEnded {
 #[rtype(result = "()")]
 pub(super) struct RangeReadEnded {
     pub(super) attempt: u32,
+    /// Time at which the read began.
+    pub(super) began: Instant,
     pub(super) result: Result<(Resynced, KnownKeys), Error>,
 }
+
+/// Deliver the freshness of the watch. Sent by the actor to itself.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct ReportFreshness;
 
 /// The read of the cluster's current revision ended. Sent by a task of the actor.
 #[derive(Message)]

@@ -20,6 +20,7 @@
 
 mod actor;
 mod cancel_reason;
+mod freshness_report;
 mod handlers;
 mod messages;
 mod regression;

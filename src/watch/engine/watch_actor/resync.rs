@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use actix::{AsyncContext, Context, Handler};
+use tokio::time::Instant;
 
 use super::{
     WatchActor,
@@ -14,7 +15,10 @@ use crate::{
     runtime::backoff::Backoff,
     watch::{
         Resynced, WatchEnd,
-        engine::range_reader::{RangeToRead, read_range},
+        engine::{
+            freshness_record::Detachment,
+            range_reader::{RangeToRead, read_range},
+        },
     },
 };
 
@@ -27,7 +31,7 @@ const READ_BACKOFF: Backoff =
 impl WatchActor {
     /// Starts to read the whole range at one revision and to compare it with the keys that the consumer has.
     pub(super) fn start_resync(&mut self, cause: ResyncCause, ctx: &mut Context<Self>) {
-        self.detach();
+        self.detach(Detachment::Resyncing);
         self.interrupt(ctx, |gap| WatchState::Resyncing { gap, cause });
         let (Some(caller), Some(known_keys)) = (self.caller.upgrade(), &self.known_keys) else {
             return self.end(WatchEnd::Shutdown, ctx);
@@ -52,6 +56,7 @@ impl WatchActor {
         self.failures += 1;
         actix_rt::spawn(async move {
             tokio::time::sleep(delay).await;
+            let began = Instant::now();
             let read = read_range(&caller, range, PAGE_TIMEOUT, |page| {
                 comparison.add_page(&known_keys, page);
             });
@@ -60,7 +65,11 @@ impl WatchActor {
                 (Resynced::new(revision, difference), known_keys)
             });
             if let Some(watch) = watch.upgrade() {
-                watch.do_send(RangeReadEnded { attempt, result });
+                watch.do_send(RangeReadEnded {
+                    attempt,
+                    began,
+                    result,
+                });
             }
         });
     }
@@ -90,6 +99,7 @@ impl Handler<RangeReadEnded> for WatchActor {
                     ResyncCause::Restore => self.cursor.restored(resynced.revision),
                 }
                 self.known_keys = Some(Box::new(known_keys));
+                self.freshness.resynced(resynced.revision, read.began);
                 self.buffer.resynced(resynced);
                 self.reset_failures();
                 self.attach(None, ctx);

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     connection::EndpointId,
     error::{Code, Error, ErrorKind, Outcome},
-    watch::WatchEnd,
+    watch::{WatchEnd, engine::freshness_record::Detachment},
 };
 
 /// A watch that was attached for less than this, and received no event, waits before it is created again.
@@ -93,7 +93,7 @@ impl WatchActor {
         if delay.is_zero() {
             self.attach(Some(endpoint), ctx);
         } else {
-            self.detach();
+            self.detach(Detachment::Reconnecting);
             self.interrupt(ctx, |gap| WatchState::BackingOff { gap });
             let due = AttachDue {
                 attempt: self.attempt,

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     connection::{EndpointId, token::Token},
     error::{Error, ErrorKind, Outcome},
-    watch::WatchEnd,
+    watch::{WatchEnd, engine::freshness_record::Detachment},
 };
 
 /// Time limit for one attempt to get a token.
@@ -39,7 +39,7 @@ impl WatchActor {
             self.buffer.disconnected(Arc::new(error.clone()));
         }
         let generation = self.state.token_generation().unwrap_or(0);
-        self.detach();
+        self.detach(Detachment::Reconnecting);
         let Some(caller) = self.caller.upgrade() else {
             return self.end(WatchEnd::Shutdown, ctx);
         };

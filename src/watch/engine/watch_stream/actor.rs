@@ -1,6 +1,6 @@
 //! The actor of a stream: what it sends, and how it ends.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use actix::{Actor, Addr, AsyncContext, Context, Supervised, WeakAddr};
 
@@ -8,6 +8,7 @@ use super::{
     create_pairing::CreatePairing,
     create_timeout::{self, CreateCheck, CreateTimeout},
     messages::{CheckCreates, StreamSharing},
+    progress_log::ProgressLog,
     response_reader,
     watch_count::WatchCount,
 };
@@ -20,6 +21,7 @@ use crate::{
     transport::channel::{Metadata, StreamSender, is_stream_error},
     watch::engine::{
         event_buffer::EventBuffer,
+        freshness_record::{FreshnessRecord, StreamProgress},
         hub::{HubActor, StreamEndReason, WatchStreamEnded},
         watch_actor::{StreamUpdate, UpdateReceived, WatchActor},
         watch_spec::WatchSpec,
@@ -36,6 +38,11 @@ pub(super) struct StreamWatch {
     pub(super) start_revision: i64,
     pub(super) sharing: StreamSharing,
     pub(super) buffer: Arc<EventBuffer>,
+    pub(super) freshness: Arc<FreshnessRecord>,
+    /// Number of the last progress request before the watch was created; `None` until then.
+    pub(super) created_after: Option<u64>,
+    /// Whether the watch waits for progress.
+    pub(super) awaits_progress: bool,
 }
 
 impl StreamWatch {
@@ -100,6 +107,10 @@ pub(crate) struct StreamActor {
     /// Number of responses received.
     pub(super) responses: u64,
     pub(super) create_status: CreateStatus,
+    pub(super) progress: ProgressLog,
+    pub(super) shared_progress: Arc<StreamProgress>,
+    /// Interval of progress requests; `None` if they are disabled.
+    pub(super) progress_interval: Option<Duration>,
     /// `Some` while creates are in flight.
     pub(super) create_timeout: Option<CreateTimeout>,
     suspicion: Option<SuspicionGuard>,
@@ -116,6 +127,7 @@ impl StreamActor {
         metadata: &Metadata,
         hub: WeakAddr<HubActor>,
         watch_count: WatchCount,
+        progress_interval: Option<Duration>,
     ) -> Result<Addr<Self>, Error> {
         let (sender, receiver) = connection
             .channel
@@ -133,6 +145,8 @@ impl StreamActor {
                     _reader: reader,
                     _registration: connection.register_stream(),
                 };
+                let shared_progress =
+                    StreamProgress::new(connection.endpoint.clone(), connection.watch_health());
                 Self {
                     number,
                     hub,
@@ -145,6 +159,9 @@ impl StreamActor {
                     newest_revision: 0,
                     responses: 0,
                     create_status: CreateStatus::NoResponse,
+                    progress: ProgressLog::default(),
+                    shared_progress: Arc::new(shared_progress),
+                    progress_interval,
                     create_timeout: None,
                     suspicion: None,
                     restarted: false,
@@ -245,6 +262,7 @@ impl StreamActor {
             watch.send(StreamUpdate::StreamFailed {
                 endpoint: self.connection.id,
                 error: error.clone(),
+                bookmark: self.bookmark(&watch),
             });
         }
     }
@@ -278,8 +296,10 @@ impl StreamActor {
 impl Actor for StreamActor {
     type Context = Context<Self>;
 
-    fn started(&mut self, _: &mut Context<Self>) {
-        if std::mem::take(&mut self.restarted) {
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        if !std::mem::take(&mut self.restarted) {
+            self.schedule_progress_request(ctx);
+        } else {
             // The panic lost a message, perhaps events or a create. The watches resume from their cursors.
             self.fail(Error::new(
                 ErrorKind::Internal,

@@ -12,16 +12,12 @@ use super::{
     create_pairing::Removed,
     messages::{
         AddWatch, CheckCreates, CloseStream, FlushRequests, ReadFailed, RemoveWatch,
-        ResponsesReceived, SendProgressRequest,
+        ResponsesReceived,
     },
     protocol_error,
     response_routing::BatchEffects,
 };
-use crate::{
-    error::Outcome,
-    proto::{WatchProgressRequest, watch_request::RequestUnion},
-    watch::engine::watch_actor::StreamUpdate,
-};
+use crate::{error::Outcome, watch::engine::watch_actor::StreamUpdate};
 
 impl Handler<AddWatch> for StreamActor {
     type Result = ();
@@ -35,6 +31,9 @@ impl Handler<AddWatch> for StreamActor {
             start_revision: add.next_revision,
             sharing: add.sharing,
             buffer: add.buffer,
+            freshness: add.freshness,
+            created_after: None,
+            awaits_progress: false,
         };
         if let StreamState::Ended { error } = &self.state {
             let error = error.clone().unwrap_or_else(|| {
@@ -44,6 +43,7 @@ impl Handler<AddWatch> for StreamActor {
             watch.send(StreamUpdate::StreamFailed {
                 endpoint: self.connection.id,
                 error,
+                bookmark: None,
             });
             return;
         }
@@ -72,18 +72,6 @@ impl Handler<RemoveWatch> for StreamActor {
             self.send_cancel(id);
         }
         self.forget(remove.watch);
-    }
-}
-
-impl Handler<SendProgressRequest> for StreamActor {
-    type Result = ();
-
-    fn handle(&mut self, _: SendProgressRequest, _: &mut Context<Self>) {
-        if self.pairing.awaits_progress() {
-            self.return_future_watches();
-        }
-        self.pairing.progress_requested();
-        self.send(RequestUnion::ProgressRequest(WatchProgressRequest {}));
     }
 }
 

@@ -7,7 +7,10 @@ use actix::{Addr, Message};
 use crate::{
     error::Error,
     proto::WatchResponse,
-    watch::engine::{event_buffer::EventBuffer, watch_actor::WatchActor, watch_spec::WatchSpec},
+    watch::engine::{
+        event_buffer::EventBuffer, freshness_record::FreshnessRecord, watch_actor::WatchActor,
+        watch_spec::WatchSpec,
+    },
 };
 
 /// Create a watch on this stream. Sent by the hub.
@@ -21,6 +24,7 @@ pub(crate) struct AddWatch {
     pub(crate) next_revision: i64,
     pub(crate) sharing: StreamSharing,
     pub(crate) buffer: Arc<EventBuffer>,
+    pub(crate) freshness: Arc<FreshnessRecord>,
 }
 
 /// Whether a watch may share its stream with others.
@@ -43,7 +47,10 @@ pub(crate) struct RemoveWatch {
 /// Request the progress of all watches of the stream from the server. Sent by the hub.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(crate) struct SendProgressRequest;
+pub(crate) struct SendProgressRequest {
+    /// Watch that waits for the response, if one does.
+    pub(crate) notify: Option<u64>,
+}
 
 /// Stop the actor: the hub sends no more watches.
 #[derive(Message)]
@@ -86,6 +93,11 @@ pub(super) struct FlushRequests;
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct CheckCreates;
+
+/// An interval between two progress requests has passed. Sent by the actor to itself.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct ProgressRequestDue;
 
 /// Panic at the next [`ResponsesReceived`], which is lost.
 #[cfg(feature = "test-faults")]

@@ -13,14 +13,17 @@
 //! of the stream requests a new one.
 //!
 //! Decisions: [`create_pairing`] (which watch a response belongs to), [`create_timeout`] (when creates are overdue),
+//! [`progress_log`] (up to which revision a watch is complete),
 //! [`response_batch`] and [`event_decoder`] (fast decoding of events).
 
 mod actor;
+mod bookmarks;
 mod create_pairing;
 mod create_timeout;
 mod event_decoder;
 mod handlers;
 mod messages;
+mod progress_log;
 mod response_batch;
 mod response_reader;
 mod response_routing;
@@ -30,6 +33,9 @@ pub(crate) use actor::StreamActor;
 #[cfg(feature = "test-faults")]
 pub(crate) use messages::CrashOnNextResponse;
 pub(crate) use messages::{AddWatch, CloseStream, RemoveWatch, SendProgressRequest, StreamSharing};
+#[cfg(test)]
+pub(crate) use progress_log::ProgressLog;
+pub(crate) use progress_log::ProgressResponse;
 pub(crate) use watch_count::WatchCount;
 
 use crate::{

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::{
     SEQUENTIAL_WATCHES_PER_STREAM, StreamActor,
     actor::{CreateStatus, StreamWatch},
@@ -10,10 +12,11 @@ use super::{
 };
 use crate::{
     connection::{Connection, ServerVersion},
-    proto::WatchResponse,
+    proto::{Event, WatchResponse},
     watch::engine::{
         cursor::ProgressOrder,
         event_buffer::{BufferSize, EventBuffer},
+        freshness_record::Attachment,
         hub::CreateResponseReceived,
         watch_actor::{ServerCancel, StreamUpdate},
     },
@@ -49,10 +52,8 @@ impl BatchEffects {
 
 impl StreamActor {
     pub(super) fn route(&mut self, response: WatchResponse, effects: &mut BatchEffects) {
-        let (revision, cluster_id) = response
-            .header
-            .as_ref()
-            .map_or((0, 0), |header| (header.revision, header.cluster_id));
+        let header = response.header.unwrap_or_default();
+        let (revision, cluster_id) = (header.revision, header.cluster_id);
         self.newest_revision = self.newest_revision.max(revision);
         let create_status = match (response.created, response.canceled) {
             (false, _) => None,
@@ -60,8 +61,9 @@ impl StreamActor {
             (true, true) => Some(CreateStatus::Refused),
         };
         let endpoint = self.connection.id;
-        let cancelled = |response: WatchResponse| StreamUpdate::Cancelled {
+        let cancelled = |response: WatchResponse, bookmark| StreamUpdate::Cancelled {
             endpoint,
+            bookmark,
             cancel: ServerCancel {
                 refused: response.created,
                 compact_revision: response.compact_revision,
@@ -72,6 +74,14 @@ impl StreamActor {
             ResponseTarget::Created { id, watch } => {
                 // A proxy may have chosen another id, and a cancel has to name that one.
                 self.ids.insert(watch.watch, id);
+                let created_after = self.progress.last_request();
+                watch.created_after = Some(created_after);
+                let attachment = Attachment {
+                    progress: self.shared_progress.clone(),
+                    created_after,
+                    member: header.member_id,
+                };
+                watch.freshness.attached(watch.attempt, attachment);
                 let connected = watch.send(StreamUpdate::Created {
                     revision,
                     cluster_id,
@@ -82,9 +92,12 @@ impl StreamActor {
                 let update = if response.events.is_empty() {
                     // etcd sends progress of one watch through the same queue as its events.
                     let order = ProgressOrder::AfterEvents;
+                    let now = Instant::now();
+                    watch.freshness.progress_sent(watch.attempt, revision, now);
                     StreamUpdate::Progress { revision, order }
                 } else {
                     effects.add_events(response.events.len(), &watch.buffer);
+                    record_events(watch, &response.events);
                     StreamUpdate::Events {
                         events: response.events,
                         fragment: response.fragment,
@@ -94,7 +107,7 @@ impl StreamActor {
                 self.cancel_if_stopped(response.watch_id, connected);
             }
             ResponseTarget::Refused { watch } => {
-                watch.send(cancelled(response));
+                watch.send(cancelled(response, None));
                 self.forget(watch.watch);
             }
             ResponseTarget::Canceled {
@@ -105,13 +118,19 @@ impl StreamActor {
                 if send_cancel {
                     self.send_cancel(id);
                 }
-                watch.send(cancelled(response));
+                watch.send(cancelled(response, self.bookmark(&watch)));
                 self.forget(watch.watch);
             }
             ResponseTarget::Stream => {
                 let order = requested_progress_order(&self.connection);
+                let now = Instant::now();
+                let after_events = order == ProgressOrder::AfterEvents;
+                self.progress.response_received(revision, after_events, now);
+                self.shared_progress.publish(self.progress.certain(now));
                 for watch in self.pairing.covered_by_progress(revision) {
-                    watch.send(StreamUpdate::Progress { revision, order });
+                    if std::mem::take(&mut watch.awaits_progress) {
+                        watch.send(StreamUpdate::Progress { revision, order });
+                    }
                 }
             }
             ResponseTarget::Unknown { id } => self.send_cancel(id),
@@ -183,6 +202,15 @@ impl StreamActor {
             self.forget(watch.watch);
         }
     }
+}
+
+/// Records events that are about to be sent to the watch.
+fn record_events(watch: &StreamWatch, events: &[Event]) {
+    let last = events.iter().map(Event::revision).max().unwrap_or_default();
+    let delivered = watch.buffer.delivered();
+    watch
+        .freshness
+        .events_sent(watch.attempt, last, delivered, Instant::now());
 }
 
 fn requested_progress_order(connection: &Connection) -> ProgressOrder {

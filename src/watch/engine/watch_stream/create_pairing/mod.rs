@@ -369,6 +369,19 @@ impl<W> CreatePairing<W> {
         self.progress_requests = self.progress_requests.saturating_add(1);
     }
 
+    /// Records that the server ignored the oldest progress request without a response.
+    pub(super) fn progress_request_ignored(&mut self) {
+        self.progress_requests = self.progress_requests.saturating_sub(1);
+        for live in self.live.values_mut() {
+            live.earlier_progress_requests = live.earlier_progress_requests.saturating_sub(1);
+        }
+    }
+
+    /// Returns a watch that the server has created.
+    pub(super) fn live_watch(&mut self, id: i64) -> Option<&mut W> {
+        self.live.get_mut(&id).map(|live| &mut live.watch)
+    }
+
     /// Returns the watches that stream-wide progress at `revision` covers. A watch that requested progress and is not
     /// covered has to request it again.
     pub(super) fn covered_by_progress(&mut self, revision: i64) -> impl Iterator<Item = &mut W> {
