@@ -21,7 +21,7 @@ const LONG: Duration = Duration::from_secs(120);
 /// Longer than any time limit within which a client could expect a late request to arrive.
 const FREEZE: Duration = Duration::from_secs(20);
 /// Enough names that some requests are sent to the frozen member.
-const NAMES: usize = 24;
+const NAMES: usize = 96;
 
 fn name(number: usize) -> String {
     format!("late/{number}")
