@@ -46,7 +46,7 @@ async fn late_key_lifetimes(mut watch: Watch) -> Vec<Option<Duration>> {
         let WatchEvent::Events(events) = item else {
             continue;
         };
-        for event in events.iter() {
+        for event in &*events {
             let key = event.kv.as_ref().unwrap().key.clone();
             if key == "end" {
                 lifetimes.extend(existing.values().map(|_| None));
