@@ -3,8 +3,8 @@
 //! | recipe | provides | start with |
 //! |---|---|---|
 //! | [`session`] | a lease that is kept alive, and keys that are deleted with it | [`Client::session`](crate::Client::session) |
-//! | [`mutex`] | a lock that one session in the cluster holds at a time | [`Session::mutex`](session::Session::mutex) |
-//! | [`election`] | one leader at a time, visible to all clients | [`Session::election`](session::Session::election) |
+//! | [`mutex`] | a lock that one session in the cluster holds at a time | [`Client::mutex`](crate::Client::mutex), [`Session::mutex`](session::Session::mutex) |
+//! | [`election`] | one leader at a time, visible to all clients | [`Client::election`](crate::Client::election), [`Session::election`](session::Session::election) |
 //! | [`singleton`] | an actor that runs on one node at a time | [`Client::singleton`](crate::Client::singleton) |
 //! | [`discovery`] | the instances of a service: registration and a live list | [`Client::register`](crate::Client::register), [`Client::discover`](crate::Client::discover) |
 //!

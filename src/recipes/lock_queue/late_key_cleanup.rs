@@ -1,7 +1,7 @@
 //! Deletes keys that arrive late: a request without a response may create its key at any time, up to the end of the
 //! lease. Nobody would use that key, and everybody would wait for it.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use bytes::Bytes;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -73,7 +73,7 @@ async fn watch_key(ownership: &Ownership, local_mutex: &LocalMutex) {
 
 /// Reads the keys of the lease at intervals and deletes those among `late_keys`. Returns when the client is shut down.
 async fn poll_lease(ownership: &Ownership, mut late_keys: UnboundedReceiver<LateKey>) {
-    let mut followed = std::collections::HashMap::<Bytes, LocalMutex>::new();
+    let mut followed = HashMap::<Bytes, LocalMutex>::new();
     loop {
         while let Ok((key, local_mutex)) = late_keys.try_recv() {
             followed.insert(key, local_mutex);

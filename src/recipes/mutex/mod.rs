@@ -7,8 +7,9 @@
 //! request behind such a key fails with [`ErrorKind::LockBlocked`] instead of waiting for ever.
 //!
 //! [`Session::mutex`] uses a session of yours. Its end, by an outage that is longer than its TTL or by closing it, ends
-//! its locks: a lock that is held is lost, and requests fail with [`ErrorKind::SessionLost`]. [`Client::mutex`] opens a
-//! session of its own that heals: a lock that is held is lost as well, but requests continue with the new lease.
+//! its locks: a lock that is held is lost, and requests fail with [`ErrorKind::SessionLost`].
+//! [`Client::mutex`](crate::Client::mutex) opens a session of its own that heals: a lock that is held is lost as well,
+//! but requests continue with the new lease.
 //!
 //! # When two owners are possible
 //! A lease is valid for a limited time. An owner that pauses for longer (a long stop of the process, a network

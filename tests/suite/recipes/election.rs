@@ -193,7 +193,8 @@ async fn campaign_interrupted_by_compaction_leaves_no_candidate() {
     let failed = timeout(20 * SECOND, campaign).await.unwrap().unwrap();
     assert_eq!(failed.unwrap_err().kind(), ErrorKind::LockLost);
     until_candidates(&etcd, 0).await;
-    b.election("e").campaign("b").await.unwrap();
+    let next = b.election("e").campaign("b").await.unwrap();
+    next.resign().await.unwrap();
 }
 
 #[tokio::test]

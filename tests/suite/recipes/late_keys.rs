@@ -21,7 +21,7 @@ const LONG: Duration = Duration::from_secs(120);
 /// Longer than any time limit within which a client could expect a late request to arrive.
 const FREEZE: Duration = Duration::from_secs(20);
 /// Enough names that some requests are sent to the frozen member.
-const NAMES: usize = 24;
+const NAMES: usize = 96;
 
 fn name(number: usize) -> String {
     format!("late/{number}")
@@ -46,7 +46,7 @@ async fn late_key_lifetimes(mut watch: Watch) -> Vec<Option<Duration>> {
         let WatchEvent::Events(events) = item else {
             continue;
         };
-        for event in events.iter() {
+        for event in &*events {
             let key = event.kv.as_ref().unwrap().key.clone();
             if key == "end" {
                 lifetimes.extend(existing.values().map(|_| None));

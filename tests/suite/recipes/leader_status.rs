@@ -50,7 +50,6 @@ async fn is_leader_follows_leadership_without_requests() {
 #[tokio::test]
 async fn cut_off_leader_is_not_leader_until_certain_again() {
     let (cluster, etcd) = Cluster::start_with_client(1).await;
-    // The lease is renewed every 20 s, so the outage ends before the server gives the lease up.
     let election = etcd.election("e").ttl(TTL).await.unwrap();
     let leadership = election.campaign("v").await.unwrap();
     let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
