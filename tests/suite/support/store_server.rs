@@ -251,7 +251,7 @@ impl State {
                 CompareTarget::Mod => kv.mod_revision == 0,
                 CompareTarget::Version => kv.version == 0,
                 CompareTarget::Lease => kv.lease == 0,
-                other => panic!("the scripted store does not compare {other:?}"),
+                CompareTarget::Value => panic!("the scripted store does not compare values"),
             },
             Some(TargetUnion::Value(_)) => panic!("the scripted store does not compare values"),
         };
