@@ -22,6 +22,9 @@ use crate::{
 };
 
 /// An election that was won. Dereferences to its [`Ownership`]. Dropping it resigns in the background.
+///
+/// Drop it when [`Ownership::lost`] resolves: [`Client::shutdown`](crate::Client::shutdown) waits for that, and leaves
+/// the leadership to its TTL if it is not dropped in time.
 #[must_use = "dropping the leadership resigns"]
 pub struct Leadership {
     /// Dropped first: the candidate counts as leader no longer when it starts to resign.

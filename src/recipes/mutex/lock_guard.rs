@@ -9,6 +9,9 @@ use crate::{
 };
 
 /// A lock that is held. Dereferences to its [`Ownership`]. Dropping it releases the lock in the background.
+///
+/// Drop it when [`Ownership::lost`] resolves: [`Client::shutdown`](crate::Client::shutdown) waits for that, and leaves
+/// the lock to its TTL if the guard is not dropped in time.
 #[must_use = "dropping the guard releases the lock"]
 pub struct LockGuard {
     entry: QueueEntry,

@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    io::{BufRead, BufReader, Read, Write, stderr, stdin},
+    io::{BufRead, BufReader, Read, stdin},
     process::{Child, ChildStderr, exit},
     sync::Mutex,
     time::{Duration, Instant},
@@ -78,7 +78,7 @@ fn endpoint() -> Option<String> {
 
 /// Waits until the parent process calls [`ExitingProcess::finish`].
 async fn parent_finishes() {
-    writeln!(stderr(), "{READY}").unwrap();
+    eprintln!("{READY}");
     let read = || drop(stdin().read_to_end(&mut Vec::new()));
     tokio::task::spawn_blocking(read).await.unwrap();
 }
@@ -86,7 +86,7 @@ async fn parent_finishes() {
 /// Ends the process, unless the drop of all handles took too long.
 fn exit_after_drop(began: Instant) -> ! {
     let elapsed = began.elapsed();
-    let _ = writeln!(stderr(), "dropped within {elapsed:?}");
+    eprintln!("dropped within {elapsed:?}");
     exit(i32::from(elapsed > MAX_DROP));
 }
 

@@ -45,8 +45,12 @@ async fn until_queued(etcd: &Client, count: i64) {
     .await;
 }
 
-/// Fails if two nodes worked at the same time.
+/// Waits until all work has ended. Fails if two nodes worked at the same time.
 async fn check(record: &SharedRecord, etcd: &Client) {
+    until("all work has ended", || {
+        record.lock().unwrap().working_node().is_none()
+    })
+    .await;
     let counter = read_counter(etcd).await.unwrap();
     record.lock().unwrap().check(counter);
 }
