@@ -94,12 +94,12 @@
 //! 1. **A write is applied at most once.** The [`Outcome`] of its error is *not sent*, *rejected* (not applied) or
 //!    *unknown*. After *unknown*, the client retries only requests that are safe to repeat, such as a lease grant;
 //!    never a put, a delete or a transaction that writes.
-//! 2. **A watch never loses, repeats, reorders or splits a revision**, over any number of reconnects, and ends with
-//!    exactly one reason ([`watch::WatchEnd`]).
+//! 2. **A watch never loses, repeats, reorders or splits a revision**, over any number of reconnects, reports up to which
+//!    revision it is complete ([`watch::Freshness`]), and ends with exactly one reason ([`watch::WatchEnd`]).
 //! 3. **A lease lives as long as the cluster keeps it**: a frozen, dead or partitioned member does not end it. If it is
 //!    lost, the client reports why ([`lease::LeaseLost`]).
 //! 4. **No call hangs.** Every call has a deadline (5 s by default). A dead, frozen or leaderless member is avoided
-//!    within about a second.
+//!    within about a second, by idle streams within 1.5 s ([`client::Liveness`]).
 //! 5. **No panic, no leak, no unbounded buffer.** An actor that panics restarts with its state and its mailbox. A
 //!    request, watch or stream that the application drops is also cancelled on the server.
 //!

@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, Recipient, Supervised};
+use actix::{
+    Actor, Addr, AsyncContext, Context, Handler, Message, Recipient, SpawnHandle, Supervised,
+};
 use tokio::{sync::broadcast, time::Instant};
 
 use super::{
@@ -44,8 +46,8 @@ pub(crate) struct BalancerActor {
     pub(super) speed_up_scheduled: bool,
     /// Whether a `NamedEndpointsExpired` timer is set.
     pub(super) expiry_scheduled: bool,
-    /// Whether a `CheckStreams` timer is set.
-    pub(super) stream_check_scheduled: bool,
+    /// Timer of the next `CheckStreams`.
+    pub(super) stream_check: Option<SpawnHandle>,
     pub(super) changes: broadcast::Sender<ConnectivityChange>,
     pub(super) retries: Recipient<MemberReady>,
     pub(super) closed: bool,
@@ -82,7 +84,7 @@ impl BalancerActor {
                 waiting_since: None,
                 speed_up_scheduled: false,
                 expiry_scheduled: false,
-                stream_check_scheduled: false,
+                stream_check: None,
                 changes: broadcast::Sender::new(BUFFERED_CHANGES),
                 retries,
                 closed: false,
@@ -184,7 +186,7 @@ impl Actor for BalancerActor {
         self.update_connections();
         self.expiry_scheduled = false;
         self.schedule_named_expiry(ctx);
-        self.stream_check_scheduled = false;
+        self.stream_check = None;
         self.schedule_stream_check(ctx);
         self.speed_up_reconnects(ctx);
     }

@@ -25,13 +25,12 @@ impl BalancerActor {
     /// Schedules the next check if a connection carries streams and no check is scheduled.
     pub(super) fn schedule_stream_check(&mut self, ctx: &mut Context<Self>) {
         let checked = self.checked_members().count();
-        if self.stream_check_scheduled || checked == 0 {
+        if self.stream_check.is_some() || checked == 0 {
             return;
         }
-        self.stream_check_scheduled = true;
         let configured = self.context.liveness.stream_checks();
         let interval = check_interval(configured, checked, fastrand::f64());
-        ctx.notify_later(CheckStreams, interval);
+        self.stream_check = Some(ctx.notify_later(CheckStreams, interval));
     }
 
     /// Returns the connected members that carry streams, then others for comparison. Empty if no member carries
@@ -65,7 +64,7 @@ impl Handler<CheckStreams> for BalancerActor {
     type Result = ();
 
     fn handle(&mut self, _: CheckStreams, ctx: &mut Context<Self>) {
-        self.stream_check_scheduled = false;
+        self.stream_check = None;
         for endpoint in self.checked_members() {
             endpoint.actor.do_send(RoutineProbe);
         }

@@ -33,7 +33,7 @@ use crate::{
     retry::{actor::RetryActor, budget::RetryBudget},
     runtime::thread::Runtime,
     transport::Endpoint,
-    watch::engine::hub::HubActor,
+    watch::engine::hub::{HubActor, WatchStreamSettings},
 };
 
 impl Client {
@@ -119,13 +119,8 @@ impl Client {
         update_endpoints(&caller, endpoints, EndpointSource::User).await?;
 
         let caller = Arc::new(caller);
-        let (watch_hub, lease_keeper) = start_stream_actors(
-            &runtime,
-            &caller,
-            options.watches_per_stream,
-            options.watch_progress_interval,
-        )
-        .await?;
+        let (watch_hub, lease_keeper) =
+            start_stream_actors(&runtime, &caller, options.watch_streams).await?;
         let actors = ClientActors {
             watch_hub,
             lease_keeper,
@@ -153,14 +148,13 @@ impl Client {
 async fn start_stream_actors(
     runtime: &Runtime,
     caller: &Arc<Caller>,
-    watches_per_stream: usize,
-    watch_progress_interval: Option<Duration>,
+    watch_streams: WatchStreamSettings,
 ) -> Result<(Addr<HubActor>, Addr<KeeperActor>), Error> {
     let (hub_caller, keeper_caller) = (caller.clone(), caller.clone());
     runtime
         .call(move || {
             (
-                HubActor::start(hub_caller, watches_per_stream, watch_progress_interval),
+                HubActor::start(hub_caller, watch_streams),
                 KeeperActor::start(keeper_caller),
             )
         })

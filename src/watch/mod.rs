@@ -1,7 +1,8 @@
 //! Watches: changes of keys as they happen.
 //!
 //! A [`Watch`] delivers every revision of its range exactly once, in order and complete, over any number of reconnects.
-//! Its last item is the reason why it ended.
+//! Its last item is the reason why it ended. [`Watch::freshness`] returns up to which revision it is complete, and as of
+//! when.
 //!
 //! ```no_run
 //! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {

@@ -269,7 +269,7 @@ impl WatchLink {
                         ErrorKind::DeadlineExceeded,
                         Outcome::NotSent,
                         "the server sent no progress in time; it sends none while another watch \
-                         of the same stream is behind",
+                         of the same stream is behind, and etcd's gRPC proxy sends none on request",
                     ));
                 }
                 Err(_) => delay = backoff.next_delay(0.5),

@@ -22,6 +22,7 @@ use crate::{
     maintenance::versions::{member_versions, require_version},
     retry::{BudgetLimits, RetryPolicy, StandardRetry},
     transport::{RawEndpoint, dial::DialOptions},
+    watch::engine::hub::WatchStreamSettings,
 };
 
 /// Options of a [`Client`], created by [`Client::builder`]. Every option has a default; the endpoints are enough to
@@ -57,8 +58,7 @@ pub struct ClientBuilder {
     pub(super) hedging: bool,
     pub(super) on_current_arbiter: bool,
     pub(super) auto_sync: Option<Duration>,
-    pub(super) watches_per_stream: usize,
-    pub(super) watch_progress_interval: Option<Duration>,
+    pub(super) watch_streams: WatchStreamSettings,
     pub(super) auth_method: AuthMethod,
     pub(super) token_lifetime: Option<Duration>,
     pub(super) follow_cluster_change: bool,
@@ -86,8 +86,7 @@ impl ClientBuilder {
             hedging: true,
             on_current_arbiter: false,
             auto_sync: None,
-            watches_per_stream: 256,
-            watch_progress_interval: Some(Duration::from_secs(10)),
+            watch_streams: WatchStreamSettings::default(),
             auth_method: AuthMethod::Anonymous,
             token_lifetime: None,
             follow_cluster_change: false,
@@ -300,7 +299,7 @@ impl ClientBuilder {
     /// Largest number of watches that share one stream of a connection. With fewer watches per stream, a busy watch
     /// delays fewer others; with more, the server needs less memory. Default: 256.
     pub fn watches_per_stream(mut self, watches: usize) -> Self {
-        self.watches_per_stream = watches;
+        self.watch_streams.watches_per_stream = watches;
         self
     }
 
@@ -317,7 +316,7 @@ impl ClientBuilder {
     /// the interval that the members set with `--watch-progress-notify-interval` (before etcd 3.6
     /// `--experimental-watch-progress-notify-interval`; default: 10 minutes).
     pub fn watch_progress_interval(mut self, interval: impl Into<Option<Duration>>) -> Self {
-        self.watch_progress_interval = limited(interval);
+        self.watch_streams.progress_interval = limited(interval);
         self
     }
 

@@ -12,8 +12,8 @@ fn defaults_match_the_docs() {
     assert_eq!(builder.dial.ping_timeout, seconds(3));
     assert_eq!(builder.shutdown_grace, seconds(1));
     assert_eq!(builder.auto_sync, None);
-    assert_eq!(builder.watches_per_stream, 256);
-    assert_eq!(builder.watch_progress_interval, Some(seconds(10)));
+    assert_eq!(builder.watch_streams.watches_per_stream, 256);
+    assert_eq!(builder.watch_streams.progress_interval, Some(seconds(10)));
     assert_eq!(builder.max_in_flight, 2_000);
     assert!(!builder.on_current_arbiter && !builder.follow_cluster_change);
     assert!(builder.hedging);

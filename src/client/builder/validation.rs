@@ -24,7 +24,7 @@ impl ClientBuilder {
                  pinged more often than every 5 s; use `None` to send no pings",
             ));
         }
-        if self.watches_per_stream == 0 {
+        if self.watch_streams.watches_per_stream == 0 {
             return Err(Error::invalid("`watches_per_stream` must be at least 1"));
         }
         if self.max_in_flight == 0 {
@@ -33,7 +33,10 @@ impl ClientBuilder {
         let durations = [
             ("auto_sync", self.auto_sync),
             ("token_lifetime", self.token_lifetime),
-            ("watch_progress_interval", self.watch_progress_interval),
+            (
+                "watch_progress_interval",
+                self.watch_streams.progress_interval,
+            ),
             ("request_timeout", Some(self.request_timeout)),
             ("connect_timeout", Some(self.dial.connect_timeout)),
             ("ping_timeout", Some(self.dial.ping_timeout)),

@@ -15,6 +15,10 @@
 //! restarted never receives events of a stream it left. When a stream fails, each of its watches requests another
 //! stream and resumes at its cursor.
 //!
+//! The position of a watch moves by its events and by progress, which each stream requests at intervals for all its
+//! watches. The [`freshness_record`] of a watch, shared by stream, actor and consumer, holds up to which revision the watch
+//! is complete, and when that was confirmed.
+//!
 //! An event on its way to the user: bytes of an HTTP/2 frame → `WatchResponse` (decoded, keys and values are slices of
 //! the frame) → `ResponsesReceived` (to the stream's actor) → `UpdateReceived` (to the watch's actor) → `BufferItem`
 //! (complete revisions only) → `RevisionEvents` in a `WatchEvent` (one revision each).

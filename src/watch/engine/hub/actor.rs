@@ -32,11 +32,26 @@ use crate::{
 const RETRY_BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(10), Duration::from_millis(200)).jitter(0.5);
 
+/// Settings of the streams that watches share. The methods of [`ClientBuilder`](crate::ClientBuilder) describe them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WatchStreamSettings {
+    pub(crate) watches_per_stream: usize,
+    /// Interval at which streams request the progress of their watches; `None` if they do not.
+    pub(crate) progress_interval: Option<Duration>,
+}
+
+impl Default for WatchStreamSettings {
+    fn default() -> Self {
+        Self {
+            watches_per_stream: 256,
+            progress_interval: Some(Duration::from_secs(10)),
+        }
+    }
+}
+
 pub(crate) struct HubActor {
     pub(super) caller: Arc<Caller>,
-    pub(super) watches_per_stream: usize,
-    /// Interval at which streams request the progress of their watches; `None` if they do not.
-    pub(super) progress_interval: Option<Duration>,
+    pub(super) settings: WatchStreamSettings,
     pub(super) last_watch: u64,
     pub(super) last_stream: u64,
     pub(super) watches: HashMap<u64, PlacedWatch>,
@@ -99,18 +114,13 @@ impl PendingRetries {
 
 impl HubActor {
     /// Starts the hub on the current arbiter.
-    pub(crate) fn start(
-        caller: Arc<Caller>,
-        watches_per_stream: usize,
-        progress_interval: Option<Duration>,
-    ) -> Addr<Self> {
+    pub(crate) fn start(caller: Arc<Caller>, settings: WatchStreamSettings) -> Addr<Self> {
         supervise(
             "watch hub",
             |_| {},
             |_| Self {
                 caller,
-                watches_per_stream,
-                progress_interval,
+                settings,
                 last_watch: 0,
                 last_stream: 0,
                 watches: HashMap::new(),

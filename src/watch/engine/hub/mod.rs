@@ -28,7 +28,7 @@ mod member_backoff;
 mod messages;
 mod placement;
 
-pub(crate) use actor::HubActor;
+pub(crate) use actor::{HubActor, WatchStreamSettings};
 #[cfg(feature = "test-faults")]
 pub(crate) use messages::CrashStreams;
 pub(crate) use messages::{

@@ -84,9 +84,11 @@ impl HubActor {
     ) -> Option<(u64, Addr<StreamActor>)> {
         let token_generation = self.caller.context.token.generation();
         let limit = if self.id_choosing_members.contains(&connection.id) {
-            self.watches_per_stream.min(SEQUENTIAL_WATCHES_PER_STREAM)
+            self.settings
+                .watches_per_stream
+                .min(SEQUENTIAL_WATCHES_PER_STREAM)
         } else {
-            self.watches_per_stream
+            self.settings.watches_per_stream
         };
         let stream = self.streams.iter().rev().find(|stream| {
             (stream.endpoint, stream.generation) == (connection.id, connection.generation)
@@ -154,7 +156,7 @@ impl HubActor {
             &metadata,
             hub,
             watch_count.clone(),
-            self.progress_interval,
+            self.settings.progress_interval,
         )?;
         watch_count.try_add(usize::MAX);
         self.streams.push(SharedStream {

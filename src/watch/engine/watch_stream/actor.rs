@@ -297,15 +297,15 @@ impl Actor for StreamActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        if !std::mem::take(&mut self.restarted) {
-            self.schedule_progress_request(ctx);
-        } else {
+        if std::mem::take(&mut self.restarted) {
             // The panic lost a message, perhaps events or a create. The watches resume from their cursors.
             self.fail(Error::new(
                 ErrorKind::Internal,
                 Outcome::NotSent,
                 "the watch stream's actor panicked",
             ));
+        } else {
+            self.schedule_progress_request(ctx);
         }
     }
 }

@@ -32,7 +32,7 @@ impl ProgressResponse {
 }
 
 #[derive(Debug)]
-struct SentRequest {
+struct UnansweredRequest {
     number: u64,
     sent_at: Instant,
     intervals: u32,
@@ -42,7 +42,7 @@ struct SentRequest {
 #[derive(Debug, Default)]
 pub(crate) struct ProgressLog {
     last_request: u64,
-    unanswered: VecDeque<SentRequest>,
+    unanswered: VecDeque<UnansweredRequest>,
     /// Last response after which no event that it covers has arrived.
     certain: Option<ProgressResponse>,
     /// Later response that events may still follow.
@@ -53,7 +53,7 @@ impl ProgressLog {
     /// Records a request.
     pub(crate) fn request_sent(&mut self, now: Instant) {
         self.last_request += 1;
-        self.unanswered.push_back(SentRequest {
+        self.unanswered.push_back(UnansweredRequest {
             number: self.last_request,
             sent_at: now,
             intervals: 0,
