@@ -277,6 +277,11 @@ impl Handler<SecondLegUpdate> for WatchActor {
     type Result = ();
 
     fn handle(&mut self, update: SecondLegUpdate, ctx: &mut Context<Self>) {
+        #[cfg(feature = "test-faults")]
+        assert!(
+            !std::mem::take(&mut self.crash_on_next),
+            "crash requested by a test"
+        );
         if let LegRole::First(first) = &self.role
             && first.epoch == update.epoch
         {

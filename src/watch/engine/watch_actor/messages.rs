@@ -182,7 +182,7 @@ pub(super) struct CurrentRevisionRead {
     pub(super) result: Result<i64, Error>,
 }
 
-/// Panic at the next [`UpdateReceived`], which is lost.
+/// Panic at the next [`UpdateReceived`] or [`SecondLegUpdate`], which is lost.
 #[cfg(feature = "test-faults")]
 #[derive(Message)]
 #[rtype(result = "()")]
