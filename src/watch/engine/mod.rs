@@ -15,6 +15,9 @@
 //! restarted never receives events of a stream it left. When a stream fails, each of its watches requests another
 //! stream and resumes at its cursor.
 //!
+//! A hedged watch has two [`watch_actor`]s, its legs, on different members. The second one sends complete revisions to the
+//! first one, which merges them into its cursor.
+//!
 //! An event on its way to the user: bytes of an HTTP/2 frame → `WatchResponse` (decoded, keys and values are slices of
 //! the frame) → `ResponsesReceived` (to the stream's actor) → `UpdateReceived` (to the watch's actor) → `BufferItem`
 //! (complete revisions only) → `RevisionEvents` in a `WatchEvent` (one revision each).

@@ -191,7 +191,10 @@ impl WatchActor {
             return self.renew_token(None, Duration::ZERO, ctx);
         }
         let token_generation = caller.context.token.generation();
-        if matches!(self.state, WatchState::Paused { .. }) {
+        if matches!(
+            self.state,
+            WatchState::Attached { .. } | WatchState::Paused { .. }
+        ) {
             self.leg_detached();
         }
         self.interrupt(ctx, |gap| WatchState::Attaching {

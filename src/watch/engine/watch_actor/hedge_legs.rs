@@ -2,7 +2,7 @@
 //!
 //! Each leg is an actor of its own, with its own stream, cursor, backoff and token renewal. The first leg is the watch:
 //! only its actor writes into the consumer's buffer, and its cursor is the position of the watch. The second leg sends
-//! complete revisions and its state to the first one, which merges them and decides what the consumer is told.
+//! complete revisions and its state to the first one, which merges them and decides what to report to the consumer.
 
 use std::sync::{
     Arc,

@@ -1,4 +1,4 @@
-//! How the legs of a hedged watch work together, and what the consumer is told of a watch with one or two legs.
+//! How the legs of a hedged watch work together, and what they report to the consumer.
 
 use std::sync::Arc;
 

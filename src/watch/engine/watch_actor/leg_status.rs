@@ -1,6 +1,6 @@
-//! The states of the two legs of a hedged watch, and what its consumer is told about them.
+//! The states of the two legs of a hedged watch, and what is reported to its consumer.
 //!
-//! The consumer hears of an interruption only when neither leg serves the watch, and of one end of it.
+//! An interruption is reported only when neither leg serves the watch. Its end is reported once.
 
 /// One of the two members on which a hedged watch runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(super) struct LegCreated {
 pub(super) struct LegStatuses {
     first: LegStatus,
     second: LegStatus,
-    /// Whether the consumer was told of an interruption or a pause that has not ended.
+    /// Whether an interruption or a pause was reported that has not ended.
     interruption_reported: bool,
 }
 
@@ -91,7 +91,7 @@ impl LegStatuses {
         }
     }
 
-    /// Records that the leg lost its member. Returns whether the consumer has to be told: no leg is left.
+    /// Records that the leg lost its member. Returns whether to report it: no leg is left.
     pub(super) fn lost(&mut self, leg: Leg) -> bool {
         let was_created = matches!(self.get(leg), LegStatus::Serving | LegStatus::Behind);
         self.set(leg, LegStatus::Out);
@@ -100,12 +100,12 @@ impl LegStatuses {
         report
     }
 
-    /// Records that the leg left its member, or its pause, for a reason that the consumer is not told.
+    /// Records that the leg left its member, or its pause, for a reason that is not reported.
     pub(super) fn detached(&mut self, leg: Leg) {
         self.set(leg, LegStatus::Out);
     }
 
-    /// Records that the leg waits for the consumer. Returns whether the consumer has to be told.
+    /// Records that the leg waits for the consumer. Returns whether to report it.
     pub(super) fn paused(&mut self, leg: Leg) -> bool {
         self.set(leg, LegStatus::Paused);
         !std::mem::replace(&mut self.interruption_reported, true)

@@ -104,7 +104,7 @@ pub(super) enum LegReport {
     Lost(Arc<Error>),
     /// The leg waits until the consumer has read half of its buffer.
     Paused,
-    /// The leg is on no stream, after a pause.
+    /// The leg is on no stream any more, or its pause ended.
     Detached,
     /// The leg's position is compacted on its member.
     Compacted,

@@ -15,7 +15,7 @@
 //!
 //! Decisions: [`cursor`](super::cursor) (which events are new and complete), [`cancel_reason`] (what follows a cancel
 //! by the server), [`known_keys`](super::known_keys) (what changed during a compaction), [`watch_state`],
-//! [`leg_status`] (what the consumer is told of the two legs of a hedged watch).
+//! [`leg_status`] (what to report about the legs of a hedged watch).
 //!
 //! [`AttachWatch`]: super::hub::AttachWatch
 //! [`DetachWatch`]: super::hub::DetachWatch
