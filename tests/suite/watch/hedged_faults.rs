@@ -96,8 +96,13 @@ async fn check_fault(inject: impl Fn(&Cluster, usize), heal: impl AsyncFn(&Clust
         hold(LINK_DELAY).await;
     }
     load.abort();
-    let put = writer.put("k/last", "").await.unwrap();
-    last_revision.send_replace(put.header.revision);
+    let last = loop {
+        // Repeating a write with an unknown outcome is harmless here.
+        if let Ok(put) = writer.put("k/last", "").await {
+            break put.header.revision;
+        }
+    };
+    last_revision.send_replace(last);
     let records = reader.await.unwrap();
     let history = actual_history(&cluster).await;
     validators::all(&Request::prefix("k/", start + 1), &records, &history).unwrap();
