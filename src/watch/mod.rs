@@ -19,6 +19,10 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! A watch notices a frozen or cut-off member by probes, and its events are late until then. A
+//! [hedged](WatchRequest::hedged) watch runs on two members at once and delivers each revision from the member that
+//! sends it first: `etcd.watch("config/").prefix().hedged().await?`.
 
 pub(crate) mod engine;
 mod event;

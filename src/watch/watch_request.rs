@@ -163,6 +163,22 @@ impl<C> WatchRequest<C> {
         self.options.resync = true;
         self
     }
+
+    /// Runs the watch on two members at once and delivers each revision from the member that sends it first, exactly
+    /// once and in order. A member that is killed, frozen, cut off or slow then delays no event.
+    /// [`WatchEvent::Disconnected`] and `max_outage` concern only the time in which neither member serves the watch.
+    ///
+    /// The second member serves the watch soon after the first one has created it. While only one member is usable, the
+    /// watch runs on that one, and continues on two once another member is usable. Members are distinguished by their
+    /// ids, so two endpoints of one member count as one. A client with one endpoint, or with a policy that connects
+    /// only one member, never has a second one.
+    ///
+    /// Every event is sent and decoded twice: the watch costs twice the traffic and, without `resync`, nearly twice the
+    /// memory of a plain idle watch. The buffer and the keys for `resync` exist once. Default: one member.
+    pub fn hedged(mut self) -> Self {
+        self.options.hedged = true;
+        self
+    }
 }
 
 impl WatchRequest<()> {

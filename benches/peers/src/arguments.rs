@@ -10,6 +10,8 @@ pub enum Mode {
     Stream,
     /// Receives the events of one watch; prints a summary.
     Watch,
+    /// Receives the events of one watch until the end of stdin; prints each.
+    Events,
 }
 
 #[derive(Clone, Copy)]
@@ -38,8 +40,10 @@ pub struct Arguments {
     pub op: Op,
     pub runtime: Runtime,
     pub callers: usize,
-    /// Number of events that a watch receives.
+    /// Number of events that a watch receives, in mode `watch`.
     pub events: u64,
+    /// Whether the watch is hedged, in mode `events`. Only for actix-etcd.
+    pub hedged: bool,
     pub endpoints: Vec<String>,
     pub warmup: Duration,
     pub duration: Duration,
@@ -57,7 +61,8 @@ impl Arguments {
             Some("load") => Mode::Load,
             Some("stream") => Mode::Stream,
             Some("watch") => Mode::Watch,
-            _ => return Err("usage: peers load|stream|watch name=value …".to_owned()),
+            Some("events") => Mode::Events,
+            _ => return Err("usage: peers load|stream|watch|events name=value …".to_owned()),
         };
         let mut arguments = Self {
             mode,
@@ -66,6 +71,7 @@ impl Arguments {
             runtime: Runtime::One,
             callers: 1,
             events: 1_000_000,
+            hedged: false,
             endpoints: Vec::new(),
             warmup: Duration::from_millis(200),
             duration: Duration::from_secs(1),
@@ -95,6 +101,8 @@ impl Arguments {
             ("runtime", "one") => self.runtime = Runtime::One,
             ("runtime", "two") => self.runtime = Runtime::Two,
             ("callers", count) => self.callers = number(name, count)?,
+            ("hedged", "true") => self.hedged = true,
+            ("hedged", "false") => self.hedged = false,
             ("events", count) => self.events = number(name, count)?,
             ("endpoints", list) => self.endpoints = list.split(',').map(str::to_owned).collect(),
             ("warmup", secs) => self.warmup = Duration::from_secs_f64(number(name, secs)?),

@@ -2,10 +2,12 @@
 //!
 //! `peers load client=ours op=get callers=64 runtime=one endpoints=http://127.0.0.1:2379 warmup=0.2 secs=1` prints
 //! one line of JSON. `peers stream client=ours callers=4 op=put endpoints=…` runs until the end of stdin and prints
-//! one line per call; see [`stream`].
+//! one line per call; see [`stream`]. `peers events client=ours hedged=true endpoints=…` prints one line per event of a
+//! watch; see [`events`].
 
 mod arguments;
 mod clients;
+mod events;
 mod load;
 mod stream;
 mod watch;
@@ -22,6 +24,12 @@ fn main() -> ExitCode {
     };
     if arguments.mode == Mode::Watch {
         return match watch(&arguments) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => exit_with_error(&error),
+        };
+    }
+    if arguments.mode == Mode::Events {
+        return match events::run(&arguments) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => exit_with_error(&error),
         };
@@ -73,11 +81,11 @@ async fn run<C: Connect>(arguments: &Arguments) -> Result<(), String> {
             Ok(())
         }
         Mode::Stream => stream::run(client, arguments).await,
-        Mode::Watch => Err("mode `watch` makes no calls".to_owned()),
+        Mode::Watch | Mode::Events => Err("watches make no calls".to_owned()),
     }
 }
 
-fn one_thread() -> tokio::runtime::Runtime {
+pub fn one_thread() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -19,6 +19,9 @@
 //! watches. The [`freshness_record`] of a watch, shared by stream, actor and consumer, holds up to which revision the watch
 //! is complete, and when that was confirmed.
 //!
+//! A hedged watch has two [`watch_actor`]s, its legs, on different members. The second one sends complete revisions to the
+//! first one, which merges them into its cursor.
+//!
 //! An event on its way to the user: bytes of an HTTP/2 frame → `WatchResponse` (decoded, keys and values are slices of
 //! the frame) → `ResponsesReceived` (to the stream's actor) → `UpdateReceived` (to the watch's actor) → `BufferItem`
 //! (complete revisions only) → `RevisionEvents` in a `WatchEvent` (one revision each).

@@ -9,6 +9,7 @@ pub mod holder_timeline;
 pub mod host_name;
 pub mod lease_recorder;
 pub mod lease_server;
+pub mod leg_members;
 pub mod lock_competition;
 pub mod lock_observation;
 pub mod machine_delay;

@@ -6,6 +6,8 @@ mod compaction;
 mod crash;
 mod failover;
 mod freshness;
+mod hedged_faults;
+mod hedged_watches;
 mod idle_streams;
 mod leaderless;
 mod operations;

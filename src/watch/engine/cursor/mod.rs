@@ -14,6 +14,8 @@
 //! stream ends between two fragments, the held events are dropped; the cursor still points at their revision, and the
 //! next stream sends that revision from its first event.
 
+mod merging;
+
 /// An event that happened at a revision.
 pub(crate) trait Revisioned {
     /// Returns the revision of the change. Events with 0 or less are dropped.

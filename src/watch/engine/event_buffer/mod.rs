@@ -80,8 +80,8 @@ pub(crate) struct EventBuffer {
 struct Contents {
     items: VecDeque<BufferItem>,
     consumer: Option<Waker>,
-    /// Set while the stream waits for room.
-    stream: Option<Waker>,
+    /// Streams that wait for room: at most two, if the watch is hedged.
+    streams: Vec<Waker>,
     /// Whether the last wait of the stream timed out.
     too_slow: bool,
     /// Whether the watch is paused until the consumer has read half of the buffer.
@@ -162,11 +162,9 @@ impl EventBuffer {
         contents.drain_requested &= !drained;
         if self.has_headroom() {
             contents.too_slow = false;
-            let stream = contents.stream.take();
+            let streams = std::mem::take(&mut contents.streams);
             drop(contents);
-            if let Some(stream) = stream {
-                stream.wake();
-            }
+            streams.into_iter().for_each(Waker::wake);
         }
         Poll::Ready(TakenItem { item, drained })
     }
@@ -202,7 +200,6 @@ impl EventBuffer {
         let room = timeout_at(since + longest, poll_fn(|cx| self.poll_room(cx))).await;
         if room.is_err() {
             let mut contents = self.lock();
-            contents.stream = None;
             contents.too_slow = !self.has_headroom();
         }
     }
@@ -212,7 +209,13 @@ impl EventBuffer {
         if contents.too_slow || contents.ended.is_some() || self.has_headroom() {
             return Poll::Ready(());
         }
-        contents.stream = Some(cx.waker().clone());
+        if !contents
+            .streams
+            .iter()
+            .any(|stream| stream.will_wake(cx.waker()))
+        {
+            contents.streams.push(cx.waker().clone());
+        }
         Poll::Pending
     }
 
@@ -223,20 +226,35 @@ impl EventBuffer {
 
 /// The watch's end of its buffer. Dropping it without [`Self::end`] ends the watch with [`WatchEnd::Shutdown`].
 #[derive(Debug)]
-pub(crate) struct BufferWriter(Arc<EventBuffer>);
+pub(crate) struct BufferWriter {
+    buffer: Arc<EventBuffer>,
+    ends_watch: bool,
+}
 
 impl BufferWriter {
     pub(crate) fn new(buffer: Arc<EventBuffer>) -> Self {
-        Self(buffer)
+        Self {
+            buffer,
+            ends_watch: true,
+        }
+    }
+
+    /// Creates the writer of the second leg of a hedged watch, which writes no items and does not end the watch when
+    /// dropped.
+    pub(crate) fn of_second_leg(buffer: Arc<EventBuffer>) -> Self {
+        Self {
+            buffer,
+            ends_watch: false,
+        }
     }
 
     pub(crate) fn buffer(&self) -> Arc<EventBuffer> {
-        self.0.clone()
+        self.buffer.clone()
     }
 
     /// Returns whether there is no room for another batch.
     pub(crate) fn is_full(&self) -> bool {
-        self.0.buffered().is_full(self.0.limit)
+        self.buffer.buffered().is_full(self.buffer.limit)
     }
 
     pub(crate) fn batch(&self, mut events: Vec<Event>) {
@@ -300,7 +318,7 @@ impl BufferWriter {
 
     fn push_counted(&self, item: BufferItem) {
         self.change(|contents| {
-            let (size, buffer) = (item.size(), &self.0);
+            let (size, buffer) = (item.size(), &self.buffer);
             let events = &buffer.buffered_events;
             events.fetch_add(size.events, Ordering::Relaxed);
             buffer
@@ -337,7 +355,10 @@ impl BufferWriter {
 
     /// Adds the last item. Later items are dropped, and the stream does not wait for this buffer any more.
     pub(crate) fn end(&self, end: WatchEnd) {
-        let mut stream = None;
+        if !self.ends_watch {
+            return;
+        }
+        let mut streams = Vec::new();
         let cause = match end {
             WatchEnd::Shutdown => EndCause::ClientShutdown,
             _ => EndCause::Watch,
@@ -347,27 +368,25 @@ impl BufferWriter {
                 .items
                 .push_back(BufferItem::Single(WatchEvent::Ended(end)));
             contents.ended = Some(cause);
-            stream = contents.stream.take();
+            streams = std::mem::take(&mut contents.streams);
         });
-        if let Some(stream) = stream {
-            stream.wake();
-        }
+        streams.into_iter().for_each(Waker::wake);
     }
 
     pub(crate) fn set_delivered(&self, revision: i64) {
-        self.0.set_delivered(revision);
+        self.buffer.set_delivered(revision);
     }
 
     /// Requests [`TakenItem::drained`] for when half of the buffer is read. Returns `false` if it is read already.
     pub(crate) fn request_drain(&self) -> bool {
-        let mut contents = self.0.lock();
-        contents.drain_requested = !self.0.is_half_empty();
+        let mut contents = self.buffer.lock();
+        contents.drain_requested = !self.buffer.is_half_empty();
         contents.drain_requested
     }
 
     fn change(&self, change: impl FnOnce(&mut Contents)) {
         let consumer = {
-            let mut contents = self.0.lock();
+            let mut contents = self.buffer.lock();
             if contents.ended.is_some() {
                 return;
             }

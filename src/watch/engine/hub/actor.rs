@@ -58,6 +58,9 @@ pub(crate) struct HubActor {
     pub(super) streams: Vec<SharedStream>,
     /// Requests of watches that wait until a member is usable.
     pub(super) queued: Vec<AttachWatch>,
+    /// Requests of legs of hedged watches that wait until another member than that of the other leg is usable.
+    pub(super) waiting_legs: Vec<AttachWatch>,
+    pub(super) legs_retry_pending: bool,
     pub(super) member_backoff: MemberBackoff,
     /// Members that choose watch ids themselves, as proxies do. Their streams carry few watches each.
     pub(super) id_choosing_members: HashSet<EndpointId>,
@@ -68,6 +71,18 @@ pub(crate) struct HubActor {
 pub(super) struct PlacedWatch {
     pub(super) address: Addr<WatchActor>,
     pub(super) placement: Placement,
+    /// Second leg, if this is the first leg of a hedged watch.
+    pub(super) second_leg: Option<u64>,
+}
+
+impl PlacedWatch {
+    pub(super) fn new(address: Addr<WatchActor>) -> Self {
+        Self {
+            address,
+            placement: Placement::Unplaced,
+            second_leg: None,
+        }
+    }
 }
 
 /// Where a watch runs.
@@ -126,6 +141,8 @@ impl HubActor {
                 watches: HashMap::new(),
                 streams: Vec::new(),
                 queued: Vec::new(),
+                waiting_legs: Vec::new(),
+                legs_retry_pending: false,
                 member_backoff: MemberBackoff::default(),
                 id_choosing_members: HashSet::new(),
                 pending_retries: PendingRetries::default(),
@@ -140,7 +157,10 @@ impl HubActor {
         };
         match std::mem::replace(&mut placed.placement, Placement::Unplaced) {
             Placement::Unplaced => {}
-            Placement::Queued => self.queued.retain(|attach| attach.add.watch != watch),
+            Placement::Queued => {
+                self.queued.retain(|attach| attach.add.watch != watch);
+                self.waiting_legs.retain(|attach| attach.add.watch != watch);
+            }
             Placement::OnStream(number) => {
                 if let Some(stream) = self.stream(number) {
                     stream.address.do_send(RemoveWatch { watch });
@@ -224,12 +244,16 @@ impl Actor for HubActor {
             .collect();
         for watch in stopped {
             self.leave_stream(watch);
-            self.watches.remove(&watch);
+            self.remove_watch(watch);
         }
         for placed in self.watches.values() {
             placed.address.do_send(HubRestarted);
         }
         self.pending_retries = PendingRetries::default();
+        self.legs_retry_pending = false;
+        if !self.waiting_legs.is_empty() {
+            self.retry_waiting_legs_later(ctx);
+        }
         for leaderless in [false, true] {
             let waits = |attach: &AttachWatch| attach.require_leader() != leaderless;
             if self.queued.iter().any(waits) {

@@ -1,8 +1,8 @@
 //! Message handlers of the hub.
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
-use actix::{ActorContext, AsyncContext, Context, Handler, MessageResult};
+use actix::{ActorContext, Context, Handler, MessageResult};
 use tokio::time::Instant;
 
 #[cfg(feature = "test-faults")]
@@ -20,7 +20,7 @@ use crate::watch::engine::watch_stream::CrashOnNextResponse;
 use crate::{
     runtime::delivery::deliver_to_end,
     watch::engine::{
-        watch_actor::{WatchActor, WatchShutdown},
+        watch_actor::WatchShutdown,
         watch_stream::{CloseStream, SendProgressRequest},
     },
 };
@@ -29,14 +29,8 @@ impl Handler<StartWatch> for HubActor {
     type Result = MessageResult<StartWatch>;
 
     fn handle(&mut self, start: StartWatch, ctx: &mut Context<Self>) -> MessageResult<StartWatch> {
-        self.last_watch += 1;
-        let hub = ctx.address().downgrade();
-        let caller = Arc::downgrade(&self.caller);
-        let address = WatchActor::start(self.last_watch, start, hub, caller);
-        let placed = PlacedWatch {
-            address: address.clone(),
-            placement: Placement::Unplaced,
-        };
+        let address = self.new_watch(ctx).start(start);
+        let placed = PlacedWatch::new(address.clone());
         self.watches.insert(self.last_watch, placed);
         MessageResult((self.last_watch, address))
     }
@@ -49,10 +43,7 @@ impl Handler<AttachWatch> for HubActor {
         self.leave_stream(attach.add.watch);
         self.watches
             .entry(attach.add.watch)
-            .or_insert_with(|| PlacedWatch {
-                address: attach.add.address.clone(),
-                placement: Placement::Unplaced,
-            });
+            .or_insert_with(|| PlacedWatch::new(attach.add.address.clone()));
         self.place(attach, ctx);
     }
 }
@@ -63,7 +54,7 @@ impl Handler<DetachWatch> for HubActor {
     fn handle(&mut self, detach: DetachWatch, _: &mut Context<Self>) {
         self.leave_stream(detach.watch);
         if detach.ended {
-            self.watches.remove(&detach.watch);
+            self.remove_watch(detach.watch);
             if self.watches.is_empty() {
                 self.watches = HashMap::new();
             }
@@ -147,6 +138,7 @@ impl Handler<HubShutdown> for HubActor {
 
     fn handle(&mut self, _: HubShutdown, ctx: &mut Context<Self>) {
         self.queued.clear();
+        self.waiting_legs.clear();
         for placed in std::mem::take(&mut self.watches).into_values() {
             placed.address.do_send(WatchShutdown);
         }

@@ -8,12 +8,18 @@ use tokio::sync::oneshot;
 use crate::{
     connection::EndpointId,
     error::Error,
+    proto::Event,
     runtime::delivery::SendOnDrop,
     watch::{
         Watch, WatchEvent,
         engine::{
-            event_buffer::EventBuffer, freshness_record::FreshnessRecord, known_keys::KnownKeys,
-            watch_actor::WatchActor, watch_spec::WatchSpec, watch_stream::AddWatch,
+            cursor::Cursor,
+            event_buffer::EventBuffer,
+            freshness_record::FreshnessRecord,
+            known_keys::KnownKeys,
+            watch_actor::{SecondLeg, WatchActor},
+            watch_spec::WatchSpec,
+            watch_stream::AddWatch,
         },
     },
 };
@@ -32,6 +38,16 @@ pub(crate) struct StartWatch {
     pub(crate) opened: oneshot::Sender<Result<(), Error>>,
 }
 
+/// Start the actor of the second leg of a hedged watch, unless it runs. Sent by the first leg.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct StartSecondLeg {
+    pub(crate) spec: Arc<WatchSpec>,
+    pub(crate) cursor: Cursor<Event>,
+    pub(crate) buffer: Arc<EventBuffer>,
+    pub(crate) leg: SecondLeg,
+}
+
 /// Place a watch on a stream. The watch leaves the stream it had. Sent by the watch.
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -40,6 +56,8 @@ pub(crate) struct AttachWatch {
     pub(crate) add: AddWatch,
     /// Member whose stream just failed: used only if no other member is usable.
     pub(crate) avoid: Option<EndpointId>,
+    /// Other leg of a hedged watch. While it is on a stream, its member is not used for this leg.
+    pub(crate) apart_from: Option<u64>,
 }
 
 impl AttachWatch {
@@ -120,6 +138,11 @@ pub(super) struct RetryPlacement {
     /// Whether members without a leader are accepted.
     pub(super) leaderless: bool,
 }
+
+/// Retry to place the legs of hedged watches that wait for a second member. Sent by the hub to itself.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct RetryWaitingLegs;
 
 /// Make the actor of every stream panic at the next response.
 #[cfg(feature = "test-faults")]

@@ -28,6 +28,9 @@ impl HubActor {
             address.do_send(attach.add);
         } else {
             self.set_placement(attach.add.watch, Placement::Queued);
+            if self.member_of_other_leg(&attach).is_some() {
+                return self.wait_for_second_member(attach, ctx);
+            }
             let leaderless = !attach.require_leader();
             self.queued.push(attach);
             self.retry_later(leaderless, ctx);
@@ -115,8 +118,14 @@ impl HubActor {
             connections.iter().filter(is_usable).cloned().collect()
         };
         let mut members = usable(&set.ready, true);
+        let other_leg = self.member_of_other_leg(attach);
+        let is_apart = |connection: &Arc<Connection>| {
+            other_leg.is_none_or(|member| !member.may_be_behind(connection))
+        };
+        members.retain(is_apart);
         if members.is_empty() && !attach.require_leader() {
             members = usable(&set.leaderless, false);
+            members.retain(is_apart);
         }
         let is_other = |connection: &Arc<Connection>| {
             Some(connection.id) != attach.avoid && !connection.refuses_tokens()

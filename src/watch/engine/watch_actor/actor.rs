@@ -11,7 +11,8 @@ use actix::{
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
-    messages::OutageTimedOut,
+    hedge_legs::LegRole,
+    messages::{LegReport, OutageTimedOut},
     watch_state::{Gap, WatchOutage, WatchState},
 };
 use crate::runtime::supervisor::crashes;
@@ -27,7 +28,10 @@ use crate::{
             cursor::{Cursor, ProgressOrder, Revisioned, StreamPosition},
             event_buffer::BufferWriter,
             freshness_record::{Detachment, FreshnessRecord},
-            hub::{AttachWatch, DetachWatch, HubActor, RequestWatchProgress, StartWatch},
+            hub::{
+                AttachWatch, DetachWatch, HubActor, RequestWatchProgress, StartSecondLeg,
+                StartWatch,
+            },
             known_keys::KnownKeys,
             watch_spec::WatchSpec,
             watch_stream::{AddWatch, StreamSharing},
@@ -49,6 +53,7 @@ pub(crate) struct WatchActor {
     pub(super) freshness: Arc<FreshnessRecord>,
     hub: WeakAddr<HubActor>,
     pub(super) caller: Weak<Caller>,
+    pub(super) role: LegRole,
     pub(super) state: WatchState,
     /// Attach attempt number. Messages for older attempts are ignored.
     pub(super) attempt: u32,
@@ -68,32 +73,76 @@ impl Revisioned for Event {
     }
 }
 
-impl WatchActor {
-    /// Starts the actor on the current arbiter.
-    pub(crate) fn start(
-        id: u64,
-        start: StartWatch,
-        hub: WeakAddr<HubActor>,
-        caller: Weak<Caller>,
-    ) -> Addr<Self> {
+/// A watch, or the second leg of one, to be started.
+pub(crate) struct NewWatch {
+    pub(crate) id: u64,
+    pub(crate) hub: WeakAddr<HubActor>,
+    pub(crate) caller: Weak<Caller>,
+}
+
+impl NewWatch {
+    /// Starts the actor of a watch on the current arbiter.
+    pub(crate) fn start(self, start: StartWatch) -> Addr<WatchActor> {
+        let options = &start.spec.options;
+        let (cursor, role) = (
+            Cursor::new(options.start_revision, options.read_revision),
+            LegRole::first(options.hedged),
+        );
+        let buffer = BufferWriter::new(start.buffer);
+        let known_keys = start.known_keys.map(Box::new);
+        self.supervise(
+            start.spec,
+            cursor,
+            buffer,
+            start.freshness,
+            known_keys,
+            role,
+            Gap::Opening(start.opened),
+        )
+    }
+
+    /// Starts the actor of the second leg of a watch on the current arbiter.
+    pub(crate) fn start_second_leg(self, start: StartSecondLeg) -> Addr<WatchActor> {
+        let outage = WatchOutage {
+            since: Instant::now(),
+            last_error: None,
+            _timer: None,
+        };
+        self.supervise(
+            start.spec,
+            start.cursor,
+            BufferWriter::of_second_leg(start.buffer),
+            Arc::new(FreshnessRecord::new(Instant::now())),
+            None,
+            LegRole::Second(Box::new(start.leg)),
+            Gap::Outage(outage),
+        )
+    }
+
+    fn supervise(
+        self,
+        spec: Arc<WatchSpec>,
+        cursor: Cursor<Event>,
+        buffer: BufferWriter,
+        freshness: Arc<FreshnessRecord>,
+        known_keys: Option<Box<KnownKeys>>,
+        role: LegRole,
+        gap: Gap,
+    ) -> Addr<WatchActor> {
         supervise(
             "watch",
             |_| {},
-            |_| Self {
-                id,
-                cursor: Cursor::new(
-                    start.spec.options.start_revision,
-                    start.spec.options.read_revision,
-                ),
-                spec: start.spec,
-                known_keys: start.known_keys.map(Box::new),
-                buffer: BufferWriter::new(start.buffer),
-                freshness: start.freshness,
-                hub,
-                caller,
-                state: WatchState::BackingOff {
-                    gap: Gap::Opening(start.opened),
-                },
+            |_| WatchActor {
+                id: self.id,
+                cursor,
+                spec,
+                known_keys,
+                buffer,
+                freshness,
+                hub: self.hub,
+                caller: self.caller,
+                role,
+                state: WatchState::BackingOff { gap },
                 attempt: 0,
                 failures: 0,
                 unknown_cancels: 0,
@@ -103,7 +152,9 @@ impl WatchActor {
             },
         )
     }
+}
 
+impl WatchActor {
     /// Sends a message to the hub; returns `false` if the hub has stopped.
     pub(super) fn send_to_hub<M>(&self, message: M) -> bool
     where
@@ -140,6 +191,12 @@ impl WatchActor {
             return self.renew_token(None, Duration::ZERO, ctx);
         }
         let token_generation = caller.context.token.generation();
+        if matches!(
+            self.state,
+            WatchState::Attached { .. } | WatchState::Paused { .. }
+        ) {
+            self.leg_detached();
+        }
         self.interrupt(ctx, |gap| WatchState::Attaching {
             gap,
             token_generation,
@@ -149,12 +206,17 @@ impl WatchActor {
             attempt: self.attempt,
             address: ctx.address(),
             spec: self.spec.clone(),
-            next_revision: self.cursor.next_revision(),
+            next_revision: self.resume_revision(),
             sharing,
             buffer: self.buffer.buffer(),
             freshness: self.freshness.clone(),
         };
-        if !self.send_to_hub(AttachWatch { add, avoid }) {
+        let attach = AttachWatch {
+            add,
+            avoid,
+            apart_from: self.role.other_watch(),
+        };
+        if !self.send_to_hub(attach) {
             self.end(WatchEnd::Shutdown, ctx);
         }
     }
@@ -177,25 +239,20 @@ impl WatchActor {
         ctx: &mut Context<Self>,
         next: impl FnOnce(Gap) -> WatchState,
     ) {
+        let max_outage = self.max_outage();
+        self.state.interrupt(|| start_outage(max_outage, ctx), next);
+    }
+
+    /// Restarts the time of an outage: until now the other leg served the watch.
+    pub(super) fn restart_outage(&mut self, ctx: &mut Context<Self>) {
+        let max_outage = self.max_outage();
+        self.state.restart_outage(|| start_outage(max_outage, ctx));
+    }
+
+    fn max_outage(&self) -> Option<Duration> {
+        // The first leg knows whether both legs are interrupted.
         let max_outage = self.spec.options.max_outage;
-        let start_outage = || {
-            let since = Instant::now();
-            let timer = max_outage.map(|max_outage| {
-                let watch = ctx.address().downgrade();
-                AbortOnDrop::spawn(async move {
-                    tokio::time::sleep_until(since + max_outage).await;
-                    if let Some(watch) = watch.upgrade() {
-                        watch.do_send(OutageTimedOut { since });
-                    }
-                })
-            });
-            WatchOutage {
-                since,
-                last_error: None,
-                _timer: timer,
-            }
-        };
-        self.state.interrupt(start_outage, next);
+        max_outage.filter(|_| !self.role.is_second())
     }
 
     pub(super) fn end(&mut self, end: WatchEnd, ctx: &mut Context<Self>) {
@@ -207,6 +264,7 @@ impl WatchActor {
         if let Some(Gap::Opening(opened)) = gap {
             let _ = opened.send(Err(end.to_error()));
         }
+        self.end_first_leg(&end);
         // The buffer ends first: callers whose progress request is dropped look there for the reason.
         self.buffer.end(end);
         self.progress_requests.clear();
@@ -214,23 +272,22 @@ impl WatchActor {
     }
 
     pub(super) fn created(&mut self, revision: i64, cluster_id: u64, ctx: &mut Context<Self>) {
-        match self.cursor.created(revision, cluster_id) {
-            StreamPosition::Continues => {}
-            StreamPosition::RevisionRegressed { seen, current } => {
-                tracing::warn!(
-                    watch = self.id,
-                    seen,
-                    current,
-                    "member is behind the revision seen by the watch"
-                );
-                self.buffer.revision_regressed(seen, current);
-                self.check_regression(0, ctx);
-            }
+        let regressed = match self.cursor.created(revision, cluster_id) {
+            StreamPosition::Continues => None,
+            StreamPosition::RevisionRegressed { seen, current } => Some((seen, current)),
             StreamPosition::ClusterChanged { previous, current } => {
                 return self.end(WatchEnd::ClusterChanged { previous, current }, ctx);
             }
+        };
+        let gap = self.state.attach(Instant::now());
+        let resumed = matches!(gap, Some(Gap::Outage(_)));
+        // Without ids, the revision in the header is not that of the member; see `Cursor::created`.
+        let revision = if cluster_id == 0 { i64::MAX } else { revision };
+        self.report_created(revision, regressed, resumed);
+        if regressed.is_some() && !self.role.is_second() {
+            self.check_regression(0, ctx);
         }
-        match self.state.attach(Instant::now()) {
+        match gap {
             Some(Gap::Opening(opened)) => {
                 let complete = self.cursor.next_revision() - 1;
                 self.buffer.set_delivered(complete);
@@ -246,12 +303,10 @@ impl WatchActor {
                     outage_ms = outage.since.elapsed().as_millis(),
                     "watch resumed"
                 );
-                if self.spec.options.status_events {
-                    self.buffer.resumed();
-                }
             }
             None => {}
         }
+        self.start_second_leg(ctx);
         if !self.progress_requests.is_empty() {
             self.request_progress(true);
         }
@@ -261,9 +316,18 @@ impl WatchActor {
         if self.buffer.is_full() {
             return self.pause(ctx);
         }
+        self.leg_advanced();
         let Some(events) = self.cursor.events(events, fragment) else {
             return;
         };
+        self.reset_failures();
+        if let Some(events) = self.send_to_first_leg(events) {
+            self.deliver(events);
+        }
+    }
+
+    /// Delivers events that the cursor has passed.
+    pub(super) fn deliver(&mut self, events: Vec<Event>) {
         if let Some(known_keys) = &mut self.known_keys {
             for event in &events {
                 let Some(kv) = &event.kv else { continue };
@@ -274,7 +338,7 @@ impl WatchActor {
             }
         }
         self.buffer.batch(events);
-        self.reset_failures();
+        self.publish_position();
     }
 
     pub(super) fn reset_failures(&mut self) {
@@ -285,9 +349,7 @@ impl WatchActor {
     /// Leaves the stream until the consumer has read half of its buffer.
     pub(super) fn pause(&mut self, ctx: &mut Context<Self>) {
         tracing::debug!(watch = self.id, "watch paused for a slow consumer");
-        if self.spec.options.status_events {
-            self.buffer.paused();
-        }
+        self.report_paused();
         self.detach(Detachment::Paused);
         self.state.pause();
         if !self.buffer.request_drain() {
@@ -306,7 +368,14 @@ impl WatchActor {
     /// Moves the cursor to the revision up to which the stream that ends has sent everything.
     pub(super) fn apply_bookmark(&mut self, bookmark: Option<i64>) {
         if let Some(revision) = bookmark {
-            self.cursor.progress(revision, ProgressOrder::AfterEvents);
+            let order = ProgressOrder::AfterEvents;
+            let is_new = self.cursor.progress(revision, order);
+            match &self.role {
+                LegRole::Second(second) if is_new => {
+                    second.send(LegReport::Progress { revision, order });
+                }
+                _ => self.publish_position(),
+            }
         }
     }
 
@@ -314,6 +383,16 @@ impl WatchActor {
         if !self.cursor.progress(revision, order) {
             return;
         }
+        self.leg_advanced();
+        match &self.role {
+            LegRole::Only | LegRole::First(_) => self.deliver_progress(revision, order),
+            LegRole::Second(second) => second.send(LegReport::Progress { revision, order }),
+        }
+    }
+
+    /// Delivers progress that the cursor has accepted.
+    pub(super) fn deliver_progress(&mut self, revision: i64, order: ProgressOrder) {
+        self.publish_position();
         let wanted = self.spec.options.progress_notify || !self.progress_requests.is_empty();
         if wanted && !self.buffer.is_full() {
             self.buffer.progress(revision, order);
@@ -336,6 +415,24 @@ impl WatchActor {
     }
 }
 
+fn start_outage(max_outage: Option<Duration>, ctx: &Context<WatchActor>) -> WatchOutage {
+    let since = Instant::now();
+    let timer = max_outage.map(|max_outage| {
+        let watch = ctx.address().downgrade();
+        AbortOnDrop::spawn(async move {
+            tokio::time::sleep_until(since + max_outage).await;
+            if let Some(watch) = watch.upgrade() {
+                watch.do_send(OutageTimedOut { since });
+            }
+        })
+    });
+    WatchOutage {
+        since,
+        last_error: None,
+        _timer: timer,
+    }
+}
+
 impl Actor for WatchActor {
     type Context = Context<Self>;
 
@@ -343,16 +440,15 @@ impl Actor for WatchActor {
     /// attaches again at its cursor.
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.schedule_freshness_report(ctx);
+        self.restart_second_leg();
         match self.state {
             WatchState::AwaitingToken { .. }
             | WatchState::BackingOff { .. }
             | WatchState::Attaching { .. } => self.attach(None, ctx),
             WatchState::Attached { .. } => {
-                if self.spec.options.status_events {
-                    let reason = "the watch's actor panicked";
-                    let error = Error::new(ErrorKind::Internal, Outcome::NotSent, reason);
-                    self.buffer.disconnected(Arc::new(error));
-                }
+                let reason = "the watch's actor panicked";
+                let error = Error::new(ErrorKind::Internal, Outcome::NotSent, reason);
+                self.report_disconnected(Arc::new(error));
                 self.attach(None, ctx);
             }
             WatchState::Paused { .. } => {

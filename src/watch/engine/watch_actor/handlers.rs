@@ -84,6 +84,9 @@ impl Handler<BufferDrained> for WatchActor {
     type Result = ();
 
     fn handle(&mut self, _: BufferDrained, ctx: &mut Context<Self>) {
+        if let Some(second) = self.second_leg() {
+            second.do_send(BufferDrained);
+        }
         if matches!(self.state, WatchState::Paused { .. }) {
             self.attach(None, ctx);
         }
@@ -94,6 +97,7 @@ impl Handler<HubRestarted> for WatchActor {
     type Result = ();
 
     fn handle(&mut self, _: HubRestarted, ctx: &mut Context<Self>) {
+        self.start_second_leg(ctx);
         if self.state.is_attaching() {
             self.attach(None, ctx);
         }
@@ -106,7 +110,12 @@ impl Handler<RequestProgress> for WatchActor {
     fn handle(&mut self, request: RequestProgress, _: &mut Context<Self>) {
         self.progress_requests.retain(|reply| !reply.is_closed());
         self.progress_requests.extend(request.reply);
-        if self.state.is_attached() && !self.progress_requests.is_empty() {
+        let is_wanted = !self.progress_requests.is_empty();
+        if is_wanted && let Some(second) = self.second_leg() {
+            second.do_send(RequestProgress { reply: None });
+        }
+        // The first leg of a hedged watch sends requests to the second one only if they are wanted.
+        if self.state.is_attached() && (is_wanted || self.role.is_second()) {
             self.request_progress(true);
         }
     }
@@ -129,6 +138,7 @@ impl Handler<OutageTimedOut> for WatchActor {
     fn handle(&mut self, timed_out: OutageTimedOut, ctx: &mut Context<Self>) {
         if let Some(outage) = self.state.outage()
             && outage.since == timed_out.since
+            && self.is_watch_out()
         {
             let last = outage.last_error.as_deref().cloned();
             self.end(WatchEnd::OutageTooLong { last }, ctx);

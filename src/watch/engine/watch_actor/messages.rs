@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use actix::Message;
+use actix::{Addr, Message};
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{cancel_reason::ServerCancel, token_renewal::RejectedToken};
+use super::{WatchActor, cancel_reason::ServerCancel, token_renewal::RejectedToken};
 use crate::{
     connection::EndpointId,
     error::Error,
     proto::Event,
     watch::{
-        Resynced,
+        Resynced, WatchEnd,
         engine::{cursor::ProgressOrder, known_keys::KnownKeys},
     },
 };
@@ -83,6 +83,50 @@ pub(crate) enum StreamUpdate {
     },
 }
 
+/// State or events of the second leg of a hedged watch. Sent by the second leg to the first.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct SecondLegUpdate {
+    /// Epoch of the second leg. Updates of older epochs are ignored.
+    pub(super) epoch: u32,
+    pub(super) report: LegReport,
+}
+
+/// A report of the second leg of a hedged watch.
+pub(super) enum LegReport {
+    /// A member with this current revision created the watch.
+    Created { revision: i64 },
+    /// Complete revisions, in order.
+    Events(Vec<Event>),
+    /// The member has sent everything up to this revision.
+    Progress { revision: i64, order: ProgressOrder },
+    /// The leg lost its stream.
+    Lost(Arc<Error>),
+    /// The leg waits until the consumer has read half of its buffer.
+    Paused,
+    /// The leg is on no stream any more, or its pause ended.
+    Detached,
+    /// The leg's position is compacted on its member.
+    Compacted,
+    /// The leg ended, and the watch with it.
+    Ended(WatchEnd),
+}
+
+/// The second leg of a hedged watch runs. Sent by the hub to the first leg.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct SecondLegStarted {
+    pub(crate) watch: u64,
+    pub(crate) address: Addr<WatchActor>,
+}
+
+/// Attach again at the position of the watch. Sent by the first leg to the second.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct RestartLeg {
+    pub(super) epoch: u32,
+}
+
 /// The delay before the next attach attempt has passed. Sent by the actor to itself.
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -116,6 +160,8 @@ pub(super) struct RangeReadEnded {
     pub(super) attempt: u32,
     /// Time at which the read began.
     pub(super) began: Instant,
+    /// Cursor of the watch with which the range was compared.
+    pub(super) next_revision: i64,
     pub(super) result: Result<(Resynced, KnownKeys), Error>,
 }
 
@@ -129,12 +175,14 @@ pub(super) struct ReportFreshness;
 #[rtype(result = "()")]
 pub(super) struct CurrentRevisionRead {
     pub(super) attempt: u32,
+    /// Highest revision that the watch had received before the read.
+    pub(super) seen: i64,
     /// Number of reads that failed before this one.
     pub(super) failures: u32,
     pub(super) result: Result<i64, Error>,
 }
 
-/// Panic at the next [`UpdateReceived`], which is lost.
+/// Panic at the next [`UpdateReceived`] or [`SecondLegUpdate`], which is lost.
 #[cfg(feature = "test-faults")]
 #[derive(Message)]
 #[rtype(result = "()")]

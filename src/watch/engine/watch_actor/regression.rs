@@ -9,11 +9,7 @@ use std::time::Duration;
 
 use actix::{AsyncContext, Context, Handler};
 
-use super::{
-    WatchActor,
-    messages::CurrentRevisionRead,
-    watch_state::{ResyncCause, WatchState},
-};
+use super::{WatchActor, messages::CurrentRevisionRead, watch_state::ResyncCause};
 use crate::{
     error::{Error, ErrorKind},
     proto::{RangeRequest, RangeResponse, rpc},
@@ -47,6 +43,8 @@ impl WatchActor {
             failures => READ_BACKOFF.delay(failures - 1, fastrand::f64() / 2.0),
         };
         let (attempt, watch) = (self.attempt, ctx.address().downgrade());
+        // Events that arrive during the read may be newer than its result.
+        let seen = self.cursor.highest_seen();
         actix_rt::spawn(async move {
             tokio::time::sleep(delay).await;
             let read = async {
@@ -58,6 +56,7 @@ impl WatchActor {
             if let Some(watch) = watch.upgrade() {
                 watch.do_send(CurrentRevisionRead {
                     attempt,
+                    seen,
                     failures,
                     result,
                 });
@@ -65,8 +64,7 @@ impl WatchActor {
         });
     }
 
-    fn cluster_restored(&mut self, current: i64, ctx: &mut Context<Self>) {
-        let seen = self.cursor.highest_seen();
+    fn cluster_restored(&mut self, seen: i64, current: i64, ctx: &mut Context<Self>) {
         tracing::warn!(
             watch = self.id,
             seen,
@@ -88,14 +86,13 @@ impl Handler<CurrentRevisionRead> for WatchActor {
     type Result = ();
 
     fn handle(&mut self, read: CurrentRevisionRead, ctx: &mut Context<Self>) {
-        let is_attached = matches!(self.state, WatchState::Attached { .. });
         // On another stream, the response to the create shows whether that member is behind as well.
-        if read.attempt != self.attempt || !is_attached {
+        if read.attempt != self.attempt || !self.is_served() {
             return;
         }
         match read.result {
-            Ok(current) if current < self.cursor.highest_seen() => {
-                self.cluster_restored(current, ctx);
+            Ok(current) if current < read.seen => {
+                self.cluster_restored(read.seen, current, ctx);
             }
             Ok(current) => {
                 tracing::debug!(watch = self.id, current, "member of the watch lags");

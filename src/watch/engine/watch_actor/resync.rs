@@ -32,12 +32,14 @@ impl WatchActor {
     /// Starts to read the whole range at one revision and to compare it with the keys that the consumer has.
     pub(super) fn start_resync(&mut self, cause: ResyncCause, ctx: &mut Context<Self>) {
         self.detach(Detachment::Resyncing);
+        self.leg_detached();
         self.interrupt(ctx, |gap| WatchState::Resyncing { gap, cause });
         let (Some(caller), Some(known_keys)) = (self.caller.upgrade(), &self.known_keys) else {
             return self.end(WatchEnd::Shutdown, ctx);
         };
+        let next_revision = self.cursor.next_revision();
         let mut comparison = match cause {
-            ResyncCause::Compaction => known_keys.compare(self.cursor.next_revision()),
+            ResyncCause::Compaction => known_keys.compare(next_revision),
             ResyncCause::Restore => known_keys.compare_restored(),
         };
         let known_keys = known_keys.clone();
@@ -68,6 +70,7 @@ impl WatchActor {
                 watch.do_send(RangeReadEnded {
                     attempt,
                     began,
+                    next_revision,
                     result,
                 });
             }
@@ -85,6 +88,10 @@ impl Handler<RangeReadEnded> for WatchActor {
         if read.attempt != self.attempt {
             return;
         }
+        if read.next_revision != self.cursor.next_revision() {
+            // The other leg of the watch has delivered revisions meanwhile, which the difference would repeat.
+            return self.attach(None, ctx);
+        }
         match read.result {
             // The cluster was restored while its compacted history was replaced by a read.
             Ok((resynced, _))
@@ -96,12 +103,16 @@ impl Handler<RangeReadEnded> for WatchActor {
             Ok((resynced, known_keys)) => {
                 match cause {
                     ResyncCause::Compaction => self.cursor.resynced(resynced.revision),
-                    ResyncCause::Restore => self.cursor.restored(resynced.revision),
+                    ResyncCause::Restore => {
+                        self.cursor.restored(resynced.revision);
+                        self.restart_second_leg();
+                    }
                 }
                 self.known_keys = Some(Box::new(known_keys));
                 self.freshness.resynced(resynced.revision, read.began);
                 self.buffer.resynced(resynced);
                 self.reset_failures();
+                self.publish_position();
                 self.attach(None, ctx);
             }
             Err(error) => match error.kind() {

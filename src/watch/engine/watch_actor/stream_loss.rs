@@ -41,6 +41,11 @@ impl WatchActor {
                 self.stream_lost(endpoint, Arc::new(error), ctx);
                 self.unknown_cancels += 1;
             }
+            CancelReason::Compacted { revision } if self.other_leg_covers(revision) => {
+                let text = "the next revision of this leg of the watch was compacted";
+                let error = Error::new(ErrorKind::WatchCanceled, Outcome::NotSent, text);
+                self.stream_lost(endpoint, Arc::new(error), ctx);
+            }
             CancelReason::Compacted { revision } => {
                 if !self.spec.options.resync {
                     self.end(WatchEnd::Compacted { revision }, ctx);
@@ -77,8 +82,8 @@ impl WatchActor {
             WatchState::Attached { since, .. } => Some(since.elapsed()),
             _ => None,
         };
-        if attached_for.is_some() && self.spec.options.status_events {
-            self.buffer.disconnected(error.clone());
+        if attached_for.is_some() {
+            self.report_disconnected(error.clone());
         }
         let delay = match attached_for {
             Some(duration) if duration >= STABLE_AFTER => {

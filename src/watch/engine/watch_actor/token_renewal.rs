@@ -35,8 +35,8 @@ impl WatchActor {
         error: Error,
         ctx: &mut Context<Self>,
     ) {
-        if self.state.is_attached() && self.spec.options.status_events {
-            self.buffer.disconnected(Arc::new(error.clone()));
+        if self.state.is_attached() {
+            self.report_disconnected(Arc::new(error.clone()));
         }
         let generation = self.state.token_generation().unwrap_or(0);
         self.detach(Detachment::Reconnecting);

@@ -146,18 +146,32 @@ impl WatchState {
         }
     }
 
+    /// Restarts the time of an outage that is in progress. Keeps its last error.
+    pub(super) fn restart_outage(&mut self, start_outage: impl FnOnce() -> WatchOutage) {
+        if let Some(Gap::Outage(outage)) = self.gap_mut() {
+            let last_error = outage.last_error.take();
+            *outage = WatchOutage {
+                last_error,
+                ..start_outage()
+            };
+        }
+    }
+
     /// Stores the error of an attempt to continue, to be reported if the outage lasts too long.
     pub(super) fn record_error(&mut self, error: Arc<Error>) {
-        let gap = match self {
+        if let Some(Gap::Outage(outage)) = self.gap_mut() {
+            outage.last_error = Some(error);
+        }
+    }
+
+    fn gap_mut(&mut self) -> Option<&mut Gap> {
+        match self {
             Self::AwaitingToken { gap }
             | Self::BackingOff { gap }
             | Self::Attaching { gap, .. }
             | Self::Resyncing { gap, .. } => Some(gap),
             Self::Paused { gap } => gap.as_mut(),
             Self::Attached { .. } | Self::Ended => None,
-        };
-        if let Some(Gap::Outage(outage)) = gap {
-            outage.last_error = Some(error);
         }
     }
 
