@@ -56,10 +56,8 @@ async fn hold(endpoints: &[&str], hedged: bool) {
             watches.push(opened.await.expect("no panic"));
         }
     }
-    // Progress shows that the second legs are created, too.
-    for watch in &watches {
-        watch.request_progress().await.expect("progress");
-    }
+    // The second legs are created soon after the first ones.
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
     println!("{}", Memory::now().resident.saturating_sub(before));
     std::future::pending::<()>().await;
 }

@@ -26,6 +26,7 @@ mod lateness_report;
 mod load_program;
 mod member_fault;
 #[path = "../watch/memory.rs"]
+#[expect(dead_code, reason = "another bench prints the peak")]
 mod memory;
 mod steady_writer;
 
@@ -38,40 +39,52 @@ use member_fault::MemberFault;
 use steady_writer::SteadyWriter;
 use testbed::Cluster;
 
-/// The clients, with their arguments and their bounds in milliseconds: in general, and of faults that a plain watch
-/// has to detect by probes.
-const CLIENTS: [(&str, &[(&str, &str)], Bounds); 3] = [
-    (
-        "ours, hedged",
-        &[("client", "ours"), ("hedged", "true")],
-        Bounds {
+/// A client and its bounds.
+struct MeasuredClient {
+    name: &'static str,
+    arguments: &'static [(&'static str, &'static str)],
+    bounds: Bounds,
+}
+
+const CLIENTS: [MeasuredClient; 3] = [
+    MeasuredClient {
+        name: "ours, hedged",
+        arguments: &[("client", "ours"), ("hedged", "true")],
+        bounds: Bounds {
             all: Some(100),
             silent: Some(100),
         },
-    ),
-    (
-        "ours, plain",
-        &[("client", "ours")],
-        Bounds {
+    },
+    MeasuredClient {
+        name: "ours, plain",
+        arguments: &[("client", "ours")],
+        bounds: Bounds {
             all: None,
             silent: Some(1500),
         },
-    ),
-    (
-        "etcd-client",
-        &[("client", "etcd-client")],
-        Bounds {
+    },
+    MeasuredClient {
+        name: "etcd-client",
+        arguments: &[("client", "etcd-client")],
+        bounds: Bounds {
             all: None,
             silent: None,
         },
-    ),
+    },
 ];
 /// Time after a fault, in which clients return to the member.
 const PAUSE_AFTER_FAULT: Duration = Duration::from_secs(3);
 
-#[tokio::main]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     cost::WatchHolder::run_if_child();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("start the runtime");
+    runtime.block_on(measure())
+}
+
+async fn measure() -> ExitCode {
     let faults = std::env::var("LATENESS_FAULTS");
     let faults = faults
         .as_deref()
@@ -107,7 +120,7 @@ async fn measure_lateness(program: &LoadProgram, faults: &[MemberFault]) -> bool
     };
     let watches: Vec<WatchProcess> = CLIENTS
         .iter()
-        .map(|(_, arguments, _)| start(arguments))
+        .map(|client| start(client.arguments))
         .collect();
     for watch in &watches {
         watch.wait_until_ready().await;
@@ -132,8 +145,8 @@ async fn measure_lateness(program: &LoadProgram, faults: &[MemberFault]) -> bool
             tokio::time::sleep(PAUSE_AFTER_FAULT).await;
         }
         println!("{}: control {control}", fault.describe());
-        for ((name, _, bounds), lateness) in CLIENTS.iter().zip(&lateness) {
-            all_met &= lateness.report(name, &control, bounds.of(*fault));
+        for (client, lateness) in CLIENTS.iter().zip(&lateness) {
+            all_met &= lateness.report(client.name, &control, client.bounds.of(*fault));
         }
     }
     all_met

@@ -107,7 +107,8 @@ async fn check_fault(inject: impl Fn(&Cluster, usize), heal: impl AsyncFn(&Clust
     let history = actual_history(&cluster).await;
     validators::all(&Request::prefix("k/", start + 1), &records, &history).unwrap();
     assert!(!records.contains(&Record::Disconnected), "an interruption");
-    let (acknowledged, arrived) = (acknowledged.lock().unwrap(), arrived.lock().unwrap());
+    let take = |times: &Acknowledged| std::mem::take(&mut *times.lock().unwrap());
+    let (acknowledged, arrived) = (take(&acknowledged), take(&arrived));
     for (from, to) in faults {
         let during = acknowledged
             .iter()

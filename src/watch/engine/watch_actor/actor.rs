@@ -80,69 +80,64 @@ pub(crate) struct NewWatch {
     pub(crate) caller: Weak<Caller>,
 }
 
+/// What distinguishes a watch from the second leg of one when it is started.
+struct LegStart {
+    cursor: Cursor<Event>,
+    buffer: BufferWriter,
+    freshness: Arc<FreshnessRecord>,
+    known_keys: Option<Box<KnownKeys>>,
+    role: LegRole,
+    gap: Gap,
+}
+
 impl NewWatch {
     /// Starts the actor of a watch on the current arbiter.
     pub(crate) fn start(self, start: StartWatch) -> Addr<WatchActor> {
         let options = &start.spec.options;
-        let (cursor, role) = (
-            Cursor::new(options.start_revision, options.read_revision),
-            LegRole::first(options.hedged),
-        );
-        let buffer = BufferWriter::new(start.buffer);
-        let known_keys = start.known_keys.map(Box::new);
-        self.supervise(
-            start.spec,
-            cursor,
-            buffer,
-            start.freshness,
-            known_keys,
-            role,
-            Gap::Opening(start.opened),
-        )
+        let leg = LegStart {
+            cursor: Cursor::new(options.start_revision, options.read_revision),
+            buffer: BufferWriter::new(start.buffer),
+            freshness: start.freshness,
+            known_keys: start.known_keys.map(Box::new),
+            role: LegRole::first(options.hedged),
+            gap: Gap::Opening(start.opened),
+        };
+        self.supervise(start.spec, leg)
     }
 
     /// Starts the actor of the second leg of a watch on the current arbiter.
     pub(crate) fn start_second_leg(self, start: StartSecondLeg) -> Addr<WatchActor> {
-        let outage = WatchOutage {
-            since: Instant::now(),
-            last_error: None,
-            _timer: None,
+        let now = Instant::now();
+        let leg = LegStart {
+            cursor: start.cursor,
+            buffer: BufferWriter::of_second_leg(start.buffer),
+            freshness: Arc::new(FreshnessRecord::new(now)),
+            known_keys: None,
+            role: LegRole::Second(Box::new(start.leg)),
+            gap: Gap::Outage(WatchOutage {
+                since: now,
+                last_error: None,
+                _timer: None,
+            }),
         };
-        self.supervise(
-            start.spec,
-            start.cursor,
-            BufferWriter::of_second_leg(start.buffer),
-            Arc::new(FreshnessRecord::new(Instant::now())),
-            None,
-            LegRole::Second(Box::new(start.leg)),
-            Gap::Outage(outage),
-        )
+        self.supervise(start.spec, leg)
     }
 
-    fn supervise(
-        self,
-        spec: Arc<WatchSpec>,
-        cursor: Cursor<Event>,
-        buffer: BufferWriter,
-        freshness: Arc<FreshnessRecord>,
-        known_keys: Option<Box<KnownKeys>>,
-        role: LegRole,
-        gap: Gap,
-    ) -> Addr<WatchActor> {
+    fn supervise(self, spec: Arc<WatchSpec>, leg: LegStart) -> Addr<WatchActor> {
         supervise(
             "watch",
             |_| {},
             |_| WatchActor {
                 id: self.id,
-                cursor,
+                cursor: leg.cursor,
                 spec,
-                known_keys,
-                buffer,
-                freshness,
+                known_keys: leg.known_keys,
+                buffer: leg.buffer,
+                freshness: leg.freshness,
                 hub: self.hub,
                 caller: self.caller,
-                role,
-                state: WatchState::BackingOff { gap },
+                role: leg.role,
+                state: WatchState::BackingOff { gap: leg.gap },
                 attempt: 0,
                 failures: 0,
                 unknown_cancels: 0,
