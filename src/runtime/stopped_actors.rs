@@ -46,14 +46,13 @@ where
         if !recipient.connected() {
             return Poll::Ready(());
         }
-        match &registration {
-            Some(registered) => registered.update(cx.waker()),
-            None => {
-                let recipient = recipient.clone();
-                let is_running = Box::new(move || recipient.connected());
-                let waker = cx.waker().clone();
-                registration = Some(Registration::new(Waiter { is_running, waker }));
-            }
+        if let Some(registration) = &registration {
+            registration.update(cx.waker());
+        } else {
+            let recipient = recipient.clone();
+            let is_running = Box::new(move || recipient.connected());
+            let waker = cx.waker().clone();
+            registration = Some(Registration::new(Waiter { is_running, waker }));
         }
         Poll::Pending
     })
@@ -113,7 +112,7 @@ impl Drop for SweepGuard {
 async fn sweep_while_needed(_guard: SweepGuard) {
     loop {
         tokio::time::sleep(SWEEP_INTERVAL).await;
-        let (is_needed, stopped) = WAITING.with_borrow_mut(|waiting| waiting.sweep());
+        let (is_needed, stopped) = WAITING.with_borrow_mut(Waiting::sweep);
         stopped.into_iter().for_each(Waker::wake);
         if !is_needed {
             return;
