@@ -41,7 +41,7 @@ where
     M: Message<Result = ()> + Send + 'static,
     M::Result: Send,
 {
-    let mut registration: Option<Registration> = None;
+    let mut registration: Option<WaiterRegistration> = None;
     poll_fn(|cx| {
         if !recipient.connected() {
             return Poll::Ready(());
@@ -52,7 +52,7 @@ where
             let recipient = recipient.clone();
             let is_running = Box::new(move || recipient.connected());
             let waker = cx.waker().clone();
-            registration = Some(Registration::new(Waiter { is_running, waker }));
+            registration = Some(WaiterRegistration::new(Waiter { is_running, waker }));
         }
         Poll::Pending
     })
@@ -60,9 +60,9 @@ where
 }
 
 /// Removes the waiter when dropped.
-struct Registration(u64);
+struct WaiterRegistration(u64);
 
-impl Registration {
+impl WaiterRegistration {
     fn new(waiter: Waiter) -> Self {
         let (id, start_sweep) = WAITING.with_borrow_mut(|waiting| {
             waiting.last_id += 1;
@@ -85,7 +85,7 @@ impl Registration {
     }
 }
 
-impl Drop for Registration {
+impl Drop for WaiterRegistration {
     fn drop(&mut self) {
         // Fails while the thread ends. The waiter is dropped outside of the borrow: its recipient may be the last
         // address of an actor.
