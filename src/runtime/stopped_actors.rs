@@ -19,18 +19,18 @@ use actix::{Message, Recipient};
 const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 
 thread_local! {
-    static WAITING: RefCell<Waiting> = RefCell::default();
+    static WAITING: RefCell<WaitingDeliveries> = RefCell::default();
 }
 
 /// Everyone on this thread who waits for the end of an actor.
 #[derive(Default)]
-struct Waiting {
+struct WaitingDeliveries {
     last_id: u64,
-    waiters: HashMap<u64, Waiter>,
+    waiters: HashMap<u64, WaitingDelivery>,
     is_swept: bool,
 }
 
-struct Waiter {
+struct WaitingDelivery {
     is_running: Box<dyn Fn() -> bool>,
     waker: Waker,
 }
@@ -52,7 +52,10 @@ where
             let recipient = recipient.clone();
             let is_running = Box::new(move || recipient.connected());
             let waker = cx.waker().clone();
-            registration = Some(WaiterRegistration::new(Waiter { is_running, waker }));
+            registration = Some(WaiterRegistration::new(WaitingDelivery {
+                is_running,
+                waker,
+            }));
         }
         Poll::Pending
     })
@@ -63,7 +66,7 @@ where
 struct WaiterRegistration(u64);
 
 impl WaiterRegistration {
-    fn new(waiter: Waiter) -> Self {
+    fn new(waiter: WaitingDelivery) -> Self {
         let (id, start_sweep) = WAITING.with_borrow_mut(|waiting| {
             waiting.last_id += 1;
             waiting.waiters.insert(waiting.last_id, waiter);
@@ -112,7 +115,7 @@ impl Drop for SweepGuard {
 async fn sweep_while_needed(_guard: SweepGuard) {
     loop {
         tokio::time::sleep(SWEEP_INTERVAL).await;
-        let (is_needed, stopped) = WAITING.with_borrow_mut(Waiting::sweep);
+        let (is_needed, stopped) = WAITING.with_borrow_mut(WaitingDeliveries::sweep);
         stopped.into_iter().for_each(Waker::wake);
         if !is_needed {
             return;
@@ -120,7 +123,7 @@ async fn sweep_while_needed(_guard: SweepGuard) {
     }
 }
 
-impl Waiting {
+impl WaitingDeliveries {
     /// Returns whether there are waiters, and the wakers of those whose actor has stopped.
     fn sweep(&mut self) -> (bool, Vec<Waker>) {
         let stopped = self
