@@ -19,18 +19,18 @@ use actix::{Message, Recipient};
 const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 
 thread_local! {
-    static WAITING: RefCell<Waiting> = RefCell::default();
+    static WAITING: RefCell<WaitingDeliveries> = RefCell::default();
 }
 
 /// Everyone on this thread who waits for the end of an actor.
 #[derive(Default)]
-struct Waiting {
+struct WaitingDeliveries {
     last_id: u64,
-    waiters: HashMap<u64, Waiter>,
+    waiters: HashMap<u64, WaitingDelivery>,
     is_swept: bool,
 }
 
-struct Waiter {
+struct WaitingDelivery {
     is_running: Box<dyn Fn() -> bool>,
     waker: Waker,
 }
@@ -41,19 +41,21 @@ where
     M: Message<Result = ()> + Send + 'static,
     M::Result: Send,
 {
-    let mut registration: Option<Registration> = None;
+    let mut registration: Option<WaiterRegistration> = None;
     poll_fn(|cx| {
         if !recipient.connected() {
             return Poll::Ready(());
         }
-        match &registration {
-            Some(registered) => registered.update(cx.waker()),
-            None => {
-                let recipient = recipient.clone();
-                let is_running = Box::new(move || recipient.connected());
-                let waker = cx.waker().clone();
-                registration = Some(Registration::new(Waiter { is_running, waker }));
-            }
+        if let Some(registration) = &registration {
+            registration.update(cx.waker());
+        } else {
+            let recipient = recipient.clone();
+            let is_running = Box::new(move || recipient.connected());
+            let waker = cx.waker().clone();
+            registration = Some(WaiterRegistration::new(WaitingDelivery {
+                is_running,
+                waker,
+            }));
         }
         Poll::Pending
     })
@@ -61,10 +63,10 @@ where
 }
 
 /// Removes the waiter when dropped.
-struct Registration(u64);
+struct WaiterRegistration(u64);
 
-impl Registration {
-    fn new(waiter: Waiter) -> Self {
+impl WaiterRegistration {
+    fn new(waiter: WaitingDelivery) -> Self {
         let (id, start_sweep) = WAITING.with_borrow_mut(|waiting| {
             waiting.last_id += 1;
             waiting.waiters.insert(waiting.last_id, waiter);
@@ -86,7 +88,7 @@ impl Registration {
     }
 }
 
-impl Drop for Registration {
+impl Drop for WaiterRegistration {
     fn drop(&mut self) {
         // Fails while the thread ends. The waiter is dropped outside of the borrow: its recipient may be the last
         // address of an actor.
@@ -113,7 +115,7 @@ impl Drop for SweepGuard {
 async fn sweep_while_needed(_guard: SweepGuard) {
     loop {
         tokio::time::sleep(SWEEP_INTERVAL).await;
-        let (is_needed, stopped) = WAITING.with_borrow_mut(|waiting| waiting.sweep());
+        let (is_needed, stopped) = WAITING.with_borrow_mut(WaitingDeliveries::sweep);
         stopped.into_iter().for_each(Waker::wake);
         if !is_needed {
             return;
@@ -121,7 +123,7 @@ async fn sweep_while_needed(_guard: SweepGuard) {
     }
 }
 
-impl Waiting {
+impl WaitingDeliveries {
     /// Returns whether there are waiters, and the wakers of those whose actor has stopped.
     fn sweep(&mut self) -> (bool, Vec<Waker>) {
         let stopped = self

@@ -64,10 +64,10 @@ async fn read(
             let Some(next) = next.await else { break };
             failed = add_message(&mut batch, next, &mut receiver, joinable, connection);
         }
-        let (received, next_batch) = batch.finish();
+        let (collected, next_batch) = batch.finish();
         batch = next_batch;
-        if !received.responses.is_empty() {
-            let handled = actor.upgrade()?.send(received);
+        if !collected.responses.is_empty() {
+            let handled = actor.upgrade()?.send(collected);
             let nearly_full = handled.await.ok()?;
             // The consumers read at the same time, so one time limit holds for all of them.
             let since = Instant::now();

@@ -408,4 +408,6 @@ impl<W> CreatePairing<W> {
 }
 
 #[cfg(test)]
+mod modelled_servers;
+#[cfg(test)]
 mod tests;
