@@ -14,7 +14,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::support::{
     auth_cluster::{
-        assert_all_succeed, connect_as, login_count, spawn_puts, start_with_auth, start_with_tokens,
+        assert_all_succeed, connect_with_rare_probes, login_count, spawn_puts, start_with_auth,
+        start_with_tokens,
     },
     wait::until_async,
     watch_items::next_change,
@@ -116,12 +117,11 @@ async fn each_expired_simple_token_costs_one_login() {
     let cluster = start_with_auth(cluster).await;
     cluster.add_user("ann", "word", Some("k/")).await;
     let before = login_count(&cluster).await;
-    let etcd = connect_as(&cluster, "ann", "word").await;
+    let etcd = connect_with_rare_probes(&cluster, "ann", "word").await;
     let watches = open_eight_watches(&etcd).await;
     let mut written = 0;
     for round in 1..=10 {
         let deleted_before = deleted_tokens(&cluster, "ann");
-        // Watches cause a probe every three seconds, which uses the token: it expires between two probes.
         until_async("the token is deleted", async || {
             // Each check reads the whole log, which is long.
             sleep(Duration::from_millis(50)).await;

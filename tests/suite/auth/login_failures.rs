@@ -14,7 +14,9 @@ use testbed::{Reply, ScriptedServer, Tokens, encode};
 use tokio::time::sleep;
 
 use crate::support::{
-    auth_cluster::{AUTHENTICATE, invalid_token_reply, login_reply, start_with_tokens},
+    auth_cluster::{
+        AUTHENTICATE, invalid_token_reply, login_reply, rare_probes, start_with_tokens,
+    },
     scripted_put::{PUT, put_reply},
     wait::{hold, until},
     watch_items::next_change,
@@ -174,6 +176,7 @@ async fn watch_waits_for_unavailable_credentials() {
                 Ok(Credentials::password("root", "secret"))
             }
         })
+        .liveness(rare_probes())
         .connect()
         .await
         .unwrap();

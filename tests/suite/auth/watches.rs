@@ -7,7 +7,9 @@ use serde_json::json;
 use testbed::{Cluster, Tokens, encode};
 
 use crate::support::{
-    auth_cluster::{connect_as, connect_as_root, start_with_auth, start_with_tokens},
+    auth_cluster::{
+        connect_as, connect_as_root, connect_with_rare_probes, start_with_auth, start_with_tokens,
+    },
     wait::hold,
     watch_items::{next_change, read_to_end},
 };
@@ -17,7 +19,7 @@ async fn watch_resumes_after_token_expiry() {
     let ttl = Duration::from_secs(1);
     // The client does not know the expiry of simple tokens.
     let cluster = start_with_tokens(Tokens::Simple(ttl)).await;
-    let etcd = connect_as_root(&cluster).await;
+    let etcd = connect_with_rare_probes(&cluster, "root", "secret").await;
     let mut watch = etcd.watch("k").await.unwrap();
     for value in ["first", "second"] {
         // No other request detects the expired token: the watch must.

@@ -1,6 +1,8 @@
 //! Clusters with authentication enabled, clients with credentials, and scripted replies about tokens.
 
-use actix_etcd::{Client, Error, proto};
+use std::time::Duration;
+
+use actix_etcd::{Client, Error, client::Liveness, proto};
 use testbed::{Cluster, ClusterBuilder, Reply, ScriptedServer, Tokens};
 use tokio::task::JoinHandle;
 
@@ -22,6 +24,17 @@ pub async fn start_with_tokens(tokens: Tokens) -> Cluster {
 pub async fn connect_as(cluster: &Cluster, name: &str, password: &str) -> Client {
     let builder = Client::builder(cluster.endpoints()).credentials(name, password);
     builder.connect().await.unwrap()
+}
+
+/// Connects as this user so that tokens expire beside open watches: the usual probes of members with streams use the
+/// token, and a simple token that is used does not expire.
+pub async fn connect_with_rare_probes(cluster: &Cluster, name: &str, password: &str) -> Client {
+    let builder = Client::builder(cluster.endpoints()).credentials(name, password);
+    builder.liveness(rare_probes()).connect().await.unwrap()
+}
+
+pub fn rare_probes() -> Liveness {
+    Liveness::default().check_streams_every(Duration::from_secs(60))
 }
 
 pub async fn connect_as_root(cluster: &Cluster) -> Client {
