@@ -63,7 +63,8 @@ impl ScriptedStore {
             keys: BTreeMap::new(),
             delayed: Vec::new(),
             script: Box::new(|_| TxnFate::Applied),
-            events: broadcast::Sender::new(64),
+            // More than any test has: a watch that falls behind would lose events.
+            events: broadcast::Sender::new(4096),
         }));
         let shared = state.clone();
         lease_server.server.on(TXN, move |call| {
