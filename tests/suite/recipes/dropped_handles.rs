@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use crate::support::{
     message_recorder::record_messages,
     process_isolation::in_own_process,
-    wait::{until, until_async},
+    wait::{TEST_TIMEOUT, until, until_async},
 };
 
 /// TTL of leases that must not expire during a test.
@@ -67,4 +67,22 @@ fn dropped_handles_leave_no_key_lease_or_actor() {
         })
         .await;
     });
+}
+
+#[actix::test]
+async fn dropped_claim_of_blocked_actor_releases_lock() {
+    let cluster = Cluster::start(1).await;
+    let builder = Client::builder(cluster.endpoints()).drop_grace(LONG);
+    let etcd = builder.connect().await.unwrap();
+    let mutex = etcd.mutex("l").ttl(LONG).await.unwrap();
+    let (events, recipient) = record_messages();
+    let claim = mutex.lock().deliver_to(recipient);
+    until("the lock is acquired", || events.lock().unwrap().len() == 1).await;
+    drop((mutex, etcd));
+    // The last handle blocks this thread, so the actor cannot handle the end of its lock.
+    drop(claim);
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let mutex = etcd.mutex("l").await.unwrap();
+    let guard = timeout(TEST_TIMEOUT, mutex.lock().into_future()).await;
+    guard.unwrap().unwrap().unlock().await.unwrap();
 }
