@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use actix::{Actor, Context};
 use actix_etcd::{Client, test_faults::live_actors};
 use testbed::Cluster;
 use tokio::time::timeout;
@@ -85,4 +86,29 @@ async fn dropped_claim_of_blocked_actor_releases_lock() {
     let mutex = etcd.mutex("l").await.unwrap();
     let guard = timeout(TEST_TIMEOUT, mutex.lock().into_future()).await;
     guard.unwrap().unwrap().unlock().await.unwrap();
+}
+
+struct Idle;
+
+impl Actor for Idle {
+    type Context = Context<Self>;
+}
+
+#[tokio::test]
+async fn singleton_of_ended_system_blocks_only_for_release() {
+    let cluster = Cluster::start(1).await;
+    let builder = Client::builder(cluster.endpoints()).drop_grace(LONG);
+    let system = tokio::task::spawn_blocking(|| {
+        let system = actix_rt::System::new();
+        system.block_on(async {
+            let etcd = builder.connect().await.unwrap();
+            let singleton = etcd.singleton("only").ttl(LONG).margin(LONG / 2);
+            let singleton = singleton.start(|_| Idle).unwrap();
+            singleton.running().await.unwrap();
+        });
+        // The actor still runs, and ends with its system.
+    });
+    timeout(TEST_TIMEOUT, system).await.unwrap().unwrap();
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    assert!(etcd.leases().await.unwrap().leases.is_empty());
 }
