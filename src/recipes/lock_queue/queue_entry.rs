@@ -230,7 +230,8 @@ impl Drop for QueueEntry {
         self.ownership.client.run(move || {
             actix_rt::spawn(async move {
                 tokio::select! {
-                    // etcd deletes the key with its lease.
+                    biased;
+                    // etcd deletes the key with its lease. The key of a detached session stays until then.
                     _ = ownership.session_lease.ended() => {}
                     () = remove_until_gone(&ownership, guard) => {}
                 }
