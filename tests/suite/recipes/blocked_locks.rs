@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use actix::{Actor, Context};
 use actix_etcd::{
     Client, Error, ErrorKind,
     recipes::{
@@ -22,6 +23,12 @@ use crate::support::{
 
 /// TTL of leases that must not expire during a test.
 const LONG: Duration = Duration::from_secs(60);
+
+struct Idle;
+
+impl Actor for Idle {
+    type Context = Context<Self>;
+}
 
 async fn session(etcd: &Client) -> Session {
     etcd.session(LONG).await.unwrap()
@@ -176,7 +183,7 @@ async fn actor_receives_blocked_lock_as_failure() {
     .await;
 }
 
-#[tokio::test]
+#[actix::test]
 async fn names_of_slashes_are_refused() {
     let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let session = session(&etcd).await;
@@ -188,6 +195,7 @@ async fn names_of_slashes_are_refused() {
             etcd.leader(name).await.unwrap_err(),
             etcd.mutex(name).await.unwrap_err(),
             etcd.election(name).await.unwrap_err(),
+            etcd.singleton(name).start(|_| Idle).unwrap_err(),
         ];
         for error in refused {
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{name:?}");
