@@ -121,9 +121,9 @@ impl Runtime {
 
     /// Runs a closure on the actors' thread. Returns `false` if the thread has ended or is about to.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) -> bool {
-        let jobs = self.jobs.sender();
-        jobs.as_ref()
-            .is_some_and(|jobs| jobs.send(Box::new(job)).is_ok())
+        let rejected = self.jobs.send(Box::new(job));
+        // Dropped without the lock: the values of the closure may call this function when they are dropped.
+        rejected.is_none()
     }
 
     /// Runs a closure on the actors' thread and returns its result. Fails if the thread has ended.
@@ -174,6 +174,14 @@ impl Runtime {
 impl JobQueue {
     fn new(jobs: mpsc::UnboundedSender<Job>) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Some(jobs))))
+    }
+
+    /// Returns the closure if the thread accepts no more.
+    fn send(&self, job: Job) -> Option<Job> {
+        match self.sender().as_ref() {
+            Some(jobs) => jobs.send(job).err().map(|rejected| rejected.0),
+            None => Some(job),
+        }
     }
 
     fn sender(&self) -> MutexGuard<'_, Option<mpsc::UnboundedSender<Job>>> {
@@ -300,6 +308,32 @@ mod tests {
         end.block_until_released(Duration::MAX);
         assert!(!runtime.run(|| {}));
         end.wait().await;
+    }
+
+    /// Uses the runtime when it is dropped, as a lock guard does.
+    struct RunsWhenDropped {
+        runtime: Arc<Runtime>,
+        _dropped: tokio::sync::oneshot::Sender<()>,
+    }
+
+    impl Drop for RunsWhenDropped {
+        fn drop(&mut self) {
+            assert!(!self.runtime.run(|| {}), "the thread has ended");
+        }
+    }
+
+    #[tokio::test]
+    async fn rejected_closure_may_use_runtime_when_dropped() {
+        let runtime = Arc::new(Runtime::own_thread().unwrap());
+        runtime.finish(async || {}, async || {}).wait().await;
+        let (_dropped, dropped) = tokio::sync::oneshot::channel();
+        let rejected = RunsWhenDropped {
+            runtime: runtime.clone(),
+            _dropped,
+        };
+        std::thread::spawn(move || runtime.run(move || drop(rejected)));
+        let dropped = tokio::time::timeout(Duration::from_secs(30), dropped).await;
+        assert!(dropped.is_ok(), "the drop of the closure is blocked");
     }
 
     #[tokio::test]

@@ -18,10 +18,11 @@ use crate::{
 #[derive(Debug)]
 #[must_use = "dropping the claim releases the lock or the leadership"]
 pub struct ClaimHandle {
-    /// Keeps the client running.
-    _client: Client,
+    /// Dropped before the client, whose drop waits until the lock is released. The actor may be blocked by that wait.
     end: oneshot::Sender<()>,
     done: oneshot::Receiver<()>,
+    /// Keeps the client running.
+    _client: Client,
 }
 
 impl ClaimHandle {
@@ -88,9 +89,9 @@ where
         });
     });
     ClaimHandle {
-        _client: client.clone(),
         end,
         done: released,
+        _client: client.clone(),
     }
 }
 

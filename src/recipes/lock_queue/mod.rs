@@ -382,9 +382,10 @@ impl Drop for UnknownOutcome {
 }
 
 fn entry_key(prefix: &Bytes, lease: i64) -> Bytes {
-    let mut key = prefix.to_vec();
-    key.extend_from_slice(format!("{lease:x}").as_bytes());
-    key.into()
+    // As Go formats signed numbers.
+    let sign = if lease < 0 { "-" } else { "" };
+    let lease = format!("{sign}{:x}", lease.unsigned_abs());
+    [prefix, lease.as_bytes()].concat().into()
 }
 
 #[cfg(test)]
@@ -395,5 +396,6 @@ mod tests {
     fn entry_key_matches_go_client() {
         let prefix = queue_prefix(&Bytes::from_static(b"jobs/cleaner"));
         assert_eq!(entry_key(&prefix, 0x0070_ffab), "jobs/cleaner/70ffab");
+        assert_eq!(entry_key(&prefix, -0x0070_ffab), "jobs/cleaner/-70ffab");
     }
 }

@@ -107,9 +107,15 @@ impl Ownership {
     /// the lease was renewed after its deadline, and the key is still there. Returns at once if the ownership is certain
     /// already. Fails when the ownership is lost for good.
     pub async fn certain_again(&self) -> Result<()> {
-        if let Some(loss) = self.early_end.get() {
-            return Err(loss.into());
+        tokio::select! {
+            biased;
+            loss = self.early_end.reached() => Err(loss.into()),
+            certain = self.renewed_with_key() => certain,
         }
+    }
+
+    /// Waits until the lease is certain and the key is still there.
+    async fn renewed_with_key(&self) -> Result<()> {
         loop {
             self.session_lease.certain().await?;
             match self.txn().await {
@@ -119,9 +125,10 @@ impl Ownership {
                 }
                 Ok(_) if self.is_certain() => return Ok(()),
                 Ok(_) => {}
-                Err(error) if is_temporary(&error) => tokio::time::sleep(RETRY_DELAY).await,
+                Err(error) if is_temporary(&error) => {}
                 Err(error) => return Err(error),
             }
+            tokio::time::sleep(RETRY_DELAY).await;
         }
     }
 

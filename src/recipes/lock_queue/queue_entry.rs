@@ -26,8 +26,8 @@ use crate::{
     watch::{Watch, WatchEvent},
 };
 
-/// Maximum number of keys that are checked when a session joins the queue, the oldest ones first: by their names only,
-/// and with their values.
+/// Maximum number of the oldest keys that are checked when a session waits in the queue: by their names only, and with
+/// their values.
 const MAX_CHECKED_NAMES: i64 = 512;
 const MAX_CHECKED_KEYS: i64 = 16;
 
@@ -99,16 +99,15 @@ impl QueueEntry {
     /// watches of past revisions only every 100 ms.
     async fn wait_for_predecessors(&self) -> Result<()> {
         let mut watched: Option<(Bytes, Watch)> = None;
-        // Older keys are never added later, so one check is enough.
-        let mut checked = false;
+        // Older keys are never added later, but a check covers only some of many: the oldest ones and the predecessor.
+        let mut checked: Option<Bytes> = None;
         loop {
             let step = match self.predecessor().await {
                 Ok(Predecessor::None) => break,
                 Ok(Predecessor::OwnKeyGone) => return Err(self.why_key_gone().await.into()),
-                Ok(Predecessor::Key(_)) if !checked => {
+                Ok(Predecessor::Key(key)) if checked.as_ref() != Some(&key) => {
                     let check = self.check_older_keys().await;
-                    checked = check.is_ok();
-                    check
+                    check.map(|()| checked = Some(key))
                 }
                 Ok(Predecessor::Key(key)) => match watched.take() {
                     Some((same_key, watch)) if same_key == key => deleted(watch).await,
@@ -140,28 +139,34 @@ impl QueueEntry {
         older.max_create_revision(self.ownership.token - 1)
     }
 
-    /// Fails if an older key is not a contender's. Values, which can be large, are read only if a key is bound to no
-    /// lease: etcd returns no leases without the values.
+    /// Fails if an older key is not a contender's: one of the oldest ones, or the one directly before this entry's key.
+    /// Values, which can be large, are read only if a key is bound to no lease: etcd returns no leases without the
+    /// values.
     async fn check_older_keys(&self) -> Result<()> {
         let leased = Compare::lease(self.prefix.clone()).ne(0).prefix();
         let names = self.older_keys().keys_only().limit(MAX_CHECKED_NAMES);
         let keys = self.older_keys().limit(MAX_CHECKED_KEYS);
+        let before = self.older_keys().last_by_create_revision();
+        let name_before = before.clone().keys_only();
         let response = self
             .ownership
             .client
             .txn()
             .when([leased])
-            .then([names.sort_by_create_revision()])
-            .otherwise([keys.sort_by_create_revision()])
+            .then([names.sort_by_create_revision(), name_before])
+            .otherwise([keys.sort_by_create_revision(), before])
             .await?;
-        let Some(OpResponse::Get(found)) = response.responses.first() else {
-            return Ok(());
-        };
-        if response.succeeded {
-            check_leased_keys(&self.prefix, &found.kvs)
+        let check = if response.succeeded {
+            check_leased_keys
         } else {
-            check_contenders(&self.prefix, &found.kvs)
+            check_contenders
+        };
+        for found in &response.responses {
+            if let OpResponse::Get(found) = found {
+                check(&self.prefix, &found.kvs)?;
+            }
         }
+        Ok(())
     }
 
     /// Returns why this entry's key is gone: etcd deletes it together with the lease, before the session detects the
@@ -230,7 +235,8 @@ impl Drop for QueueEntry {
         self.ownership.client.run(move || {
             actix_rt::spawn(async move {
                 tokio::select! {
-                    // etcd deletes the key with its lease.
+                    biased;
+                    // etcd deletes the key with its lease. The key of a detached session stays until then.
                     _ = ownership.session_lease.ended() => {}
                     () = remove_until_gone(&ownership, guard) => {}
                 }

@@ -74,10 +74,11 @@ enum StopReason {
 
 /// A leadership under which the actor runs. Dropping it resigns, so it is dropped after the actor.
 struct HeldLeadership {
+    /// Makes a shutdown of the client wait until the actor has ended. Dropped before the session, which may be the last
+    /// handle of the client: its drop waits for all holders.
+    holder: Holder,
     leadership: Leadership,
     session: Session,
-    /// Makes a shutdown of the client wait until the actor has ended.
-    holder: Holder,
 }
 
 impl<A, F> CampaignLoop<A, F>
@@ -138,9 +139,9 @@ where
             return Err(Error::shut_down());
         }
         let held = Rc::new(HeldLeadership {
+            holder,
             leadership,
             session,
-            holder,
         });
         let reason = self.run_actor(&held, end).await?;
         // Resign only after the actor has ended. If a request fails, dropping the handles retries in the background.

@@ -67,7 +67,10 @@ use tokio::sync::watch;
 pub use singleton_handle::{Singleton, SingletonEvent};
 pub use singleton_state::SingletonState;
 
-use super::election::{HealthCheck, Ownership};
+use super::{
+    election::{HealthCheck, Ownership},
+    lock_queue::{check_prefix, queue_prefix},
+};
 use crate::{
     client::Client,
     error::{Error, Result},
@@ -144,8 +147,8 @@ impl SingletonBuilder {
     ///
     /// `factory` gets the ownership of the leadership, for its token and its transactions. When the actor ends by
     /// itself, or the factory panics, this node resigns and campaigns again. Fails with
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if this thread has no actix arbiter, or if the
-    /// margin is more than half of the TTL.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if this thread has no actix arbiter, if the
+    /// margin is more than half of the TTL, or if the name is empty or consists of slashes.
     pub fn start<A, F>(self, factory: F) -> Result<Singleton<A>>
     where
         A: Actor<Context = Context<A>>,
@@ -154,6 +157,7 @@ impl SingletonBuilder {
         if actix_rt::Arbiter::try_current().is_none() {
             return Err(Error::invalid("there is no actix arbiter on this thread"));
         }
+        check_prefix(&queue_prefix(&self.name))?;
         let Some(times) = RunTimes::new(self.ttl, self.margin) else {
             let reason = "the margin is more than half of the TTL";
             return Err(Error::invalid(reason));

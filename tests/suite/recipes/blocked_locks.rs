@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use actix::{Actor, Context};
 use actix_etcd::{
     Client, Error, ErrorKind,
     recipes::{
@@ -12,15 +13,22 @@ use actix_etcd::{
     },
 };
 use testbed::Cluster;
+use tokio::time::timeout;
 
 use crate::support::{
     connected_cluster::StartWithClient,
     message_recorder::record_messages,
-    wait::{until, until_async},
+    wait::{TEST_TIMEOUT, until, until_async},
 };
 
 /// TTL of leases that must not expire during a test.
 const LONG: Duration = Duration::from_secs(60);
+
+struct Idle;
+
+impl Actor for Idle {
+    type Context = Context<Self>;
+}
 
 async fn session(etcd: &Client) -> Session {
     etcd.session(LONG).await.unwrap()
@@ -61,6 +69,50 @@ async fn blocking_key_is_found_behind_holder() {
     let blocked = b.mutex("l").lock().await.unwrap_err();
     assert_eq!(blocked.kind(), ErrorKind::LockBlocked);
     guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn blocking_key_is_found_behind_many_contenders() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    let contenders = etcd.lease(LONG).await.unwrap();
+    for number in 0..40 {
+        let key = format!("l/{number}");
+        etcd.put(key, "").lease(&contenders).await.unwrap();
+    }
+    etcd.put("l/data", "").await.unwrap();
+    let session = session(&etcd).await;
+    let mutex = session.mutex("l");
+    let blocked = timeout(TEST_TIMEOUT, mutex.lock().into_future()).await;
+    let blocked = blocked.expect("the lock waits").unwrap_err();
+    assert_eq!(blocked.kind(), ErrorKind::LockBlocked);
+    assert!(blocked.to_string().contains("l/data"), "{blocked}");
+}
+
+#[tokio::test]
+async fn blocking_key_is_found_when_contender_leaves() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    let contenders = etcd.lease(LONG).await.unwrap();
+    let contend = async |number: usize| {
+        let put = etcd.put(format!("l/{number}"), "");
+        put.lease(&contenders).await.unwrap();
+    };
+    for number in 0..40 {
+        contend(number).await;
+    }
+    etcd.put("l/data", "").await.unwrap();
+    // A contender that waits for the data, as the Go client does.
+    contend(40).await;
+    let session = session(&etcd).await;
+    let mutex = session.mutex("l");
+    let lock = tokio::spawn(mutex.lock().into_future());
+    until_async("the lock is requested", async || {
+        keys(&etcd, "l/").await.len() == 43
+    })
+    .await;
+    etcd.delete("l/40").await.unwrap();
+    let blocked = timeout(TEST_TIMEOUT, lock).await.expect("the lock waits");
+    let blocked = blocked.unwrap().unwrap_err();
+    assert_eq!(blocked.kind(), ErrorKind::LockBlocked);
 }
 
 #[tokio::test]
@@ -131,7 +183,7 @@ async fn actor_receives_blocked_lock_as_failure() {
     .await;
 }
 
-#[tokio::test]
+#[actix::test]
 async fn names_of_slashes_are_refused() {
     let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let session = session(&etcd).await;
@@ -143,6 +195,7 @@ async fn names_of_slashes_are_refused() {
             etcd.leader(name).await.unwrap_err(),
             etcd.mutex(name).await.unwrap_err(),
             etcd.election(name).await.unwrap_err(),
+            etcd.singleton(name).start(|_| Idle).unwrap_err(),
         ];
         for error in refused {
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{name:?}");

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use actix::{Actor, Context};
 use actix_etcd::{Client, test_faults::live_actors};
 use testbed::Cluster;
 use tokio::time::timeout;
@@ -9,7 +10,7 @@ use tokio::time::timeout;
 use crate::support::{
     message_recorder::record_messages,
     process_isolation::in_own_process,
-    wait::{until, until_async},
+    wait::{TEST_TIMEOUT, until, until_async},
 };
 
 /// TTL of leases that must not expire during a test.
@@ -67,4 +68,47 @@ fn dropped_handles_leave_no_key_lease_or_actor() {
         })
         .await;
     });
+}
+
+#[actix::test]
+async fn dropped_claim_of_blocked_actor_releases_lock() {
+    let cluster = Cluster::start(1).await;
+    let builder = Client::builder(cluster.endpoints()).drop_grace(LONG);
+    let etcd = builder.connect().await.unwrap();
+    let mutex = etcd.mutex("l").ttl(LONG).await.unwrap();
+    let (events, recipient) = record_messages();
+    let claim = mutex.lock().deliver_to(recipient);
+    until("the lock is acquired", || events.lock().unwrap().len() == 1).await;
+    drop((mutex, etcd));
+    // The last handle blocks this thread, so the actor cannot handle the end of its lock.
+    drop(claim);
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let mutex = etcd.mutex("l").await.unwrap();
+    let guard = timeout(TEST_TIMEOUT, mutex.lock().into_future()).await;
+    guard.unwrap().unwrap().unlock().await.unwrap();
+}
+
+struct Idle;
+
+impl Actor for Idle {
+    type Context = Context<Self>;
+}
+
+#[tokio::test]
+async fn singleton_of_ended_system_blocks_only_for_release() {
+    let cluster = Cluster::start(1).await;
+    let builder = Client::builder(cluster.endpoints()).drop_grace(LONG);
+    let system = tokio::task::spawn_blocking(|| {
+        let system = actix_rt::System::new();
+        system.block_on(async {
+            let etcd = builder.connect().await.unwrap();
+            let singleton = etcd.singleton("only").ttl(LONG).margin(LONG / 2);
+            let singleton = singleton.start(|_| Idle).unwrap();
+            singleton.running().await.unwrap();
+        });
+        // The actor still runs, and ends with its system.
+    });
+    timeout(TEST_TIMEOUT, system).await.unwrap().unwrap();
+    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    assert!(etcd.leases().await.unwrap().leases.is_empty());
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use actix_etcd::{Client, recipes::election::OwnershipLost};
+use actix_etcd::{Client, ErrorKind, recipes::election::OwnershipLost};
 use testbed::{Cluster, Fault};
 use tokio::time::timeout;
 
@@ -128,6 +128,32 @@ async fn unhealthy_leader_gives_up_leadership() {
     drop(leadership);
     let next = timeout(TEST_TIMEOUT, b.campaign("b").into_future()).await;
     next.unwrap().unwrap().resign().await.unwrap();
+}
+
+#[tokio::test]
+async fn unhealthy_leader_is_not_certain_again() {
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
+    let election = etcd.election("e").ttl(LONG).await.unwrap();
+    let healthy = Arc::new(AtomicBool::new(true));
+    let check = {
+        let healthy = healthy.clone();
+        move || healthy.load(Ordering::SeqCst)
+    };
+    let campaign = election.campaign("a").healthy_while(INTERVAL, check);
+    let leadership = campaign.await.unwrap();
+    cluster.member(0).client_link().set(Fault::Freeze);
+    let ownership = (*leadership).clone();
+    let certain = tokio::spawn(async move { ownership.certain_again().await });
+    // The request of `certain_again` is in flight meanwhile.
+    tokio::task::yield_now().await;
+    healthy.store(false, Ordering::SeqCst);
+    let lost = timeout(TEST_TIMEOUT, leadership.lost()).await.unwrap();
+    assert_eq!(lost, OwnershipLost::Unhealthy);
+    cluster.heal();
+    let certain = timeout(TEST_TIMEOUT, certain).await.unwrap().unwrap();
+    let error = certain.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LockLost);
+    assert!(error.to_string().contains("not healthy"), "{error}");
 }
 
 #[tokio::test]

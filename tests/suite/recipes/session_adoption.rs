@@ -64,6 +64,24 @@ async fn leadership_is_resumed_with_lease_of_former_process() {
 }
 
 #[tokio::test]
+async fn dropped_leadership_of_detached_session_is_not_resigned() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    for _ in 0..20 {
+        let session = etcd.session(60 * SECOND).await.unwrap();
+        let leadership = session.election("e").campaign("v").await.unwrap();
+        let token = leadership.token();
+        let id = session.detach().unwrap();
+        drop(leadership);
+        // A request that the drop had sent would be handled before some of these.
+        for _ in 0..10 {
+            let leader = etcd.leader("e").await.unwrap();
+            assert_eq!(leader.map(|leader| leader.token), Some(token));
+        }
+        etcd.revoke(id).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn adopted_session_heals_with_new_lease() {
     let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let id = etcd.lease(60 * SECOND).await.unwrap().detach();
