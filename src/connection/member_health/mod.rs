@@ -208,7 +208,8 @@ impl ProgressTracker {
         if status.leader == 0 {
             return Verdict::NoLeader;
         }
-        let stalled = |behind: Instant| behind + STALLED_AFTER <= status.at;
+        // The response may have been on its way for long, so it shows the position at the time of the request.
+        let stalled = |behind: Instant| behind + STALLED_AFTER <= status.requested_at;
         if self.behind_since.is_some_and(stalled) {
             return Verdict::CutOff;
         }

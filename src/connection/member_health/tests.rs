@@ -222,3 +222,21 @@ fn member_behind_earlier_status_is_cut_off_at_second_check() {
     }
     assert_eq!(verdicts, [Verdict::Fine, Verdict::Fine, Verdict::CutOff]);
 }
+
+#[test]
+fn late_response_of_healthy_member_is_not_cut_off() {
+    let start = Instant::now();
+    let mut tracker = ProgressTracker::default();
+    let mut other = MemberHealth::new(Verdict::Fine, None);
+    // The responses of the member are a second late: behind a slow link, a large response, or a suspended process.
+    for (requested, index, others_index) in [(0, 100, 100), (700, 100, 101), (1400, 101, 101)] {
+        let own = RaftStatus {
+            requested_at: start + ms(requested),
+            ..status(start + ms(requested + 1000), 2, 5, index)
+        };
+        let response = status(start + ms(requested), 3, 5, others_index);
+        other = other.updated(Verdict::Fine, Some(response));
+        let verdict = tracker.evaluate(&own, ready(other.statuses()));
+        assert_eq!(verdict, Verdict::Fine, "requested at {requested} ms");
+    }
+}

@@ -31,6 +31,7 @@ pub(crate) mod event_buffer;
 pub(crate) mod freshness_record;
 pub(crate) mod hub;
 pub(crate) mod known_keys;
+pub(crate) mod leg;
 pub(crate) mod range_reader;
 pub(crate) mod watch_actor;
 pub(crate) mod watch_service;

@@ -11,10 +11,12 @@ use testbed::{Cluster, Fault, Reply, ResponseHeader, STATUS, StatusResponse};
 use tokio::time::sleep;
 
 use crate::support::{
+    leg_members::wait_for_legs,
     message_recorder::record_messages,
     wait::until,
     watch_items::{next_change, next_item},
     watch_server::{created, event, events, next_request, progress, start_watch_server},
+    watcher_metrics::wait_for_watchers,
     write_load::put_until_ok,
 };
 
@@ -183,6 +185,47 @@ async fn freshness_is_reported_at_intervals() {
             break;
         }
     }
+    etcd.shutdown().await;
+}
+
+#[tokio::test]
+async fn hedged_watch_is_as_fresh_as_its_better_leg() {
+    let cluster = Cluster::start(3).await;
+    let builder = Client::builder(&cluster.member_endpoints()[..2]);
+    let builder = builder.watch_progress_interval(INTERVAL);
+    let etcd = builder.connect().await.unwrap();
+    let open = etcd.watch("k").hedged().report_freshness(INTERVAL);
+    let mut watch = open.await.unwrap();
+    for leg in wait_for_legs(&cluster, 2).await {
+        cluster.member(leg).client_link().set(Fault::Refuse);
+        wait_for_watchers(&cluster, 1.0).await;
+        let other = put_until_ok(&etcd, "other", "v").await;
+        let before = until_complete(&watch, other).await;
+        until("the confirmation is renewed", || {
+            watch.freshness().as_of > before.as_of
+        })
+        .await;
+        let mut reported = 0;
+        while reported < other {
+            let WatchEvent::Freshness(freshness) = next_item(&mut watch).await else {
+                panic!("the watch has no other items");
+            };
+            assert!(
+                matches!(freshness.status, WatchStatus::Attached { .. }),
+                "{freshness:?}"
+            );
+            reported = freshness.revision;
+        }
+        cluster.heal();
+        wait_for_legs(&cluster, 2).await;
+    }
+    for member in cluster.members() {
+        member.client_link().set(Fault::Refuse);
+    }
+    until("neither leg is left", || {
+        matches!(watch.freshness().status, WatchStatus::Reconnecting { .. })
+    })
+    .await;
     etcd.shutdown().await;
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use actix_etcd::{Client, ErrorKind, WatchEvent, proto::watch_request::RequestUnion};
 use testbed::{Cluster, Reply, STATUS, ScriptedServer, StatusResponse};
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::sleep};
 
 use crate::support::{
     watch_items::{next_change, next_item, read_to_end},
@@ -156,6 +156,49 @@ async fn events_overtaken_by_progress_are_delivered() {
         assert_eq!(*start_revisions.lock().unwrap(), [0, resumed_at]);
         etcd.shutdown().await;
     }
+}
+
+/// The replay of the history takes longer than the time after which progress of such a server usually counts.
+#[tokio::test]
+async fn long_replay_overtaken_by_progress_is_resumed() {
+    let (server, start_revisions) = start_watch_server(|nth, mut tx, mut rx, starts| async move {
+        let create = next_create(&mut rx).await;
+        starts.lock().unwrap().push(create.start_revision);
+        let id = create.watch_id;
+        tx.send(&created(id, 90)).await.unwrap();
+        let mut replayed = create.start_revision..=90;
+        if nth == 0 {
+            while !matches!(
+                next_request(&mut rx).await,
+                Some(RequestUnion::ProgressRequest(_))
+            ) {}
+            tx.send(&progress(-1, 90)).await.unwrap();
+            for revision in replayed.by_ref().take(25) {
+                sleep(Duration::from_millis(50)).await;
+                let event = vec![event("a", revision)];
+                tx.send(&events(id, false, event)).await.unwrap();
+            }
+            return tx.status(14, "the member stops");
+        }
+        let rest = replayed.map(|revision| event("a", revision)).collect();
+        tx.send(&events(id, false, rest)).await.unwrap();
+        tx.closed().await;
+    })
+    .await;
+    let status = StatusResponse {
+        version: "3.5.7".to_owned(),
+        ..StatusResponse::healthy()
+    };
+    server.on(STATUS, move |_| Reply::message(&status));
+    let etcd = connect(&server).await;
+    let mut watch = etcd.watch("a").start_revision(10).await.unwrap();
+    assert_eq!(watch.request_progress().await.unwrap(), 90);
+    next_item(&mut watch).await;
+    for revision in 10..=90 {
+        assert_eq!(next_change(&mut watch).await.0, revision);
+    }
+    assert_eq!(*start_revisions.lock().unwrap(), [10, 35]);
+    etcd.shutdown().await;
 }
 
 #[tokio::test]

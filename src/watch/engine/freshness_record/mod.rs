@@ -7,6 +7,11 @@
 //! etcd sends no progress while a watch of the stream waits for a revision that does not exist yet, which is the case
 //! for every watch that was created or resumed after the last write. Then the probes of the member confirm the watch: if
 //! the member's revision is one up to which the watch is complete, the watch was complete when the probe was sent.
+//!
+//! A hedged watch has one record for both legs. A confirmation by either leg holds for the watch, once the consumer has
+//! read all events that either leg had sent before it.
+
+mod leg_place;
 
 use std::{
     collections::VecDeque,
@@ -15,11 +20,14 @@ use std::{
 
 use tokio::{sync::watch, time::Instant};
 
-use super::watch_stream::ProgressResponse;
+pub(crate) use leg_place::{Attachment, Detachment};
+
+use self::leg_place::{LegPlace, Place};
+use super::{leg::Leg, watch_stream::ProgressResponse};
 use crate::{
     connection::{MemberHealth, RaftStatus},
     transport::Endpoint,
-    watch::{Freshness, WatchStatus},
+    watch::Freshness,
 };
 
 /// Number of confirmations that are kept for a slow consumer. If there are more, the last one is replaced, and the
@@ -44,29 +52,10 @@ impl StreamProgress {
         }
     }
 
-    /// Publishes progress. All events that it covers must have been recorded with [`FreshnessRecord::events_sent`].
+    /// Publishes progress. All events that it covers must have been recorded with [`LegFreshness::events_sent`].
     pub(crate) fn publish(&self, response: Option<ProgressResponse>) {
         *lock(&self.last) = response;
     }
-}
-
-/// The stream that carries the watch.
-#[derive(Debug)]
-pub(crate) struct Attachment {
-    pub(crate) progress: Arc<StreamProgress>,
-    /// Number of the last progress request before the watch was created. Later requests cover the watch.
-    pub(crate) created_after: u64,
-    /// Id of the member, or 0.
-    pub(crate) member: u64,
-}
-
-/// Why the watch has no stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Detachment {
-    Reconnecting,
-    Paused,
-    Resyncing,
-    Ended,
 }
 
 /// The watch is complete up to `revision`, for a consumer that has read everything up to `required`.
@@ -75,23 +64,19 @@ struct Confirmation {
     required: i64,
     revision: i64,
     as_of: Instant,
+    /// Leg whose member confirmed it.
+    leg: Leg,
 }
 
-#[derive(Debug)]
-enum Place {
-    Attached(Attachment),
-    Detached { reason: Detachment, since: Instant },
-}
-
-/// The freshness of one watch, shared by its stream, its actor and its consumer.
+/// The freshness of one watch, shared by its streams, its actors and its consumer.
 #[derive(Debug)]
 pub(crate) struct FreshnessRecord(Mutex<Record>);
 
 #[derive(Debug)]
 struct Record {
-    /// Attach attempt of the watch. Calls for other attempts are ignored.
-    attempt: u32,
-    place: Place,
+    first: LegPlace,
+    /// `None` until the second leg of a hedged watch starts.
+    second: Option<Box<LegPlace>>,
     /// Last revision of the events that a stream has sent to the watch.
     last_sent: i64,
     /// Newest confirmation that is known to hold for the consumer.
@@ -108,16 +93,14 @@ struct Record {
 impl FreshnessRecord {
     pub(crate) fn new(now: Instant) -> Self {
         Self(Mutex::new(Record {
-            attempt: 0,
-            place: Place::Detached {
-                reason: Detachment::Reconnecting,
-                since: now,
-            },
+            first: LegPlace::new(now),
+            second: None,
             last_sent: 0,
             held: Confirmation {
                 required: i64::MIN,
                 revision: 0,
                 as_of: now,
+                leg: Leg::First,
             },
             confirmations: VecDeque::new(),
             unread_resyncs: 0,
@@ -130,62 +113,20 @@ impl FreshnessRecord {
         self.lock().held.revision = revision;
     }
 
-    /// Records that the watch left its stream, if it had one, and makes the next attempt or waits for it.
-    pub(crate) fn detached(&self, attempt: u32, reason: Detachment, now: Instant) {
-        let mut record = self.lock();
-        record.keep_progress();
-        record.attempt = attempt;
-        let since = match record.place {
-            Place::Detached {
-                reason: same,
-                since,
-            } if same == reason => since,
-            _ => now,
-        };
-        record.place = Place::Detached { reason, since };
-    }
-
-    /// Records that the server created the watch on a stream.
-    pub(crate) fn attached(&self, attempt: u32, attachment: Attachment) {
-        let mut record = self.lock();
-        if record.attempt == attempt {
-            record.place = Place::Attached(attachment);
-        }
-    }
-
-    /// Records that the stream sends events up to `revision` to the watch, whose consumer has read everything up to
-    /// `delivered`.
-    pub(crate) fn events_sent(&self, attempt: u32, revision: i64, delivered: i64, now: Instant) {
-        let mut record = self.lock();
-        if record.attempt != attempt {
-            return;
-        }
-        record.forget_read(delivered);
-        record.keep_progress();
-        record.last_sent = record.last_sent.max(revision);
-        record.confirm(revision, now);
-    }
-
-    /// Records progress of this watch alone.
-    pub(crate) fn progress_sent(&self, attempt: u32, revision: i64, now: Instant) {
-        let mut record = self.lock();
-        if record.attempt == attempt {
-            record.confirm(revision, now);
-        }
-    }
-
-    /// Records that the range was read at `revision`; the read began at `began`. Follows
-    /// [`detached`](Self::detached).
+    /// Records that the range was read at `revision`; the read began at `began`. Follows the detachment of the first
+    /// leg.
     pub(crate) fn resynced(&self, revision: i64, began: Instant) {
+        self.lock().resynced(revision, began);
+    }
+
+    /// Like [`resynced`](Self::resynced), for a cluster that was restored from a backup: what the second leg sends of
+    /// the replaced history is ignored until that leg attaches again.
+    pub(crate) fn restored(&self, revision: i64, began: Instant) {
         let mut record = self.lock();
-        record.unread_resyncs += 1;
-        record.resync = Some(Confirmation {
-            required: revision,
-            revision,
-            as_of: began,
-        });
-        record.confirmations.clear();
-        record.last_sent = revision;
+        if let Some(second) = &mut record.second {
+            second.detach(None, Detachment::Reconnecting, began);
+        }
+        record.resynced(revision, began);
     }
 
     /// Records that the consumer has read a resync.
@@ -203,28 +144,16 @@ impl FreshnessRecord {
     pub(crate) fn freshness(&self, delivered: i64) -> Freshness {
         let record = self.lock();
         let best = record.best(delivered, record.stream_progress());
-        let as_of = record
-            .confirmed_by_probe(best.revision)
-            .max(Some(best.as_of));
-        let status = match &record.place {
-            Place::Attached(attachment) => WatchStatus::Attached {
-                endpoint: attachment.progress.endpoint.as_str().to_owned(),
-                member: attachment.member,
+        let (as_of, leg) = record.confirmed_by_probes(best.revision).fold(
+            (best.as_of, best.leg),
+            |newest, probe| {
+                if probe.0 > newest.0 { probe } else { newest }
             },
-            Place::Detached { reason, since } => {
-                let since = since.into_std();
-                match reason {
-                    Detachment::Reconnecting => WatchStatus::Reconnecting { since },
-                    Detachment::Paused => WatchStatus::Paused { since },
-                    Detachment::Resyncing => WatchStatus::Resyncing { since },
-                    Detachment::Ended => WatchStatus::Ended,
-                }
-            }
-        };
+        );
         Freshness {
             revision: best.revision.max(delivered),
-            as_of: as_of.unwrap_or(best.as_of).into_std(),
-            status,
+            as_of: as_of.into_std(),
+            status: record.place(leg).status(),
         }
     }
 
@@ -233,9 +162,120 @@ impl FreshnessRecord {
     }
 }
 
+/// One leg's access to the freshness of its watch.
+#[derive(Debug, Clone)]
+pub(crate) struct LegFreshness {
+    record: Arc<FreshnessRecord>,
+    leg: Leg,
+}
+
+impl LegFreshness {
+    pub(crate) fn of_first_leg(record: Arc<FreshnessRecord>) -> Self {
+        Self {
+            record,
+            leg: Leg::First,
+        }
+    }
+
+    /// Returns the access of the second leg of the same watch.
+    pub(crate) fn of_second_leg(&self) -> Self {
+        Self {
+            record: self.record.clone(),
+            leg: Leg::Second,
+        }
+    }
+
+    /// Returns the record of the watch.
+    pub(crate) fn of_watch(&self) -> &FreshnessRecord {
+        &self.record
+    }
+
+    /// Records that the leg left its stream, if it had one, and makes the next attempt or waits for it.
+    pub(crate) fn detached(&self, attempt: u32, reason: Detachment, now: Instant) {
+        let mut record = self.record.lock();
+        record.keep_progress();
+        let leg = match self.leg {
+            Leg::First => &mut record.first,
+            Leg::Second => record
+                .second
+                .get_or_insert_with(|| Box::new(LegPlace::new(now))),
+        };
+        leg.detach(Some(attempt), reason, now);
+    }
+
+    /// Records that the server created the watch on a stream.
+    pub(crate) fn attached(&self, attempt: u32, attachment: Attachment) {
+        let mut record = self.record.lock();
+        if let Some(leg) = record.leg(self.leg, attempt) {
+            leg.place = Place::Attached(attachment);
+        }
+    }
+
+    /// Records that the stream sends events up to `revision` to the leg. The consumer of the watch has read everything
+    /// up to `delivered`.
+    pub(crate) fn events_sent(&self, attempt: u32, revision: i64, delivered: i64, now: Instant) {
+        let mut record = self.record.lock();
+        if record.leg(self.leg, attempt).is_none() {
+            return;
+        }
+        record.forget_read(delivered);
+        record.keep_progress();
+        // What the other leg has sent before shows nothing new.
+        if revision > record.last_sent {
+            record.last_sent = revision;
+            record.confirm(revision, now, self.leg);
+        }
+    }
+
+    /// Records progress of this leg alone.
+    pub(crate) fn progress_sent(&self, attempt: u32, revision: i64, now: Instant) {
+        let mut record = self.record.lock();
+        if record.leg(self.leg, attempt).is_some() {
+            record.confirm(revision, now, self.leg);
+        }
+    }
+}
+
 impl Record {
+    fn resynced(&mut self, revision: i64, began: Instant) {
+        self.unread_resyncs += 1;
+        self.resync = Some(Confirmation {
+            required: revision,
+            revision,
+            as_of: began,
+            leg: Leg::First,
+        });
+        self.confirmations.clear();
+        self.last_sent = revision;
+    }
+
+    /// Returns a leg, if this is its current attempt.
+    fn leg(&mut self, leg: Leg, attempt: u32) -> Option<&mut LegPlace> {
+        let place = match leg {
+            Leg::First => Some(&mut self.first),
+            Leg::Second => self.second.as_deref_mut(),
+        };
+        place.filter(|place| place.attempt == Some(attempt))
+    }
+
+    /// Returns the legs that are on a stream.
+    fn attachments(&self) -> impl Iterator<Item = (Leg, &Attachment)> {
+        let second = self.second.as_deref();
+        [(Leg::First, Some(&self.first)), (Leg::Second, second)]
+            .into_iter()
+            .filter_map(|(leg, place)| Some((leg, place?.attachment()?)))
+    }
+
+    /// Returns the place of the watch, which `fresher` has confirmed last.
+    fn place(&self, fresher: Leg) -> &Place {
+        let first = &self.first.place;
+        self.second.as_ref().map_or(first, |second| {
+            Place::of_both(first, &second.place, fresher == Leg::First)
+        })
+    }
+
     /// Adds a confirmation that requires all events sent so far.
-    fn confirm(&mut self, revision: i64, as_of: Instant) {
+    fn confirm(&mut self, revision: i64, as_of: Instant, leg: Leg) {
         if self.confirmations.len() == MAX_CONFIRMATIONS {
             self.confirmations.pop_back();
         }
@@ -243,63 +283,69 @@ impl Record {
             required: self.last_sent,
             revision,
             as_of,
+            leg,
         });
     }
 
     /// Removes the confirmations that hold for the consumer, except for the newest one.
     fn forget_read(&mut self, delivered: i64) {
         if self.unread_resyncs == 0 {
-            self.held = self.best(delivered, None);
+            self.held = self.best(delivered, []);
             self.confirmations
                 .retain(|confirmation| confirmation.required > delivered);
         }
     }
 
-    /// Keeps the progress of the stream: after the next event, it would no longer be known what it requires.
+    /// Keeps the progress of the streams: after the next event, it would no longer be known what it requires.
     fn keep_progress(&mut self) {
-        if let Some(progress) = self.stream_progress() {
+        for progress in self.stream_progress().into_iter().flatten() {
             let newest = self.confirmations.back().unwrap_or(&self.held);
             if (progress.revision, progress.as_of) > (newest.revision, newest.as_of) {
-                self.confirm(progress.revision, progress.as_of);
+                self.confirm(progress.revision, progress.as_of, progress.leg);
             }
         }
     }
 
-    fn stream_progress(&self) -> Option<Confirmation> {
-        let Place::Attached(attachment) = &self.place else {
-            return None;
-        };
-        let last = *lock(&attachment.progress.last);
-        last.filter(|response| response.request > attachment.created_after)
-            .map(|response| Confirmation {
-                required: self.last_sent,
-                revision: response.revision,
-                as_of: response.requested_at,
-            })
+    /// Returns the progress of the stream of each leg.
+    fn stream_progress(&self) -> [Option<Confirmation>; 2] {
+        let mut attachments = self.attachments();
+        std::array::from_fn(|_| {
+            let (leg, attachment) = attachments.next()?;
+            let last = *lock(&attachment.progress.last);
+            last.filter(|response| response.request > attachment.created_after)
+                .map(|response| Confirmation {
+                    required: self.last_sent,
+                    revision: response.revision,
+                    as_of: response.requested_at,
+                    leg,
+                })
+        })
     }
 
-    /// Returns when the last probe was sent, if the member had no revision after this one.
-    fn confirmed_by_probe(&self, revision: i64) -> Option<Instant> {
-        let Place::Attached(attachment) = &self.place else {
-            return None;
-        };
-        if self.unread_resyncs > 0 {
-            return None;
-        }
-        // Behind a proxy, the probe may have reached another member.
-        let status = attachment.progress.health.borrow().status;
-        let status = status.filter(|status| status.member == attachment.member);
-        let is_complete = |status: &RaftStatus| (1..=revision).contains(&status.revision);
-        status.filter(is_complete).map(|status| status.requested_at)
+    /// Returns when the last probe of each member was sent, if the member had no revision after this one.
+    fn confirmed_by_probes(&self, revision: i64) -> impl Iterator<Item = (Instant, Leg)> {
+        let attachments = self.attachments().filter(|_| self.unread_resyncs == 0);
+        attachments.filter_map(move |(leg, attachment)| {
+            // Behind a proxy, the probe may have reached another member.
+            let status = attachment.progress.health.borrow().status;
+            let status = status.filter(|status| status.member == attachment.member);
+            let is_complete = |status: &RaftStatus| (1..=revision).contains(&status.revision);
+            let status = status.filter(is_complete)?;
+            Some((status.requested_at, leg))
+        })
     }
 
-    fn best(&self, delivered: i64, progress: Option<Confirmation>) -> Confirmation {
+    fn best(
+        &self,
+        delivered: i64,
+        progress: impl IntoIterator<Item = Option<Confirmation>>,
+    ) -> Confirmation {
         if self.unread_resyncs > 0 {
             return self.held;
         }
         let confirmations = self.confirmations.iter().copied();
         confirmations
-            .chain(progress)
+            .chain(progress.into_iter().flatten())
             .filter(|confirmation| confirmation.required <= delivered)
             .chain([self.held])
             .max_by_key(|confirmation| (confirmation.revision, confirmation.as_of))

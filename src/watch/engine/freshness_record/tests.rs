@@ -1,7 +1,10 @@
 use std::time::Duration;
 
 use super::*;
-use crate::{connection::Verdict, watch::engine::watch_stream::ProgressLog};
+use crate::{
+    connection::Verdict,
+    watch::{WatchStatus, engine::watch_stream::ProgressLog},
+};
 
 struct Stream {
     health: watch::Sender<MemberHealth>,
@@ -22,7 +25,7 @@ impl Stream {
         }
     }
 
-    fn attach(&self, record: &FreshnessRecord, attempt: u32) {
+    fn attach(&self, record: &LegFreshness, attempt: u32) {
         let attachment = Attachment {
             progress: self.progress.clone(),
             created_after: self.log.last_request(),
@@ -64,18 +67,19 @@ fn seconds(n: u64) -> Duration {
 }
 
 /// Returns an attached watch that is complete up to revision 5, and its stream.
-fn attached() -> (FreshnessRecord, Stream) {
+fn attached() -> (LegFreshness, Stream) {
     let start = Instant::now();
-    let (record, stream) = (FreshnessRecord::new(start), Stream::new(start));
+    let record = LegFreshness::of_first_leg(Arc::new(FreshnessRecord::new(start)));
+    let stream = Stream::new(start);
     record.detached(1, Detachment::Reconnecting, start);
     stream.attach(&record, 1);
-    record.opened(5);
+    record.of_watch().opened(5);
     (record, stream)
 }
 
 /// Returns the revision, and the time of the confirmation in seconds.
-fn freshness(record: &FreshnessRecord, stream: &Stream, delivered: i64) -> (i64, u64) {
-    let freshness = record.freshness(delivered);
+fn freshness(record: &LegFreshness, stream: &Stream, delivered: i64) -> (i64, u64) {
+    let freshness = record.of_watch().freshness(delivered);
     let as_of = freshness.as_of - stream.start.into_std();
     (freshness.revision, as_of.as_secs())
 }
@@ -90,7 +94,7 @@ fn progress_confirms_quiet_watch_as_of_its_request() {
         endpoint: "http://a:2379".to_owned(),
         member: 7,
     };
-    assert_eq!(record.freshness(5).status, attached);
+    assert_eq!(record.of_watch().freshness(5).status, attached);
 }
 
 #[test]
@@ -136,7 +140,7 @@ fn detached_watch_keeps_its_freshness_and_ignores_its_stream() {
     assert_eq!(freshness(&record, &stream, 5), (90, 10));
     let since = since.into_std();
     assert_eq!(
-        record.freshness(5).status,
+        record.of_watch().freshness(5).status,
         WatchStatus::Reconnecting { since }
     );
 }
@@ -146,7 +150,7 @@ fn restored_revisions_count_once_the_resync_is_read() {
     let (record, stream) = attached();
     record.events_sent(1, 43, 5, stream.start + seconds(3));
     record.detached(2, Detachment::Resyncing, stream.start + seconds(4));
-    record.resynced(10, stream.start + seconds(6));
+    record.of_watch().resynced(10, stream.start + seconds(6));
     record.detached(3, Detachment::Reconnecting, stream.start + seconds(7));
     stream.attach(&record, 3);
     record.events_sent(3, 11, 43, stream.start + seconds(8));
@@ -155,7 +159,7 @@ fn restored_revisions_count_once_the_resync_is_read() {
         freshness(&record, &stream, 43).1 < 6,
         "the resync is unread"
     );
-    record.resync_read();
+    record.of_watch().resync_read();
     assert_eq!(freshness(&record, &stream, 10), (10, 6));
     assert_eq!(freshness(&record, &stream, 11), (11, 8));
 }
@@ -167,10 +171,13 @@ fn slow_consumer_keeps_few_confirmations() {
         let at = stream.start + seconds(1);
         record.events_sent(1, revision, 5, at);
     }
-    assert_eq!(record.lock().confirmations.len(), MAX_CONFIRMATIONS);
+    assert_eq!(
+        record.of_watch().lock().confirmations.len(),
+        MAX_CONFIRMATIONS
+    );
     assert_eq!(freshness(&record, &stream, 99), (99, 1));
     record.events_sent(1, 100, 99, stream.start + seconds(2));
-    assert_eq!(record.lock().confirmations.len(), 1);
+    assert_eq!(record.of_watch().lock().confirmations.len(), 1);
 }
 
 #[test]
@@ -191,4 +198,83 @@ fn probe_confirms_watch_of_idle_cluster() {
         stream.probe(member, revision, 30);
         assert_eq!(freshness(&record, &stream, 6), (6, 19));
     }
+}
+
+/// Returns a hedged watch that is complete up to revision 5, with both legs attached, and its streams.
+fn both_attached() -> (LegFreshness, LegFreshness, Stream, Stream) {
+    let (first, stream) = attached();
+    let (second, other_stream) = (first.of_second_leg(), Stream::new(stream.start));
+    second.detached(1, Detachment::Reconnecting, stream.start);
+    other_stream.attach(&second, 1);
+    (first, second, stream, other_stream)
+}
+
+#[test]
+fn fresher_leg_confirms_hedged_watch() {
+    let (first, _, mut stream, mut other_stream) = both_attached();
+    other_stream.progress(90, 10);
+    assert_eq!(freshness(&first, &stream, 5), (90, 10));
+    stream.progress(90, 12);
+    assert_eq!(freshness(&first, &stream, 5), (90, 12));
+    other_stream.probe(7, 90, 20);
+    assert_eq!(freshness(&first, &stream, 5), (90, 20));
+    stream.probe(7, 90, 30);
+    assert_eq!(freshness(&first, &stream, 5), (90, 30));
+}
+
+#[test]
+fn confirmation_of_one_leg_requires_events_of_both() {
+    let (first, second, stream, mut other_stream) = both_attached();
+    first.events_sent(1, 8, 5, stream.start + seconds(3));
+    first.detached(2, Detachment::Reconnecting, stream.start + seconds(4));
+    other_stream.progress(90, 10);
+    assert_eq!(
+        freshness(&first, &stream, 5),
+        (5, 0),
+        "revision 8 is unread"
+    );
+    assert_eq!(freshness(&first, &stream, 8), (90, 10));
+    second.events_sent(1, 8, 8, stream.start + seconds(20));
+    assert_eq!(
+        freshness(&first, &stream, 8),
+        (90, 10),
+        "a repeat confirms nothing"
+    );
+}
+
+#[test]
+fn hedged_watch_reconnects_only_without_any_leg() {
+    let (first, second, stream, _) = both_attached();
+    let status = || first.of_watch().freshness(5).status;
+    let lost = |leg: &LegFreshness, at: u64| {
+        leg.detached(2, Detachment::Reconnecting, stream.start + seconds(at));
+    };
+    lost(&first, 10);
+    assert!(matches!(status(), WatchStatus::Attached { .. }));
+    lost(&second, 20);
+    let since = (stream.start + seconds(20)).into_std();
+    assert_eq!(status(), WatchStatus::Reconnecting { since });
+    stream.attach(&first, 2);
+    assert!(matches!(status(), WatchStatus::Attached { .. }));
+    first.detached(3, Detachment::Paused, stream.start + seconds(30));
+    assert!(matches!(status(), WatchStatus::Paused { .. }));
+    stream.attach(&second, 2);
+    first.detached(4, Detachment::Ended, stream.start + seconds(40));
+    assert_eq!(status(), WatchStatus::Ended);
+}
+
+#[test]
+fn restore_clears_confirmations_of_both_legs() {
+    let (first, second, stream, mut other_stream) = both_attached();
+    second.events_sent(1, 43, 5, stream.start + seconds(3));
+    other_stream.progress(50, 4);
+    first.detached(2, Detachment::Resyncing, stream.start + seconds(5));
+    first.of_watch().restored(10, stream.start + seconds(6));
+    second.events_sent(1, 44, 43, stream.start + seconds(7));
+    first.of_watch().resync_read();
+    assert_eq!(freshness(&first, &stream, 10), (10, 6));
+    second.detached(2, Detachment::Reconnecting, stream.start + seconds(8));
+    stream.attach(&second, 2);
+    second.events_sent(2, 11, 10, stream.start + seconds(9));
+    assert_eq!(freshness(&first, &stream, 11), (11, 9));
 }

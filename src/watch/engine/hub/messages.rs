@@ -15,7 +15,7 @@ use crate::{
         engine::{
             cursor::Cursor,
             event_buffer::EventBuffer,
-            freshness_record::FreshnessRecord,
+            freshness_record::{FreshnessRecord, LegFreshness},
             known_keys::KnownKeys,
             watch_actor::{SecondLeg, WatchActor},
             watch_spec::WatchSpec,
@@ -45,6 +45,7 @@ pub(crate) struct StartSecondLeg {
     pub(crate) spec: Arc<WatchSpec>,
     pub(crate) cursor: Cursor<Event>,
     pub(crate) buffer: Arc<EventBuffer>,
+    pub(crate) freshness: LegFreshness,
     pub(crate) leg: SecondLeg,
 }
 

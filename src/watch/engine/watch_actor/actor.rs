@@ -27,7 +27,7 @@ use crate::{
         engine::{
             cursor::{Cursor, ProgressOrder, Revisioned, StreamPosition},
             event_buffer::BufferWriter,
-            freshness_record::{Detachment, FreshnessRecord},
+            freshness_record::{Detachment, LegFreshness},
             hub::{
                 AttachWatch, DetachWatch, HubActor, RequestWatchProgress, StartSecondLeg,
                 StartWatch,
@@ -50,7 +50,7 @@ pub(crate) struct WatchActor {
     /// Keys that the consumer has; `Some` if the watch resyncs after a compaction.
     pub(super) known_keys: Option<Box<KnownKeys>>,
     pub(super) buffer: BufferWriter,
-    pub(super) freshness: Arc<FreshnessRecord>,
+    pub(super) freshness: LegFreshness,
     hub: WeakAddr<HubActor>,
     pub(super) caller: Weak<Caller>,
     pub(super) role: LegRole,
@@ -84,7 +84,7 @@ pub(crate) struct NewWatch {
 struct LegStart {
     cursor: Cursor<Event>,
     buffer: BufferWriter,
-    freshness: Arc<FreshnessRecord>,
+    freshness: LegFreshness,
     known_keys: Option<Box<KnownKeys>>,
     role: LegRole,
     gap: Gap,
@@ -97,7 +97,7 @@ impl NewWatch {
         let leg = LegStart {
             cursor: Cursor::new(options.start_revision, options.read_revision),
             buffer: BufferWriter::new(start.buffer),
-            freshness: start.freshness,
+            freshness: LegFreshness::of_first_leg(start.freshness),
             known_keys: start.known_keys.map(Box::new),
             role: LegRole::first(options.hedged),
             gap: Gap::Opening(start.opened),
@@ -111,7 +111,7 @@ impl NewWatch {
         let leg = LegStart {
             cursor: start.cursor,
             buffer: BufferWriter::of_second_leg(start.buffer),
-            freshness: Arc::new(FreshnessRecord::new(now)),
+            freshness: start.freshness,
             known_keys: None,
             role: LegRole::Second(Box::new(start.leg)),
             gap: Gap::Outage(WatchOutage {
@@ -286,7 +286,7 @@ impl WatchActor {
             Some(Gap::Opening(opened)) => {
                 let complete = self.cursor.next_revision() - 1;
                 self.buffer.set_delivered(complete);
-                self.freshness.opened(complete);
+                self.freshness.of_watch().opened(complete);
                 if opened.send(Ok(())).is_err() {
                     return self.end(WatchEnd::Cancelled, ctx);
                 }

@@ -1,4 +1,4 @@
-//! Delivers the freshness of a watch at intervals.
+//! Delivers the freshness of a watch at intervals. The second leg of a hedged watch only requests its progress.
 
 use actix::{AsyncContext, Context, Handler};
 
@@ -17,9 +17,12 @@ impl Handler<ReportFreshness> for WatchActor {
     type Result = ();
 
     fn handle(&mut self, _: ReportFreshness, ctx: &mut Context<Self>) {
-        // The consumer reads all events in the buffer before the report.
-        let freshness = self.freshness.freshness(self.cursor.delivered());
-        self.buffer.freshness(freshness);
+        if !self.role.is_second() {
+            // The consumer reads all events in the buffer before the report.
+            let freshness = self.freshness.of_watch();
+            self.buffer
+                .freshness(freshness.freshness(self.cursor.delivered()));
+        }
         if self.state.is_attached() {
             // For the next report.
             self.request_progress(false);

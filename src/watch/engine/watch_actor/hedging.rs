@@ -7,13 +7,16 @@ use actix::{Addr, AsyncContext, Context, Handler};
 use super::{
     WatchActor,
     hedge_legs::{LegRole, SecondLeg, StartedLeg},
-    leg_status::{Leg, LegCreated},
+    leg_status::LegCreated,
     messages::{LegReport, RequestProgress, RestartLeg, SecondLegStarted, SecondLegUpdate},
 };
 use crate::{
     error::Error,
     proto::Event,
-    watch::{WatchEnd, engine::hub::StartSecondLeg},
+    watch::{
+        WatchEnd,
+        engine::{hub::StartSecondLeg, leg::Leg},
+    },
 };
 
 impl WatchActor {
@@ -174,6 +177,7 @@ impl WatchActor {
                 spec: self.spec.clone(),
                 cursor: self.cursor.for_other_stream(),
                 buffer: self.buffer.buffer(),
+                freshness: self.freshness.of_second_leg(),
                 leg,
             });
         }

@@ -2,12 +2,7 @@
 //!
 //! An interruption is reported only when neither leg serves the watch. Its end is reported once.
 
-/// One of the two members on which a hedged watch runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Leg {
-    First,
-    Second,
-}
+use crate::watch::engine::leg::Leg;
 
 /// State of a leg, as far as it matters to the other leg and to the consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

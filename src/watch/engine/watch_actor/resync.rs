@@ -101,15 +101,19 @@ impl Handler<RangeReadEnded> for WatchActor {
                 self.start_resync(ResyncCause::Restore, ctx);
             }
             Ok((resynced, known_keys)) => {
+                let (revision, freshness) = (resynced.revision, self.freshness.of_watch());
                 match cause {
-                    ResyncCause::Compaction => self.cursor.resynced(resynced.revision),
+                    ResyncCause::Compaction => {
+                        self.cursor.resynced(revision);
+                        freshness.resynced(revision, read.began);
+                    }
                     ResyncCause::Restore => {
-                        self.cursor.restored(resynced.revision);
+                        self.cursor.restored(revision);
+                        freshness.restored(revision, read.began);
                         self.restart_second_leg();
                     }
                 }
                 self.known_keys = Some(Box::new(known_keys));
-                self.freshness.resynced(resynced.revision, read.began);
                 self.buffer.resynced(resynced);
                 self.reset_failures();
                 self.publish_position();

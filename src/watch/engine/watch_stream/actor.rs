@@ -21,7 +21,7 @@ use crate::{
     transport::channel::{Metadata, StreamSender, is_stream_error},
     watch::engine::{
         event_buffer::EventBuffer,
-        freshness_record::{FreshnessRecord, StreamProgress},
+        freshness_record::{LegFreshness, StreamProgress},
         hub::{HubActor, StreamEndReason, WatchStreamEnded},
         watch_actor::{StreamUpdate, UpdateReceived, WatchActor},
         watch_spec::WatchSpec,
@@ -38,7 +38,7 @@ pub(super) struct StreamWatch {
     pub(super) start_revision: i64,
     pub(super) sharing: StreamSharing,
     pub(super) buffer: Arc<EventBuffer>,
-    pub(super) freshness: Arc<FreshnessRecord>,
+    pub(super) freshness: LegFreshness,
     /// Number of the last progress request before the watch was created; `None` until then.
     pub(super) created_after: Option<u64>,
     /// Whether the watch waits for progress.

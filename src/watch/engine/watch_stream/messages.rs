@@ -8,7 +8,7 @@ use crate::{
     error::Error,
     proto::WatchResponse,
     watch::engine::{
-        event_buffer::EventBuffer, freshness_record::FreshnessRecord, watch_actor::WatchActor,
+        event_buffer::EventBuffer, freshness_record::LegFreshness, watch_actor::WatchActor,
         watch_spec::WatchSpec,
     },
 };
@@ -24,7 +24,7 @@ pub(crate) struct AddWatch {
     pub(crate) next_revision: i64,
     pub(crate) sharing: StreamSharing,
     pub(crate) buffer: Arc<EventBuffer>,
-    pub(crate) freshness: Arc<FreshnessRecord>,
+    pub(crate) freshness: LegFreshness,
 }
 
 /// Whether a watch may share its stream with others.

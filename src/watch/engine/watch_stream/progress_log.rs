@@ -11,7 +11,8 @@ use tokio::time::Instant;
 
 /// Number of intervals after which a request without a response counts as ignored.
 const MAX_INTERVALS: u32 = 2;
-/// Releases of etcd whose progress can overtake events send those events within this time.
+/// In releases of etcd whose progress can overtake events, a response counts once no event that it covers has arrived
+/// for this time. A watch that catches up with a long history receives events every 100 ms.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 /// Progress of all watches that were created before the request.
@@ -22,12 +23,21 @@ pub(crate) struct ProgressResponse {
     pub(crate) revision: i64,
     /// Time at which the request was sent. The server had not gone beyond `revision` before.
     pub(crate) requested_at: Instant,
-    received_at: Instant,
+    /// Whether the server sends progress only after the events it covers.
+    after_events: bool,
+    /// Time at which the response, or the last event that it had overtaken, was received.
+    settling_since: Instant,
 }
 
 impl ProgressResponse {
     fn has_settled(&self, now: Instant) -> bool {
-        self.received_at + SETTLE_TIME <= now
+        self.settling_since + SETTLE_TIME <= now
+    }
+
+    /// Returns whether the response has overtaken events of this revision, for a watch that was created after the
+    /// request `created_after`.
+    fn has_overtaken(&self, created_after: u64, revision: i64) -> bool {
+        !self.after_events && self.request > created_after && self.revision >= revision
     }
 }
 
@@ -85,7 +95,8 @@ impl ProgressLog {
             request: request.number,
             revision,
             requested_at: request.sent_at,
-            received_at: now,
+            after_events,
+            settling_since: now,
         };
         if after_events {
             (self.certain, self.settling) = (Some(response), None);
@@ -97,6 +108,27 @@ impl ProgressLog {
             .settling
             .filter(|settling| !settling.has_settled(now))
             .or(Some(response));
+    }
+
+    /// Records events, the first of them with this revision, for a watch that was created after the request
+    /// `created_after`. Returns whether [`certain`](Self::certain) has changed: the server still sends events that its
+    /// progress covers.
+    pub(crate) fn events_received(
+        &mut self,
+        created_after: u64,
+        revision: i64,
+        now: Instant,
+    ) -> bool {
+        let before = self.certain(now);
+        if let Some(settling) = &mut self.settling
+            && settling.has_overtaken(created_after, revision)
+        {
+            settling.settling_since = now;
+        }
+        self.certain = self
+            .certain
+            .filter(|certain| !certain.has_overtaken(created_after, revision));
+        self.certain(now) != before
     }
 
     /// Returns the last response that certainly arrived after all events it covers.
@@ -175,6 +207,28 @@ mod tests {
         log.response_received(9, false, start + seconds(10));
         assert_eq!(log.bookmark(0, start + seconds(10)), Some(7));
         assert_eq!(log.bookmark(0, start + seconds(11)), Some(9));
+    }
+
+    #[test]
+    fn progress_does_not_count_while_overtaken_events_arrive() {
+        let (mut log, start) = (ProgressLog::default(), Instant::now());
+        log.request_sent(start);
+        log.response_received(5000, false, start);
+        let mut now = start;
+        for revision in (0..5000).step_by(100) {
+            now += Duration::from_millis(100);
+            log.events_received(0, revision, now);
+            assert_eq!(log.bookmark(0, now), None, "at {revision}");
+        }
+        let late_watch = log.last_request();
+        now += SETTLE_TIME;
+        assert_eq!(log.bookmark(0, now), Some(5000));
+        assert!(!log.events_received(late_watch, 7, now) && !log.events_received(0, 5001, now));
+        log.request_sent(now);
+        log.response_received(6000, false, now);
+        assert!(log.events_received(0, 4999, now + SETTLE_TIME));
+        assert_eq!(log.bookmark(0, now + SETTLE_TIME), None);
+        assert_eq!(log.bookmark(0, now + 2 * SETTLE_TIME), Some(6000));
     }
 
     #[test]

@@ -97,7 +97,14 @@ impl StreamActor {
                     StreamUpdate::Progress { revision, order }
                 } else {
                     effects.add_events(response.events.len(), &watch.buffer);
-                    record_events(watch, &response.events);
+                    let now = Instant::now();
+                    record_events(watch, &response.events, now);
+                    let created_after = watch.created_after.unwrap_or_default();
+                    let oldest = response.events.iter().map(Event::revision).min();
+                    let oldest = oldest.unwrap_or_default();
+                    if self.progress.events_received(created_after, oldest, now) {
+                        self.shared_progress.publish(self.progress.certain(now));
+                    }
                     StreamUpdate::Events {
                         events: response.events,
                         fragment: response.fragment,
@@ -205,12 +212,12 @@ impl StreamActor {
 }
 
 /// Records events that are about to be sent to the watch.
-fn record_events(watch: &StreamWatch, events: &[Event]) {
+fn record_events(watch: &StreamWatch, events: &[Event], now: Instant) {
     let last = events.iter().map(Event::revision).max().unwrap_or_default();
     let delivered = watch.buffer.delivered();
     watch
         .freshness
-        .events_sent(watch.attempt, last, delivered, Instant::now());
+        .events_sent(watch.attempt, last, delivered, now);
 }
 
 fn requested_progress_order(connection: &Connection) -> ProgressOrder {
