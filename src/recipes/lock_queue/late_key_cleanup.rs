@@ -66,7 +66,7 @@ async fn watch_key(ownership: &Ownership, local_mutex: &LocalMutex) {
         };
         backoff = FAILURE_BACKOFF.start();
         if exists {
-            delete_if_unused(ownership, local_mutex).await;
+            delete_when_unused(ownership, local_mutex).await;
         }
     }
 }
@@ -88,41 +88,44 @@ async fn poll_lease(ownership: &Ownership, mut late_keys: UnboundedReceiver<Late
             let Some(local_mutex) = followed.get(&key) else {
                 continue;
             };
-            // A key in use is checked again in the next round.
-            if local_mutex.try_lock().is_ok() {
-                let late = Ownership {
-                    key,
-                    ..ownership.clone()
-                };
-                delete_if_unused(&late, local_mutex).await;
-            }
+            let late = Ownership {
+                key,
+                ..ownership.clone()
+            };
+            // A key in use is checked again in the next round: waiting for it here would delay the other keys.
+            delete_unless_used(&late, local_mutex).await;
         }
         tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 
 /// Waits until no task of the session uses the key, and deletes it if it still exists.
+async fn delete_when_unused(ownership: &Ownership, local_mutex: &LocalMutex) {
+    while !delete_unless_used(ownership, local_mutex).await {
+        tokio::time::sleep(CHECK_INTERVAL).await;
+    }
+}
+
+/// Deletes the key if it still exists. Returns `false` if a task of the session uses it, or if it cannot be read.
 ///
 /// A task that wants the lock meanwhile locks the local mutex first and adopts the key, or waits for the delete. The
 /// mutex is not locked for the read, because `try_lock` would fail without a reason.
-async fn delete_if_unused(ownership: &Ownership, local_mutex: &LocalMutex) {
-    loop {
-        let in_use = local_mutex.try_lock().is_err();
-        if !in_use {
-            match find_late_key(ownership).await {
-                Ok(None) => return,
-                Ok(Some(late)) => {
-                    if let Ok(guard) = local_mutex.clone().try_lock_owned() {
-                        tracing::warn!(key = ?late.key, "key of a lock or an election arrived late, deleting it");
-                        return remove_until_gone(&late, guard).await;
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::Shutdown => return,
-                Err(_) => {}
-            }
-        }
-        tokio::time::sleep(CHECK_INTERVAL).await;
+async fn delete_unless_used(ownership: &Ownership, local_mutex: &LocalMutex) -> bool {
+    let in_use = local_mutex.try_lock().is_err();
+    if in_use {
+        return false;
     }
+    let late = match find_late_key(ownership).await {
+        Ok(None) => return true,
+        Ok(Some(late)) => late,
+        Err(error) => return error.kind() == ErrorKind::Shutdown,
+    };
+    let Ok(guard) = local_mutex.clone().try_lock_owned() else {
+        return false;
+    };
+    tracing::warn!(key = ?late.key, "key of a lock or an election arrived late, deleting it");
+    remove_until_gone(&late, guard).await;
+    true
 }
 
 /// Returns the key if it exists and is bound to the session's lease.

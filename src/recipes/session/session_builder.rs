@@ -60,6 +60,9 @@ impl SessionBuilder {
     /// applies to leases granted later, if the session heals. Opening the session fails with
     /// [`ErrorKind::LeaseNotFound`](crate::ErrorKind::LeaseNotFound) if the lease does not exist.
     ///
+    /// Take over a lease only after its former owner has ended or has detached it. Locks and leaderships belong to the
+    /// lease, so two sessions with the same lease in two clients would own the same locks.
+    ///
     /// Healing restores the keys that are put with this session. Keys put before are bound to the lease, but the session
     /// does not know them: put them again. Default: a new lease.
     pub fn from_lease(mut self, lease: impl Into<i64>) -> Self {

@@ -1,4 +1,5 @@
-//! Tracing events: each connectivity change, each retry, each hedge, and endpoints of another cluster.
+//! Tracing events: each connectivity change, each retry, each hedge, endpoints of another cluster, and keys that block a
+//! lock.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +11,7 @@ use std::{
 };
 
 use actix_etcd::{Client, ErrorKind, balancer::ConnectivityState};
-use testbed::{Reply, STATUS, ScriptedServer, StatusResponse};
+use testbed::{Cluster, Reply, STATUS, ScriptedServer, StatusResponse};
 use tokio_stream::StreamExt;
 use tracing::{
     Event, Subscriber,
@@ -236,4 +237,25 @@ fn endpoint_of_other_cluster_is_warned_about_once() {
     assert_eq!(field("level"), "WARN");
     assert_eq!(field("endpoint"), endpoint);
     assert_eq!((field("cluster"), field("client_cluster")), ("f0", "1"));
+}
+
+#[test]
+fn key_that_blocks_lock_is_traced() {
+    if !in_own_process!() {
+        return;
+    }
+    let events = record_events(async || {
+        let cluster = Cluster::start(1).await;
+        let builder = Client::builder(cluster.endpoints()).on_current_arbiter();
+        let etcd = builder.connect().await.unwrap();
+        etcd.put("critical/count", "1").await.unwrap();
+        let mutex = etcd.mutex("critical").await.unwrap();
+        let blocked = mutex.lock().await.unwrap_err();
+        assert_eq!(blocked.kind(), ErrorKind::LockBlocked);
+        etcd.shutdown().await;
+    });
+    let warnings = events.with_message("key blocks a lock or an election");
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    let fields = ["level", "key", "name"].map(|field| warnings[0][field].as_str());
+    assert_eq!(fields, ["WARN", "critical/count", "critical"]);
 }
