@@ -136,7 +136,7 @@ async fn monitor(
         _ = ownership.key_taken() => return,
         () = unhealthy => {}
     }
-    tracing::warn!(key = ?ownership.key(), "candidate is not healthy, giving up the leadership");
+    tracing::warn!(key = ?ownership.key(), "leadership given up, candidate is not healthy");
     let remaining = ownership.remaining();
     ownership.early_end.set(OwnershipLost::Unhealthy);
     // The leader has as much time to stop as it would have after the last renewal of its lease. Usually it drops the

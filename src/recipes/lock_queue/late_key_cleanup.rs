@@ -1,5 +1,5 @@
 //! Deletes keys that arrive late: a request without a response may create its key at any time, up to the end of the
-//! lease. Nobody would use that key, and everybody would wait for it.
+//! lease. No task would use that key, and all contenders would wait for it.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -59,7 +59,7 @@ async fn watch_key(ownership: &Ownership, local_mutex: &LocalMutex) {
             Ok(KeysUpdate::Events(events)) => events.last().is_some_and(Event::is_put),
             Err(error) if error.kind() == ErrorKind::Shutdown => return,
             Err(error) => {
-                tracing::debug!(%error, key = ?ownership.key, "key of a lock or an election not watched yet");
+                tracing::debug!(%error, key = ?ownership.key, "watch of a late lock key failed");
                 tokio::time::sleep(backoff.next_delay(fastrand::f64())).await;
                 continue;
             }
@@ -113,7 +113,7 @@ async fn delete_if_unused(ownership: &Ownership, local_mutex: &LocalMutex) {
                 Ok(None) => return,
                 Ok(Some(late)) => {
                     if let Ok(guard) = local_mutex.clone().try_lock_owned() {
-                        tracing::warn!(key = ?late.key, "key of a lock or an election arrived late, deleting it");
+                        tracing::warn!(key = ?late.key, "delete late key of a lock or an election");
                         return remove_until_gone(&late, guard).await;
                     }
                 }

@@ -152,7 +152,7 @@ impl LockQueue {
                         && error.kind() == ErrorKind::SessionLost
                         && !self.client.holders().is_stopping() =>
                 {
-                    tracing::debug!(%error, prefix = ?self.prefix, "joining a lock queue again with a new lease");
+                    tracing::debug!(%error, prefix = ?self.prefix, "lock request lost its lease, join the queue again");
                     tokio::select! {
                         biased;
                         _ = &mut *cancel => return Ok(None),

@@ -134,7 +134,7 @@ impl KeyRestoration<'_> {
     }
 }
 
-/// What the session knows about a key before it puts it.
+/// State of a key, as far as the session knows it before the put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FoundKey {
     /// The key may be put if it still has this revision. Zero: if it is absent.
@@ -177,7 +177,7 @@ fn batches(keys: Vec<KeyToRestore>) -> Vec<Vec<KeyToRestore>> {
     batches
 }
 
-/// What follows the failure of a batch.
+/// Reaction to the failure of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BatchFailure {
     /// No key can be put.

@@ -182,8 +182,8 @@ impl Session {
     }
 
     /// Ends the session without revoking its lease: its keys stay until the lease expires. Another process, or this
-    /// one after a restart, can continue with [`from_lease`](super::SessionBuilder::from_lease) and the returned id. Locks and leaderships held by the session are
-    /// reported as lost. Returns `None` if the session has no lease.
+    /// one after a restart, can continue with [`from_lease`](super::SessionBuilder::from_lease) and the returned id. Locks
+    /// and leaderships held by the session are reported as lost. Returns `None` if the session has no lease.
     pub fn detach(self) -> Option<i64> {
         let lease = self.state.close()?;
         let is_lost = lease.is_lost();

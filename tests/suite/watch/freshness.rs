@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use crate::support::{
     leg_members::wait_for_legs,
     message_recorder::record_messages,
-    wait::until,
+    wait::{hold, until},
     watch_items::{next_change, next_item},
     watch_server::{created, event, events, next_request, progress, start_watch_server},
     watcher_metrics::wait_for_watchers,
@@ -80,7 +80,7 @@ async fn interrupted_watch_says_since_when() {
     let interrupted = watch.freshness();
     assert!(reconnecting(&interrupted).unwrap() >= cut);
     assert!(interrupted.revision >= before.revision && interrupted.as_of >= before.as_of);
-    sleep(3 * INTERVAL).await;
+    hold(3 * INTERVAL).await;
     assert_eq!(watch.freshness().as_of, interrupted.as_of);
     cluster.heal();
     until("the watch is confirmed again", || {

@@ -2,8 +2,8 @@
 //!
 //! The buffer allocates memory only for the items in it, so ten thousand idle watches are cheap. Its limits count
 //! events and bytes. A batch is accepted whole while neither limit is reached, so a response of the server is never
-//! split, and a revision larger than the limit passes. A full buffer pauses the watch until the consumer has read half of it. Status events do not count; between
-//! two counted items there is at most one of each kind.
+//! split, and a revision larger than the limit passes. A full buffer pauses the watch until the consumer has read half
+//! of it. Status events do not count; between two counted items there is at most one of each kind.
 //!
 //! A server can send faster than the consumer reads. So the stream waits while a buffer is nearly full, but only for
 //! consumers that read fast enough, because the other watches of the stream wait as well. The watch of a slower

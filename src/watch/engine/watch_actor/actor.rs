@@ -80,7 +80,7 @@ pub(crate) struct NewWatch {
     pub(crate) caller: Weak<Caller>,
 }
 
-/// What distinguishes a watch from the second leg of one when it is started.
+/// Initial values that differ between a watch and a second leg.
 struct LegStart {
     cursor: Cursor<Event>,
     buffer: BufferWriter,

@@ -183,8 +183,8 @@ impl WatchActor {
         }
     }
 
-    /// Makes the second leg attach again at the cursor. What it has sent until then is ignored: revisions may be missing
-    /// from it.
+    /// Makes the second leg attach again at the cursor. Everything that it has sent before is ignored: revisions may be
+    /// missing.
     pub(super) fn restart_second_leg(&mut self) {
         if let LegRole::First(first) = &mut self.role {
             first.epoch += 1;
