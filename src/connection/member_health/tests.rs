@@ -202,7 +202,7 @@ proptest! {
 }
 
 #[test]
-fn member_behind_earlier_status_is_cut_off_at_second_check() {
+fn lagging_member_is_cut_off_at_second_check() {
     let start = Instant::now();
     let mut tracker = ProgressTracker::default();
     let mut other = MemberHealth::new(Verdict::Fine, None);

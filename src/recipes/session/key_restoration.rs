@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn own_key_is_put_and_other_key_is_left_alone() {
+    fn keys_of_other_clients_are_left_alone() {
         let leases = OwnLeases::new(1);
         let found = |lease, mod_revision| {
             let found = KeyValue {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn only_failures_that_one_key_may_cause_split_a_batch() {
+    fn batch_splits_only_for_failures_of_single_keys() {
         for kind in [
             ErrorKind::PermissionDenied,
             ErrorKind::RequestTooLarge,

@@ -170,7 +170,7 @@ async fn shutdown_ends_scope_before_next_owner() {
 }
 
 #[actix::test]
-async fn guard_hears_of_shutdown_before_lock_is_released() {
+async fn shutdown_notifies_guard_before_releasing_lock() {
     let (_cluster, first, second) = cluster_and_clients().await;
     let record = SharedRecord::default();
     let session = first.session(LONG).await.unwrap();
@@ -295,7 +295,7 @@ async fn claim_is_released_after_actor_handled_its_loss() {
 
 /// Sessions, locks and registrations that are half open leave nothing behind.
 #[actix::test]
-async fn shutdown_ends_what_is_being_opened() {
+async fn shutdown_ends_half_open_handles() {
     let (_cluster, first, second) = cluster_and_clients().await;
     let holding = second.session(LONG).await.unwrap();
     let guard = holding.mutex("only").lock().await.unwrap();

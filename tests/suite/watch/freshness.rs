@@ -61,7 +61,7 @@ async fn quiet_watch_knows_its_revision_time_and_member() {
 }
 
 #[tokio::test]
-async fn interrupted_watch_says_since_when() {
+async fn interrupted_watch_reports_start_of_outage() {
     let cluster = Cluster::start(1).await;
     let etcd = connect(&cluster).await;
     let watch = etcd.watch("k").await.unwrap();
