@@ -22,6 +22,7 @@ mod contenders;
 mod create_entry;
 mod late_key_cleanup;
 mod ownership;
+mod queue_builder;
 mod queue_entry;
 mod remove_entry;
 
@@ -40,6 +41,7 @@ use create_entry::{CreateEntry, JoinMode};
 use late_key_cleanup::delete_when_late;
 pub(super) use ownership::EarlyEnd;
 pub use ownership::Ownership;
+pub(super) use queue_builder::QueueBuilder;
 pub(super) use queue_entry::QueueEntry;
 pub(super) use remove_entry::remove;
 
