@@ -173,7 +173,7 @@ impl<C> WatchRequest<C> {
     /// only one member, never has a second one.
     ///
     /// Every event is received and decoded twice, so the traffic is twice that of a plain watch. An idle watch takes about
-    /// 5 kB of memory in place of 3 kB; the buffer and the keys for `resync` exist once. Default: one member.
+    /// 5 KiB of memory instead of 3 KiB; the buffer and the keys for `resync` exist once. Default: one member.
     pub fn hedged(mut self) -> Self {
         self.options.hedged = true;
         self
