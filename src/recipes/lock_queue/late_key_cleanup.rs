@@ -104,7 +104,7 @@ async fn poll_lease(ownership: &Ownership, mut late_keys: UnboundedReceiver<Late
 /// Waits until no task of the session uses the key, and deletes it if it still exists.
 ///
 /// A task that wants the lock meanwhile locks the local mutex first and adopts the key, or waits for the delete. The
-/// mutex is not locked for the read, because `try_lock` would fail without a reason.
+/// mutex is not locked for the read: a `try_lock` of the application would fail although no session has the lock.
 async fn delete_if_unused(ownership: &Ownership, local_mutex: &LocalMutex) {
     loop {
         let in_use = local_mutex.try_lock().is_err();

@@ -168,8 +168,8 @@ where
         self.builder.client.session(self.builder.ttl).await
     }
 
-    /// Campaigns until this node leads and has enough time to run the actor. Returns a reason instead if the leadership
-    /// is at risk before.
+    /// Campaigns until this node leads and has enough time to run the actor. Returns a [`StopReason`] if the leadership is
+    /// at risk before that.
     async fn campaign(&self, session: &Session) -> Result<Result<Leadership, StopReason>> {
         let election = session.election(self.builder.name.clone());
         let campaign = election.campaign(self.builder.value.clone());

@@ -37,7 +37,7 @@ use crate::{
 };
 
 /// Delays between attempts that fail in a row, shortened by up to a half.
-const ATTACH_BACKOFF: Backoff =
+const RETRY_BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(50), Duration::from_secs(3)).jitter(0.5);
 
 pub(crate) struct WatchActor {
@@ -323,12 +323,15 @@ impl WatchActor {
     pub(super) fn next_delay(&mut self, without_delay: u32) -> Duration {
         let earlier = self.failures;
         self.failures += 1;
-        match earlier.checked_sub(without_delay) {
-            // Half of the random number selects from the lower half of the jitter.
-            Some(delays) => ATTACH_BACKOFF.delay(delays, fastrand::f64() / 2.0),
-            None => Duration::ZERO,
-        }
+        let delayed = earlier.checked_sub(without_delay);
+        delayed.map_or(Duration::ZERO, retry_delay)
     }
+}
+
+/// Returns the delay before the next attempt, after `earlier` delays in a row.
+pub(super) fn retry_delay(earlier: u32) -> Duration {
+    // Half of the random number selects from the lower half of the jitter.
+    RETRY_BACKOFF.delay(earlier, fastrand::f64() / 2.0)
 }
 
 fn start_outage(max_outage: Option<Duration>, ctx: &Context<WatchActor>) -> WatchOutage {

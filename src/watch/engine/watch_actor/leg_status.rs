@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn leg_behind_does_not_vouch_for_compacted_revisions() {
+    fn leg_behind_does_not_cover_compacted_revisions() {
         let mut legs = both_serving();
         legs.lost(Second);
         legs.created(Second, true);
