@@ -26,7 +26,7 @@ mod queue_builder;
 mod queue_entry;
 mod remove_entry;
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc};
 
 use bytes::Bytes;
 use tokio::{
@@ -80,19 +80,6 @@ impl LockQueue {
             owned_session: None,
             prefix: queue_prefix(name),
         }
-    }
-
-    /// Opens a session that heals, and that ends with the last clone of this queue and the last entry.
-    pub(super) async fn open(client: &Client, name: &Bytes, ttl: Duration) -> Result<Self> {
-        check_prefix(&queue_prefix(name))?;
-        // The session is part of the queue, also in background work. The queue's own client keeps the client running.
-        let session = client.for_background().session(ttl).heal().await?;
-        let queue = Self::new(&session, name);
-        Ok(Self {
-            client: client.clone(),
-            owned_session: Some(Arc::new(session)),
-            ..queue
-        })
     }
 
     /// Returns the queue for background work, which does not keep the client running.

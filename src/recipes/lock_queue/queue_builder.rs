@@ -1,10 +1,10 @@
 //! The options of a queue with a session of its own, shared by locks and elections.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::LockQueue;
+use super::{LockQueue, check_prefix, queue_prefix};
 use crate::{client::Client, error::Result};
 
 const DEFAULT_TTL: Duration = Duration::from_secs(10);
@@ -31,8 +31,18 @@ impl QueueBuilder {
         self
     }
 
-    /// Opens the session. Fails if its lease cannot be granted, or if the name is invalid.
+    /// Opens a session that heals, and that ends with the last clone of the queue and the last entry. Fails if the name
+    /// is invalid, or if the lease of the session cannot be granted.
     pub(in crate::recipes) async fn open(self) -> Result<LockQueue> {
-        LockQueue::open(&self.client, &self.name, self.ttl).await
+        check_prefix(&queue_prefix(&self.name))?;
+        // The session is part of the queue, also in background work. The queue's own client keeps the client running.
+        let session = self.client.for_background().session(self.ttl);
+        let session = session.heal().await?;
+        let queue = LockQueue::new(&session, &self.name);
+        Ok(LockQueue {
+            client: self.client,
+            owned_session: Some(Arc::new(session)),
+            ..queue
+        })
     }
 }
