@@ -326,10 +326,10 @@ mod tests {
     async fn rejected_closure_may_use_runtime_when_dropped() {
         let runtime = Arc::new(Runtime::own_thread().unwrap());
         runtime.finish(async || {}, async || {}).wait().await;
-        let (_dropped, dropped) = tokio::sync::oneshot::channel();
+        let (sender, dropped) = tokio::sync::oneshot::channel();
         let rejected = RunsWhenDropped {
             runtime: runtime.clone(),
-            _dropped,
+            _dropped: sender,
         };
         std::thread::spawn(move || runtime.run(move || drop(rejected)));
         let dropped = tokio::time::timeout(Duration::from_secs(30), dropped).await;

@@ -189,7 +189,7 @@ async fn freshness_is_reported_at_intervals() {
 }
 
 #[tokio::test]
-async fn hedged_watch_is_as_fresh_as_its_better_leg() {
+async fn hedged_watch_has_freshness_of_better_leg() {
     let cluster = Cluster::start(3).await;
     let builder = Client::builder(&cluster.member_endpoints()[..2]);
     let builder = builder.watch_progress_interval(INTERVAL);
