@@ -20,6 +20,8 @@
 #[expect(dead_code, reason = "only the failover bench uses the bounds")]
 #[path = "failover/faults.rs"]
 mod faults;
+#[path = "failover/member_fault.rs"]
+mod member_fault;
 
 use std::{
     env, fs,
@@ -28,6 +30,7 @@ use std::{
 
 use actix_etcd::{Client, Lease, lease::LeaseEvent};
 use faults::ClusterFault;
+use member_fault::MemberFault;
 use testbed::Cluster;
 use tokio_stream::StreamExt;
 
@@ -179,11 +182,11 @@ async fn blocked() -> bool {
 
 async fn kept_during_faults() -> bool {
     let all = [
-        ClusterFault::Kill,
-        ClusterFault::Stop,
-        ClusterFault::Freeze,
-        ClusterFault::Isolate,
-        ClusterFault::Reset,
+        ClusterFault::Member(MemberFault::Kill),
+        ClusterFault::Member(MemberFault::Stop),
+        ClusterFault::Member(MemberFault::Freeze),
+        ClusterFault::Member(MemberFault::Isolate),
+        ClusterFault::Member(MemberFault::Reset),
         ClusterFault::Down,
     ];
     let mut all_kept = true;

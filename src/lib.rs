@@ -45,6 +45,8 @@
 //! # Ok(())
 //! # }
 //! ```
+//! [`hedged`](watch::WatchRequest::hedged) runs a watch on two members at once, so that a failed member delays no event.
+//! [`Watch::freshness`] returns up to which revision a watch is complete, and as of when.
 //!
 //! **[Leases](lease)** are kept alive until their handle is dropped:
 //! ```no_run
@@ -56,19 +58,21 @@
 //! # Ok(())
 //! # }
 //! ```
+//! [`Client::lease_from`] adopts a lease by its id, for example after a restart of the process.
 //!
 //! **[Recipes](recipes)** are locks, elections, singletons and service discovery:
 //! ```no_run
 //! # async fn example(etcd: actix_etcd::Client) -> actix_etcd::Result<()> {
-//! use std::time::Duration;
-//!
-//! let session = etcd.session(Duration::from_secs(10)).await?;
-//! let guard = session.mutex("jobs/report").lock().await?;
+//! let mutex = etcd.mutex("jobs/report").await?;
+//! let guard = mutex.lock().await?;
 //! println!("fencing token {}", guard.token());
 //! guard.unlock().await?;
 //! # Ok(())
 //! # }
 //! ```
+//! [`Client::mutex`] and [`Client::election`] have a session of their own, which gets a new lease after an outage.
+//! `session`, `watch`, `register` and `discover` have the option `.wait()`: no deadline until the cluster is reachable.
+//! [`Client::shutdown`] first stops singletons and work under locks, then releases locks and revokes leases.
 //!
 //! **[Actors](actor)** send requests as messages to the actor [`Etcd`]:
 //! ```no_run

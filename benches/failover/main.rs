@@ -21,6 +21,7 @@ mod faults;
 mod load_process;
 #[path = "../load_program/mod.rs"]
 mod load_program;
+mod member_fault;
 mod report;
 
 use std::{env, process::ExitCode, time::Duration};

@@ -28,6 +28,8 @@ mod faults;
 mod load;
 mod many_endpoints;
 mod measure;
+#[path = "../failover/member_fault.rs"]
+mod member_fault;
 mod outcomes;
 mod report;
 mod request_limit;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{load_program::verdict, member_fault::MemberFault, steady_writer::Times};
+use crate::{lateness_fault::LatenessFault, load_program::verdict, steady_writer::Times};
 
 /// Bounds of the excess over the control in milliseconds, if there are any.
 pub struct Bounds {
@@ -13,7 +13,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    pub fn of(&self, fault: MemberFault) -> Option<u128> {
+    pub fn of(&self, fault: LatenessFault) -> Option<u128> {
         if fault.is_silent() {
             self.silent
         } else {

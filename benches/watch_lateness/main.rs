@@ -20,10 +20,12 @@
 
 mod arrivals;
 mod cost;
+mod lateness_fault;
 mod lateness_report;
 #[path = "../load_program/mod.rs"]
 #[expect(dead_code, reason = "other benches write their results to files")]
 mod load_program;
+#[path = "../failover/member_fault.rs"]
 mod member_fault;
 #[path = "../watch/memory.rs"]
 #[expect(dead_code, reason = "another bench prints the peak")]
@@ -33,9 +35,9 @@ mod steady_writer;
 use std::{process::ExitCode, time::Duration};
 
 use arrivals::WatchProcess;
+use lateness_fault::LatenessFault;
 use lateness_report::{Bounds, Lateness};
 use load_program::LoadProgram;
-use member_fault::MemberFault;
 use steady_writer::SteadyWriter;
 use testbed::Cluster;
 
@@ -89,10 +91,10 @@ async fn measure() -> ExitCode {
     let faults = faults
         .as_deref()
         .unwrap_or("kill,stop,freeze,isolate,reset,slow");
-    let faults: Vec<MemberFault> = faults
+    let faults: Vec<LatenessFault> = faults
         .split(',')
         .filter(|name| !name.is_empty())
-        .map(MemberFault::parse)
+        .map(LatenessFault::parse)
         .collect();
     let mut all_met = true;
     if !faults.is_empty() {
@@ -110,7 +112,7 @@ async fn measure() -> ExitCode {
 }
 
 /// Returns whether all bounds were met.
-async fn measure_lateness(program: &LoadProgram, faults: &[MemberFault]) -> bool {
+async fn measure_lateness(program: &LoadProgram, faults: &[LatenessFault]) -> bool {
     let cluster = Cluster::start(3).await;
     let endpoints = cluster.endpoints().join(",");
     let start = |arguments: &[(&str, &str)]| {

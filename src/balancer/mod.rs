@@ -16,8 +16,7 @@
 // `MemberReady` to the retry actor, and `ConnectivityChange` to subscribers.
 //
 // The decisions are pure code: `connection_plan` (which endpoints to connect), `stream_checks` (which members to check
-// for streams, and when) and `tls_downgrade` (which endpoints may
-// be used beside encrypted ones).
+// for streams, and when) and `tls_downgrade` (which endpoints may be used beside encrypted ones).
 
 mod actor;
 mod connection_plan;

@@ -61,8 +61,8 @@ impl Grant {
 }
 
 impl<C> Grant<C> {
-    /// Sets the id of the lease, which is not zero. The request fails with [`ErrorKind::LeaseExists`] if a lease with this id exists,
-    /// and is not retried when its outcome is unknown. Default: a random id; such a request is retried.
+    /// Sets the id of the lease, which is not zero. The request fails with [`ErrorKind::LeaseExists`] if a lease with
+    /// this id exists, and is not retried when its outcome is unknown. Default: a random id; such a request is retried.
     pub fn id(mut self, id: i64) -> Self {
         self.id = Some(id);
         self

@@ -36,6 +36,7 @@
 //! | | `session/local_mutexes` | orders the tasks of one session that wait for the same lock |
 //! | | `session/late_keys` | the keys that a request without a response may still create |
 //! | mutex, election | `lock_queue/mod` | the queue in etcd behind locks and elections: joins it |
+//! | | `lock_queue/queue_builder` | opens a queue with a session of its own |
 //! | | `lock_queue/create_entry` | creates the session's key |
 //! | | `lock_queue/queue_entry` | waits until the key is the oldest one |
 //! | | `lock_queue/contenders` | which keys belong to contenders, and which names are valid |

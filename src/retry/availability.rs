@@ -1,4 +1,4 @@
-//! Waits for a cluster that is not there yet.
+//! Waits for a cluster that is not reachable yet.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ where
     loop {
         match attempt().await {
             Err(error) if wait && is_temporary(&error) => {
-                tracing::debug!(%error, "waiting for the cluster");
+                tracing::debug!(%error, "request failed, wait for the cluster");
                 tokio::time::sleep(backoff.next_delay(fastrand::f64())).await;
             }
             done => return done,

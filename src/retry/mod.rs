@@ -27,7 +27,7 @@
 // | what does the user's policy decide? | `policy`, `service_config` |
 // | what does the server request? | `pushback` |
 // | how do these apply to the failures of one call? | `failure_log` |
-// | may the owner of a request repeat it until the cluster is there? | `availability` |
+// | may the owner of a request repeat it until the cluster is reachable? | `availability` |
 //
 // A call that has to wait sends `ScheduleRetry` to the `RetryActor` and receives a ticket when the delay is over. The
 // balancer sends `MemberReady`, which releases waiting calls early. The only state of the actor is the list of waiting

@@ -8,8 +8,8 @@
 //! 3. [`Holders::released`] waits until every other holder is dropped, that is, until its key is deleted.
 //! 4. The client revokes the other leases.
 //!
-//! The registry also counts the leases that will be revoked, so that the drop of a client can tell whether there is
-//! anything to wait for.
+//! The registry also counts the leases that will be revoked, so that the drop of a client waits only if a release is
+//! pending.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -150,7 +150,7 @@ impl Drop for RevocableLease {
     }
 }
 
-/// Tells work under a lock that the client shuts down.
+/// Signals to work under a lock that the client shuts down.
 #[derive(Debug, Clone)]
 pub(crate) struct StopSignal(watch::Receiver<bool>);
 

@@ -1,8 +1,8 @@
 //! Detects that actors have stopped, for any number of actors with one timer per thread.
 //!
-//! actix does not notify when an actor stops, so someone has to check. Ten thousand idle deliveries that each check on
-//! their own cost a fifth of a core, mostly for timers and wakeups. Here one task per thread checks all actors that
-//! deliveries on this thread wait for, and wakes only those deliveries whose actor has stopped. The task runs while
+//! actix sends no notification when an actor stops, so deliveries have to check. Ten thousand idle deliveries that each
+//! check on their own cost a fifth of a core, mostly for timers and wakeups. Here one task per thread checks all actors
+//! that deliveries on this thread wait for, and wakes only those deliveries whose actor has stopped. The task runs while
 //! there are any.
 
 use std::{
@@ -22,7 +22,7 @@ thread_local! {
     static WAITING: RefCell<WaitingDeliveries> = RefCell::default();
 }
 
-/// Everyone on this thread who waits for the end of an actor.
+/// The deliveries on this thread that wait for the end of an actor.
 #[derive(Default)]
 struct WaitingDeliveries {
     last_id: u64,

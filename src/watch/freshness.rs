@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// requests every 10 s ([`watch_progress_interval`](crate::ClientBuilder::watch_progress_interval)).
 /// [`Watch::request_progress`](super::Watch::request_progress) requests it at once.
 ///
-/// A confirmation is the word of one member, which may be behind the others. A member that is cut off from the cluster
+/// A confirmation comes from one member, which may be behind the others. A member that is cut off from the cluster
 /// is left within 1.5 s after the first write that it misses, see
 /// [`Liveness`](crate::client::Liveness#idle-streams).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,17 +43,17 @@ pub enum WatchStatus {
         /// Id of the member that created the watch; 0 if it is unknown, as behind some proxies.
         member: u64,
     },
-    /// It waits for a stream since this time.
+    /// It has been waiting for a stream since this time.
     Reconnecting {
         /// Start of the outage.
         since: Instant,
     },
-    /// It waits since this time for the consumer, whose buffer is full.
+    /// It has been waiting since this time for the consumer, whose buffer is full.
     Paused {
         /// Time at which the buffer was full.
         since: Instant,
     },
-    /// It reads the range again since this time, see [`WatchEvent::Resynced`](super::WatchEvent::Resynced).
+    /// It has been reading the range again since this time, see [`WatchEvent::Resynced`](super::WatchEvent::Resynced).
     Resyncing {
         /// Start of the read.
         since: Instant,

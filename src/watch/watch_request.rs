@@ -39,8 +39,8 @@ const MAX_KEY_READS: usize = 5;
 /// an actor. Without a client (`WatchRequest<()>`), `deliver_to` returns a message for the [`Etcd`](crate::Etcd) actor.
 ///
 /// Fails if an option is invalid, if the server refuses the watch, or if no member creates it within the client's
-/// `request_timeout`; with [`wait`](Self::wait), there is no such limit. With [`resync`](Self::resync), the keys of the range are read first; each page of that read has
-/// the same timeout.
+/// `request_timeout`; with [`wait`](Self::wait), there is no such limit. With [`resync`](Self::resync), the keys of the
+/// range are read first; each page of that read has the same timeout.
 #[derive(Debug, Clone)]
 #[must_use = "a watch is opened when its request is awaited"]
 pub struct WatchRequest<C = ()> {
@@ -63,9 +63,9 @@ impl<C> WatchRequest<C> {
         }
     }
 
-    /// Waits without a deadline until a member creates the watch: errors that may pass by themselves are retried until
-    /// the cluster is there. Other errors, such as a denied permission, fail at once, and so does the client's shutdown.
-    /// Dropping the future stops waiting. Default: fails after the client's `request_timeout`.
+    /// Waits without a deadline until a member creates the watch: temporary errors, such as an unreachable cluster, are
+    /// retried. Other errors, such as a denied permission, fail at once. Fails when the client is shut down. Dropping
+    /// the future stops waiting. Default: fails after the client's `request_timeout`.
     pub fn wait(mut self) -> Self {
         self.wait = true;
         self
@@ -157,8 +157,7 @@ impl<C> WatchRequest<C> {
     /// Continues after a compaction of revisions that were not delivered yet, and after a restore of the cluster from an
     /// old backup, with one [`WatchEvent::Resynced`] that contains the sum of the changes. To compute it, the watch reads
     /// the keys of the range when it is opened and keeps them in memory. Cannot be combined with filters. Default: the
-    /// watch ends with [`WatchEnd::Compacted`] or
-    /// [`WatchEnd::RevisionRegressed`].
+    /// watch ends with [`WatchEnd::Compacted`] or [`WatchEnd::RevisionRegressed`].
     pub fn resync(mut self) -> Self {
         self.options.resync = true;
         self
@@ -174,7 +173,7 @@ impl<C> WatchRequest<C> {
     /// only one member, never has a second one.
     ///
     /// Every event is received and decoded twice, so the traffic is twice that of a plain watch. An idle watch takes about
-    /// 5 kB of memory in place of 3 kB; the buffer and the keys for `resync` exist once. Default: one member.
+    /// 5 KiB of memory instead of 3 KiB; the buffer and the keys for `resync` exist once. Default: one member.
     pub fn hedged(mut self) -> Self {
         self.options.hedged = true;
         self

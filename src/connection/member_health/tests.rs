@@ -202,7 +202,7 @@ proptest! {
 }
 
 #[test]
-fn member_behind_earlier_status_is_cut_off_at_second_check() {
+fn lagging_member_is_cut_off_at_second_check() {
     let start = Instant::now();
     let mut tracker = ProgressTracker::default();
     let mut other = MemberHealth::new(Verdict::Fine, None);
@@ -224,7 +224,7 @@ fn member_behind_earlier_status_is_cut_off_at_second_check() {
 }
 
 #[test]
-fn late_response_of_healthy_member_is_not_cut_off() {
+fn late_response_does_not_cut_member_off() {
     let start = Instant::now();
     let mut tracker = ProgressTracker::default();
     let mut other = MemberHealth::new(Verdict::Fine, None);

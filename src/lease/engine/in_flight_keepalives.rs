@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn response_out_of_order_leaves_older_keepalives_in_flight() {
+    fn early_response_leaves_older_keepalives_in_flight() {
         let mut keepalives = InFlightKeepAlives::default();
         let start = Instant::now();
         for lease in [1, 2, 3] {

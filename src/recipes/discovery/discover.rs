@@ -20,8 +20,7 @@ use crate::{
 ///
 /// Awaiting it fails with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the name is empty, and
 /// with the error of the read if the keys cannot be read within the client's `request_timeout`, unless it
-/// [waits](Discover::wait). Later outages do not
-/// end the discovery.
+/// [waits](Discover::wait). Later outages do not end the discovery.
 #[derive(Debug, Clone)]
 #[must_use = "discovery starts when this is awaited or delivered to an actor"]
 pub struct Discover<C = ()> {
@@ -47,9 +46,9 @@ impl Client {
 }
 
 impl<C> Discover<C> {
-    /// Waits without a deadline until the keys are read: errors that may pass by themselves are retried until the
-    /// cluster is there. Other errors, such as a denied permission, fail at once, and so does the client's shutdown.
-    /// Dropping the future stops waiting. Default: fails after the client's `request_timeout`.
+    /// Waits without a deadline until the keys are read: temporary errors, such as an unreachable cluster, are retried.
+    /// Other errors, such as a denied permission, fail at once. Fails when the client is shut down. Dropping the future
+    /// stops waiting. Default: fails after the client's `request_timeout`.
     pub fn wait(mut self) -> Self {
         self.wait = true;
         self

@@ -17,7 +17,7 @@ use crate::{
 pub(super) struct CandidateList {
     prefix: Bytes,
     /// Candidates by create revision. The first one leads. Includes keys that were not put by candidates: while one of
-    /// them is the first, nobody can lead.
+    /// them is the first, no candidate can lead.
     candidates: BTreeMap<(i64, Bytes), Leader>,
     /// Create revision of each key, since delete events do not contain it.
     create_revisions: HashMap<Bytes, i64>,

@@ -2,17 +2,13 @@
 
 use std::{future::IntoFuture, time::Duration};
 
-use bytes::Bytes;
-
 use super::{Election, LeaderStatus};
 use crate::{
     client::Client,
     error::Result,
-    recipes::lock_queue::LockQueue,
+    recipes::lock_queue::QueueBuilder,
     request::{IntoBytes, ResponseFuture},
 };
-
-const DEFAULT_TTL: Duration = Duration::from_secs(10);
 
 impl Client {
     /// Opens an election with a session of its own, in which this client can be a candidate.
@@ -22,9 +18,7 @@ impl Client {
     /// campaigns and its leadership are dropped.
     pub fn election(&self, name: impl IntoBytes) -> ElectionBuilder {
         ElectionBuilder {
-            client: self.clone(),
-            name: name.into_bytes(),
-            ttl: DEFAULT_TTL,
+            queue: QueueBuilder::new(self, name.into_bytes()),
         }
     }
 }
@@ -36,15 +30,13 @@ impl Client {
 #[derive(Debug, Clone)]
 #[must_use = "the election is opened when this is awaited"]
 pub struct ElectionBuilder {
-    client: Client,
-    name: Bytes,
-    ttl: Duration,
+    queue: QueueBuilder,
 }
 
 impl ElectionBuilder {
     /// Sets the TTL of the lease: how long after a crash of the leader another candidate can lead. Default: 10 s.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
+        self.queue = self.queue.ttl(ttl);
         self
     }
 }
@@ -55,7 +47,7 @@ impl IntoFuture for ElectionBuilder {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let queue = LockQueue::open(&self.client, &self.name, self.ttl).await?;
+            let queue = self.queue.open().await?;
             Ok(Election {
                 queue,
                 status: LeaderStatus::default(),

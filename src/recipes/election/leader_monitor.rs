@@ -59,17 +59,19 @@ impl HealthCheck {
         }
     }
 
-    /// A check that panics counts as not healthy.
+    /// Calls the check. A check that panics counts as not healthy.
     pub(in crate::recipes) fn is_healthy(&self) -> bool {
         catch_unwind(AssertUnwindSafe(|| (self.check)())).unwrap_or(false)
     }
 
+    /// Waits until the check returns `true`.
     pub(in crate::recipes) async fn healthy(&self) {
         while !self.is_healthy() {
             tokio::time::sleep(self.interval).await;
         }
     }
 
+    /// Waits until the check returns `false`.
     pub(in crate::recipes) async fn unhealthy(&self) {
         while self.is_healthy() {
             tokio::time::sleep(self.interval).await;
@@ -136,7 +138,7 @@ async fn monitor(
         _ = ownership.key_taken() => return,
         () = unhealthy => {}
     }
-    tracing::warn!(key = ?ownership.key(), "candidate is not healthy, giving up the leadership");
+    tracing::warn!(key = ?ownership.key(), "leadership given up, candidate is not healthy");
     let remaining = ownership.remaining();
     ownership.early_end.set(OwnershipLost::Unhealthy);
     // The leader has as much time to stop as it would have after the last renewal of its lease. Usually it drops the

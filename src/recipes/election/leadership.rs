@@ -88,8 +88,9 @@ impl Leadership {
         }
     }
 
-    /// Writes the value if the key is as `proclaimed` tells. Returns `false` if that was unknown or has changed; it is
-    /// known then. It stays unknown if this fails or is dropped.
+    /// Writes the value if the key still has the revision `proclaimed`. Returns `false` without a write if that revision
+    /// is unknown or has changed: the first case reads it, the second makes it unknown. It is also unknown after an error
+    /// or a drop of this future.
     async fn proclaim_once(&self, value: &Bytes, proclaimed: &mut Option<i64>) -> Result<bool> {
         let key = self.key();
         let Some(previous) = proclaimed.take() else {

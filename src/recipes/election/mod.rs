@@ -10,7 +10,7 @@
 //! of its own that heals: after an outage that has cost the leadership, campaign again.
 //!
 //! [`Election::is_leader`] returns whether this candidate leads, without a request, and
-//! [`Campaign::healthy_while`] gives up the leadership of an application that is not well.
+//! [`Campaign::healthy_while`] gives up the leadership of an application that is not healthy.
 //!
 //! ```no_run
 //! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
@@ -91,7 +91,7 @@ impl Client {
     }
 
     /// Returns the current leader of an election, or `None` if there is none. Also returns `None` while the oldest key
-    /// under `<name>/` was not put by a candidate: nobody can lead then.
+    /// under `<name>/` was not put by a candidate: no candidate can lead then.
     ///
     /// Fails as any read does, and with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the name is
     /// empty or consists of slashes.

@@ -1,7 +1,7 @@
 //! Which keys under the name of a lock or an election belong to contenders, and which names are valid.
 //!
-//! The Go client waits for every older key under `<name>/`, whoever has put it. To skip a key here would let two clients
-//! own the lock, so a key of nobody is reported as an error.
+//! The Go client waits for every older key under `<name>/`, even if no contender put it. A client that skipped such a
+//! key could own the lock together with a Go client, so the key is reported as an error.
 
 use bytes::Bytes;
 
@@ -15,8 +15,8 @@ pub(in crate::recipes) fn queue_prefix(name: &Bytes) -> Bytes {
     [name, &b"/"[..]].concat().into()
 }
 
-/// Fails if the prefix belongs to an empty name, or to one that consists of slashes: its keys would be mixed with all
-/// keys that begin with a slash.
+/// Fails if the prefix belongs to an empty name, or to a name of slashes only: its keys would be mixed with all keys
+/// that begin with a slash.
 pub(in crate::recipes) fn check_prefix(prefix: &[u8]) -> Result<()> {
     if prefix.iter().all(|byte| *byte == b'/') {
         let reason =

@@ -1,5 +1,5 @@
 //! Deletes keys that arrive late: a request without a response may create its key at any time, up to the end of the
-//! lease. Nobody would use that key, and everybody would wait for it.
+//! lease. No task would use that key, and all contenders would wait for it.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -59,7 +59,7 @@ async fn watch_key(ownership: &Ownership, local_mutex: &LocalMutex) {
             Ok(KeysUpdate::Events(events)) => events.last().is_some_and(Event::is_put),
             Err(error) if error.kind() == ErrorKind::Shutdown => return,
             Err(error) => {
-                tracing::debug!(%error, key = ?ownership.key, "key of a lock or an election not watched yet");
+                tracing::debug!(%error, key = ?ownership.key, "watch of a late lock key failed");
                 tokio::time::sleep(backoff.next_delay(fastrand::f64())).await;
                 continue;
             }
@@ -109,7 +109,7 @@ async fn delete_when_unused(ownership: &Ownership, local_mutex: &LocalMutex) {
 /// Deletes the key if it still exists. Returns `false` if a task of the session uses it, or if it cannot be read.
 ///
 /// A task that wants the lock meanwhile locks the local mutex first and adopts the key, or waits for the delete. The
-/// mutex is not locked for the read, because `try_lock` would fail without a reason.
+/// mutex is not locked for the read: a `try_lock` of the application would fail although no session has the lock.
 async fn delete_unless_used(ownership: &Ownership, local_mutex: &LocalMutex) -> bool {
     let in_use = local_mutex.try_lock().is_err();
     if in_use {
@@ -123,7 +123,7 @@ async fn delete_unless_used(ownership: &Ownership, local_mutex: &LocalMutex) -> 
     let Ok(guard) = local_mutex.clone().try_lock_owned() else {
         return false;
     };
-    tracing::warn!(key = ?late.key, "key of a lock or an election arrived late, deleting it");
+    tracing::warn!(key = ?late.key, "delete late key of a lock or an election");
     remove_until_gone(&late, guard).await;
     true
 }

@@ -22,10 +22,11 @@ mod contenders;
 mod create_entry;
 mod late_key_cleanup;
 mod ownership;
+mod queue_builder;
 mod queue_entry;
 mod remove_entry;
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc};
 
 use bytes::Bytes;
 use tokio::{
@@ -40,6 +41,7 @@ use create_entry::{CreateEntry, JoinMode};
 use late_key_cleanup::delete_when_late;
 pub(super) use ownership::EarlyEnd;
 pub use ownership::Ownership;
+pub(super) use queue_builder::QueueBuilder;
 pub(super) use queue_entry::QueueEntry;
 pub(super) use remove_entry::remove;
 
@@ -78,19 +80,6 @@ impl LockQueue {
             owned_session: None,
             prefix: queue_prefix(name),
         }
-    }
-
-    /// Opens a session that heals, and that ends with the last clone of this queue and the last entry.
-    pub(super) async fn open(client: &Client, name: &Bytes, ttl: Duration) -> Result<Self> {
-        check_prefix(&queue_prefix(name))?;
-        // The session is part of the queue, also in background work. The queue's own client keeps the client running.
-        let session = client.for_background().session(ttl).heal().await?;
-        let queue = Self::new(&session, name);
-        Ok(Self {
-            client: client.clone(),
-            owned_session: Some(Arc::new(session)),
-            ..queue
-        })
     }
 
     /// Returns the queue for background work, which does not keep the client running.
@@ -152,7 +141,7 @@ impl LockQueue {
                         && error.kind() == ErrorKind::SessionLost
                         && !self.client.holders().is_stopping() =>
                 {
-                    tracing::debug!(%error, prefix = ?self.prefix, "joining a lock queue again with a new lease");
+                    tracing::debug!(%error, prefix = ?self.prefix, "lock request lost its lease, join the queue again");
                     tokio::select! {
                         biased;
                         _ = &mut *cancel => return Ok(None),

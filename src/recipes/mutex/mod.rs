@@ -4,7 +4,7 @@
 //! have the layout of the Go client's `concurrency` package, so Go programs and `etcdctl lock` share the same queue.
 //!
 //! As in Go, every older key under `<name>/` blocks the lock: do not put other keys there, and do not nest names. A
-//! request behind such a key fails with [`ErrorKind::LockBlocked`] instead of waiting for ever.
+//! request behind such a key fails with [`ErrorKind::LockBlocked`] instead of waiting forever.
 //!
 //! [`Session::mutex`] uses a session of yours. Its end, by an outage that is longer than its TTL or by closing it, ends
 //! its locks: a lock that is held is lost, and requests fail with [`ErrorKind::SessionLost`].

@@ -116,8 +116,8 @@ impl Healer {
         Ok(Some(events))
     }
 
-    /// Puts the keys that are not restored yet. Failures that may pass by themselves are retried for the client's
-    /// `request_timeout`. Fails if the lease is lost again.
+    /// Puts the keys that are not restored yet. Temporary failures are retried for the client's `request_timeout`. Fails
+    /// if the lease is lost again.
     async fn restore_keys(&self) -> Result<()> {
         let deadline = deadline_in(self.builder.client.request_timeout());
         let mut backoff = HEAL_BACKOFF.start();

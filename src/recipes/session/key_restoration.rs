@@ -134,7 +134,7 @@ impl KeyRestoration<'_> {
     }
 }
 
-/// What the session knows about a key before it puts it.
+/// State of a key, as far as the session knows it before the put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FoundKey {
     /// The key may be put if it still has this revision. Zero: if it is absent.
@@ -177,7 +177,7 @@ fn batches(keys: Vec<KeyToRestore>) -> Vec<Vec<KeyToRestore>> {
     batches
 }
 
-/// What follows the failure of a batch.
+/// Reaction to the failure of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BatchFailure {
     /// No key can be put.
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn own_key_is_put_and_other_key_is_left_alone() {
+    fn keys_of_other_clients_are_left_alone() {
         let leases = OwnLeases::new(1);
         let found = |lease, mod_revision| {
             let found = KeyValue {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn only_failures_that_one_key_may_cause_split_a_batch() {
+    fn batch_splits_only_for_failures_of_single_keys() {
         for kind in [
             ErrorKind::PermissionDenied,
             ErrorKind::RequestTooLarge,

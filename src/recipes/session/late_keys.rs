@@ -19,7 +19,7 @@ const MAX_WATCHED_KEYS: usize = 64;
 /// A key to follow, and the local mutex that is locked while a task of the session uses it.
 pub(in crate::recipes) type LateKey = (Bytes, LocalMutex);
 
-/// What the caller has to do to follow a key.
+/// The action by which the caller follows a key.
 pub(in crate::recipes) enum FollowLateKey {
     /// Nothing: the key is followed already.
     Followed,

@@ -70,9 +70,9 @@ impl SessionBuilder {
         self
     }
 
-    /// Waits without a deadline until the lease is granted: errors that may pass by themselves are retried until the
-    /// cluster is there. Other errors, such as a denied permission, fail at once, and so does the client's shutdown.
-    /// Dropping the future stops waiting. Default: fails after the client's `request_timeout`.
+    /// Waits without a deadline until the lease is granted: temporary errors, such as an unreachable cluster, are
+    /// retried. Other errors, such as a denied permission, fail at once. Fails when the client is shut down. Dropping
+    /// the future stops waiting. Default: fails after the client's `request_timeout`.
     pub fn wait(mut self) -> Self {
         self.wait = true;
         self

@@ -121,7 +121,7 @@ impl LeaseStatusCell {
         });
     }
 
-    /// Wakes everybody who waits for a change, because the session has ended.
+    /// Wakes all tasks that wait for a change, because the session has ended.
     pub(super) fn notify(&self) {
         self.0.send_modify(|_| {});
     }

@@ -100,7 +100,7 @@ where
                 Err(error) => {
                     if failures.must_log(&error, tokio::time::Instant::now().into_std()) {
                         let name = &self.builder.name;
-                        tracing::warn!(?name, %error, "singleton campaign failed, retrying");
+                        tracing::warn!(?name, %error, "singleton campaign failed");
                     }
                     self.state.send_replace(LocalState::Failing(error));
                     backoff.next_delay(fastrand::f64())
@@ -168,8 +168,8 @@ where
         self.builder.client.session(self.builder.ttl).await
     }
 
-    /// Campaigns until this node leads and has enough time to run the actor. Returns a reason instead if the leadership
-    /// is at risk before.
+    /// Campaigns until this node leads and has enough time to run the actor. Returns a [`StopReason`] if the leadership is
+    /// at risk before that.
     async fn campaign(&self, session: &Session) -> Result<Result<Leadership, StopReason>> {
         let election = session.election(self.builder.name.clone());
         let campaign = election.campaign(self.builder.value.clone());
@@ -232,7 +232,7 @@ where
             Some(health) => {
                 health.unhealthy().await;
                 let name = &self.builder.name;
-                tracing::warn!(?name, "node is not healthy, giving up the singleton");
+                tracing::warn!(?name, "singleton given up, node is not healthy");
             }
             None => std::future::pending().await,
         }

@@ -11,7 +11,7 @@ pub enum SingletonState {
     /// This node campaigns. The actor runs on another node, or on none.
     Waiting,
     /// The campaign of this node failed with this error, for example because the user may not write the keys, or because
-    /// another key is in the way. The campaign is repeated, with delays of up to 10 s. The error stays visible until a
+    /// another key blocks the election. The campaign is repeated, with delays of up to 10 s. The error stays visible until a
     /// campaign has lasted for a second.
     Failing(Error),
     /// This node is not [healthy](super::SingletonBuilder::healthy_while), so it does not campaign.

@@ -94,7 +94,7 @@ struct TimeLimit {
     stopped_once: Cell<bool>,
 }
 
-/// What to do before the next step of an actor.
+/// The action before the next step of an actor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NextStep {
     Run,

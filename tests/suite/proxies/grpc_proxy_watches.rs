@@ -52,7 +52,7 @@ async fn check_own_events(cluster: &Cluster, watches: &mut [Watch]) {
 }
 
 #[tokio::test]
-async fn watches_through_grpc_proxy_deliver_only_their_own_events() {
+async fn grpc_proxy_watches_deliver_only_own_events() {
     let (cluster, proxy, etcd) = start().await;
     let mut watches = open_watches(&etcd, WATCHES).await;
     check_own_events(&cluster, &mut watches).await;
@@ -122,7 +122,7 @@ async fn equal_watches_through_grpc_proxy_all_deliver() {
 }
 
 #[tokio::test]
-async fn watch_of_future_revision_through_grpc_proxy_starts_there() {
+async fn future_watch_behind_grpc_proxy_starts_there() {
     let (_cluster, _proxy, etcd) = start().await;
     let now = etcd.put("k", "0").await.unwrap().header.revision;
     let mut current = etcd.watch("k").await.unwrap();
@@ -169,7 +169,7 @@ async fn refused_watches_behind_grpc_proxy_leave_neighbours_alone() {
 }
 
 #[tokio::test]
-async fn compacted_start_behind_grpc_proxy_ends_only_its_watch() {
+async fn compacted_start_behind_proxy_ends_only_its_watch() {
     let (cluster, _proxy, etcd) = start().await;
     for _ in 0..5 {
         etcd.put("old", "v").await.unwrap();
@@ -187,7 +187,7 @@ async fn compacted_start_behind_grpc_proxy_ends_only_its_watch() {
 }
 
 #[tokio::test]
-async fn oversized_event_behind_grpc_proxy_ends_only_its_watch() {
+async fn oversized_event_behind_proxy_ends_only_its_watch() {
     let (cluster, proxy, direct) = start().await;
     // A watch alone on its stream has the id 0 on the proxy.
     for neighbours in [0, 3] {

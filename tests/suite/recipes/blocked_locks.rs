@@ -54,7 +54,7 @@ async fn data_under_lock_name_is_reported() {
     assert_eq!(blocked.kind(), ErrorKind::LockBlocked);
     etcd.delete("critical/count").await.unwrap();
     let guard = mutex.try_lock().await.unwrap().unwrap();
-    // A later key blocks nobody.
+    // A later key does not block the lock.
     etcd.put("critical/count", "2").await.unwrap();
     guard.unlock().await.unwrap();
 }

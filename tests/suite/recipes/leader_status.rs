@@ -48,7 +48,7 @@ async fn is_leader_follows_leadership_without_requests() {
 }
 
 #[tokio::test]
-async fn cut_off_leader_is_not_leader_until_certain_again() {
+async fn cut_off_leader_leads_again_after_renewal() {
     let (cluster, etcd) = Cluster::start_with_client(1).await;
     let election = etcd.election("e").ttl(TTL).await.unwrap();
     let leadership = election.campaign("v").await.unwrap();

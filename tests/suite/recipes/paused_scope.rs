@@ -109,7 +109,7 @@ fn scope_is_not_polled_after_pause() {
 }
 
 #[test]
-fn scope_is_not_polled_after_pause_on_one_thread() {
+fn single_threaded_scope_is_not_polled_after_pause() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     if !run_as_child(&runtime) {
         runtime.block_on(pause_and_check(child_test!()));

@@ -13,6 +13,7 @@ use actix_etcd::{Client, recipes::mutex::LockEvent};
 use testbed::{Cluster, Fault, TcpProxy};
 
 use crate::support::{
+    connected_cluster::StartWithClient,
     message_recorder::record_messages,
     process_isolation::{ChildTest, child_test},
     wait::{TEST_TIMEOUT, until, until_async},
@@ -120,8 +121,7 @@ fn returning_main_releases_all_locks_and_leases() {
         exit_after_drop(began);
     }
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let cluster = Cluster::start(1).await;
-        let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+        let (cluster, etcd) = Cluster::start_with_client(1).await;
         let mut process = ExitingProcess::start(child_test!(), &cluster.endpoints()[0]);
         assert_eq!(key_count(&etcd).await, 4);
         process.finish().await;
@@ -156,8 +156,7 @@ fn returning_main_of_actix_system_releases_all() {
         exit_after_drop(began);
     }
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let cluster = Cluster::start(1).await;
-        let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+        let (cluster, etcd) = Cluster::start_with_client(1).await;
         let mut process = ExitingProcess::start(child_test!(), &cluster.endpoints()[0]);
         until_async("both keys are put", async || key_count(&etcd).await == 2).await;
         process.finish().await;
@@ -179,8 +178,7 @@ fn returning_main_ends_without_etcd() {
         exit_after_drop(began);
     }
     tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let cluster = Cluster::start(1).await;
-        let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+        let (cluster, etcd) = Cluster::start_with_client(1).await;
         let direct = cluster.direct_endpoints();
         let (_, port) = direct[0].rsplit_once(':').unwrap();
         let proxy = TcpProxy::to_port(port.parse().unwrap());

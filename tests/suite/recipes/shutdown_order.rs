@@ -45,6 +45,21 @@ async fn until_queued(etcd: &Client, count: i64) {
     .await;
 }
 
+/// Shuts the owner of the lock down while node 1 waits for the lock. Returns when node 1 has had it.
+async fn shut_down_owner(owner: Client, next: &Client, record: &SharedRecord) {
+    let session = next.session(LONG).await.unwrap();
+    let mutex = session.mutex("only");
+    let lock = async {
+        let guard = mutex.lock().await.unwrap();
+        (WorkPeriod::start(1, record), guard)
+    };
+    let (locked, ()) = tokio::join!(lock, async {
+        until_queued(next, 2).await;
+        owner.shutdown().await;
+    });
+    drop(locked);
+}
+
 /// Waits until all work has ended. Fails if two nodes worked at the same time.
 async fn check(record: &SharedRecord, etcd: &Client) {
     until("all work has ended", || {
@@ -170,7 +185,7 @@ async fn shutdown_ends_scope_before_next_owner() {
 }
 
 #[actix::test]
-async fn guard_hears_of_shutdown_before_lock_is_released() {
+async fn shutdown_notifies_guard_before_releasing_lock() {
     let (_cluster, first, second) = cluster_and_clients().await;
     let record = SharedRecord::default();
     let session = first.session(LONG).await.unwrap();
@@ -185,19 +200,7 @@ async fn guard_hears_of_shutdown_before_lock_is_released() {
         drop(guard);
         (loss, unlocking)
     });
-    let waiting = second.session(LONG).await.unwrap();
-    let mutex = waiting.mutex("only");
-    let (locked, ()) = tokio::join!(
-        async {
-            let guard = mutex.lock().await.unwrap();
-            (WorkPeriod::start(1, &record), guard)
-        },
-        async {
-            until_queued(&second, 2).await;
-            first.shutdown().await;
-        }
-    );
-    drop(locked);
+    shut_down_owner(first, &second, &record).await;
     let (loss, unlocking) = work.await.unwrap();
     assert_eq!(loss, CLIENT_STOPS);
     assert!(unlocking.unwrap().succeeded);
@@ -276,26 +279,14 @@ async fn claim_is_released_after_actor_handled_its_loss() {
         record.lock().unwrap().working_node().is_some()
     })
     .await;
-    let waiting = second.session(LONG).await.unwrap();
-    let mutex = waiting.mutex("only");
-    let (locked, ()) = tokio::join!(
-        async {
-            let guard = mutex.lock().await.unwrap();
-            (WorkPeriod::start(1, &record), guard)
-        },
-        async {
-            until_queued(&second, 2).await;
-            first.shutdown().await;
-        }
-    );
-    drop(locked);
+    shut_down_owner(first, &second, &record).await;
     assert_eq!(*losses.lock().unwrap(), [CLIENT_STOPS]);
     check(&record, &second).await;
 }
 
 /// Sessions, locks and registrations that are half open leave nothing behind.
 #[actix::test]
-async fn shutdown_ends_what_is_being_opened() {
+async fn shutdown_ends_half_open_handles() {
     let (_cluster, first, second) = cluster_and_clients().await;
     let holding = second.session(LONG).await.unwrap();
     let guard = holding.mutex("only").lock().await.unwrap();

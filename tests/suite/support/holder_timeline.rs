@@ -21,7 +21,7 @@ pub struct Pause {
     pub end: Duration,
 }
 
-/// What the holders did, in the order of their fencing tokens.
+/// Actions of the holders, in the order of their fencing tokens.
 #[derive(Debug)]
 pub struct HolderTimeline {
     pub holders: usize,

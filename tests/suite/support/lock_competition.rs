@@ -169,8 +169,8 @@ impl LockCompetition {
     }
 
     /// Up to all members fail at once, for longer than a lease, so that holders lose their locks. In addition, one node
-    /// at a time is cut off, and each node has one frozen link for longer: requests in it arrive when nobody expects
-    /// them any more.
+    /// at a time is cut off, and each node has one frozen link for longer: requests in it arrive
+    /// long after their node has given them up.
     async fn inject_faults(&self, name: &str) {
         let chaos = Chaos::from_env(&format!("{name}, {}", self.path.kind().name()))
             .max_faulty_members(3)

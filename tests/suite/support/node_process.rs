@@ -93,7 +93,7 @@ pub fn report(kind: EventKind, token: i64) {
     NodeEvent { kind, at, token }.report();
 }
 
-/// What a node has to do.
+/// Phase of a node, set by the parent process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodePhase {
     Work,

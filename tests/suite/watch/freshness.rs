@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use crate::support::{
     leg_members::wait_for_legs,
     message_recorder::record_messages,
-    wait::until,
+    wait::{hold, until},
     watch_items::{next_change, next_item},
     watch_server::{created, event, events, next_request, progress, start_watch_server},
     watcher_metrics::wait_for_watchers,
@@ -61,7 +61,7 @@ async fn quiet_watch_knows_its_revision_time_and_member() {
 }
 
 #[tokio::test]
-async fn interrupted_watch_says_since_when() {
+async fn interrupted_watch_reports_start_of_outage() {
     let cluster = Cluster::start(1).await;
     let etcd = connect(&cluster).await;
     let watch = etcd.watch("k").await.unwrap();
@@ -80,7 +80,7 @@ async fn interrupted_watch_says_since_when() {
     let interrupted = watch.freshness();
     assert!(reconnecting(&interrupted).unwrap() >= cut);
     assert!(interrupted.revision >= before.revision && interrupted.as_of >= before.as_of);
-    sleep(3 * INTERVAL).await;
+    hold(3 * INTERVAL).await;
     assert_eq!(watch.freshness().as_of, interrupted.as_of);
     cluster.heal();
     until("the watch is confirmed again", || {
@@ -189,7 +189,7 @@ async fn freshness_is_reported_at_intervals() {
 }
 
 #[tokio::test]
-async fn hedged_watch_is_as_fresh_as_its_better_leg() {
+async fn hedged_watch_has_freshness_of_better_leg() {
     let cluster = Cluster::start(3).await;
     let builder = Client::builder(&cluster.member_endpoints()[..2]);
     let builder = builder.watch_progress_interval(INTERVAL);

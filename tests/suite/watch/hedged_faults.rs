@@ -49,7 +49,7 @@ fn write_steadily(writer: Client, acknowledged: Acknowledged) -> JoinHandle<()> 
 }
 
 /// Injects a fault into each member of a hedged watch in turn, with a steady writer on the third member. Checks the
-/// guarantees and the lateness of the watch, and that its consumer is told of no interruption.
+/// guarantees and the lateness of the watch, and that its consumer receives no `Disconnected`.
 async fn check_fault(inject: impl Fn(&Cluster, usize), heal: impl AsyncFn(&Cluster, usize)) {
     let cluster = Cluster::start(3).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();

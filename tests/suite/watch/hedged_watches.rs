@@ -39,6 +39,16 @@ fn refuse_all(cluster: &Cluster) {
     }
 }
 
+/// Writes the key `k`. The next item of the watch must be that change.
+async fn expect_next_write(etcd: &Client, watch: &mut Watch) {
+    let revision = put(etcd, "k").await;
+    let item = next_item(watch).await;
+    assert!(
+        matches!(&item, WatchEvent::Events(events) if events.revision() == revision),
+        "{item:?}"
+    );
+}
+
 #[tokio::test]
 async fn hedged_watch_runs_on_two_members_until_dropped() {
     let cluster = Cluster::start(3).await;
@@ -83,12 +93,7 @@ async fn hedged_watch_regains_second_member() {
         wait_for_legs(&cluster, 2).await;
         wait_for_watchers(&cluster, 2.0).await;
     }
-    let revision = put(&etcd, "k").await;
-    let item = next_item(&mut watch).await;
-    assert!(
-        matches!(&item, WatchEvent::Events(events) if events.revision() == revision),
-        "{item:?}"
-    );
+    expect_next_write(&etcd, &mut watch).await;
     etcd.shutdown().await;
     assert!(matches!(read_to_end(&mut watch).await, WatchEnd::Shutdown));
 }
@@ -128,12 +133,7 @@ async fn hedged_watch_reports_outage_of_both_members_only() {
     }
     wait_for_watchers(&cluster, 1.0).await;
     hold(max_outage + LEG_RETRY).await;
-    let revision = put(&etcd, "k").await;
-    let item = next_item(&mut watch).await;
-    assert!(
-        matches!(&item, WatchEvent::Events(events) if events.revision() == revision),
-        "{item:?}"
-    );
+    expect_next_write(&etcd, &mut watch).await;
     // The outage begins with the loss of the last member.
     refuse_all(&cluster);
     assert!(matches!(
@@ -165,7 +165,7 @@ async fn compact_idle_watch(cluster: &Cluster, etcd: &Client) {
 }
 
 #[tokio::test]
-async fn compaction_on_one_leg_does_not_end_hedged_watch() {
+async fn hedged_watch_survives_compaction_on_one_leg() {
     for leg in 0..2 {
         let cluster = Cluster::start(3).await;
         let etcd = Client::connect(cluster.endpoints()).await.unwrap();
@@ -175,12 +175,7 @@ async fn compaction_on_one_leg_does_not_end_hedged_watch() {
         cluster.member(left).client_link().set(Fault::Refuse);
         // The leg attaches to the third member at a compacted revision, is cancelled there, and attaches again.
         wait_for_legs_without(&cluster, left).await;
-        let revision = put(&etcd, "k").await;
-        let item = next_item(&mut watch).await;
-        assert!(
-            matches!(&item, WatchEvent::Events(events) if events.revision() == revision),
-            "{item:?}"
-        );
+        expect_next_write(&etcd, &mut watch).await;
         wait_for_legs_without(&cluster, left).await;
         etcd.shutdown().await;
     }
@@ -229,12 +224,7 @@ async fn hedged_watch_resyncs_once_after_compaction() {
         assert_eq!(changed, [lost]);
         assert!(resynced.created.is_empty() && resynced.deleted.is_empty());
         wait_for_legs(&cluster, 2).await;
-        let revision = put(&etcd, "k").await;
-        let item = next_item(&mut watch).await;
-        assert!(
-            matches!(&item, WatchEvent::Events(events) if events.revision() == revision),
-            "{item:?}"
-        );
+        expect_next_write(&etcd, &mut watch).await;
     }
     etcd.shutdown().await;
 }

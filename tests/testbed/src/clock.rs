@@ -1,4 +1,4 @@
-//! A clock that all processes of a machine share, and that nobody sets.
+//! A clock that all processes of a machine share, and that is never set.
 
 use std::time::Duration;
 

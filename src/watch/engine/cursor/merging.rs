@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_of_one_leg_hides_no_event_of_other() {
+    fn progress_hides_no_event_of_other_leg() {
         let mut cursor: Cursor<Event> = Cursor::new(1, 0);
         cursor.created(0, 7);
         assert!(cursor.merge_progress(5, AfterEvents));

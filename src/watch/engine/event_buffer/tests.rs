@@ -5,9 +5,15 @@ use std::{
 
 use super::*;
 use crate::{
-    error::{ErrorKind, Outcome},
+    error::{Error, ErrorKind, Outcome},
     proto::KeyValue,
-    watch::engine::known_keys::{DeletedKey, RangeDifference},
+    watch::{
+        Resynced, WatchEnd,
+        engine::{
+            cursor::ProgressOrder,
+            known_keys::{DeletedKey, RangeDifference},
+        },
+    },
 };
 
 fn events(count: usize) -> Vec<Event> {

@@ -66,9 +66,9 @@ impl Place {
                     ..
                 },
                 _,
-            ) => true,
+            )
+            | (Self::Attached(_), Self::Detached { .. }) => true,
             (Self::Attached(_), Self::Attached(_)) => first_is_fresher,
-            (Self::Attached(_), Self::Detached { .. }) => true,
             (Self::Detached { .. }, Self::Attached(_)) => false,
             (
                 Self::Detached { reason, since },

@@ -119,8 +119,8 @@ impl FreshnessRecord {
         self.lock().resynced(revision, began);
     }
 
-    /// Like [`resynced`](Self::resynced), for a cluster that was restored from a backup: what the second leg sends of
-    /// the replaced history is ignored until that leg attaches again.
+    /// Like [`resynced`](Self::resynced), for a cluster that was restored from a backup: events and progress that the
+    /// second leg sends of the replaced history are ignored until that leg attaches again.
     pub(crate) fn restored(&self, revision: i64, began: Instant) {
         let mut record = self.lock();
         if let Some(second) = &mut record.second {
@@ -220,7 +220,7 @@ impl LegFreshness {
         }
         record.forget_read(delivered);
         record.keep_progress();
-        // What the other leg has sent before shows nothing new.
+        // Events that the other leg has sent before confirm nothing new.
         if revision > record.last_sent {
             record.last_sent = revision;
             record.confirm(revision, now, self.leg);

@@ -128,7 +128,7 @@ fn progress_before_create_does_not_count() {
 }
 
 #[test]
-fn detached_watch_keeps_its_freshness_and_ignores_its_stream() {
+fn detached_watch_ignores_progress_of_former_stream() {
     let (record, mut stream) = attached();
     stream.progress(90, 10);
     let since = stream.start + seconds(20);

@@ -58,7 +58,7 @@ pub(crate) struct HubActor {
     pub(super) streams: Vec<SharedStream>,
     /// Requests of watches that wait until a member is usable.
     pub(super) queued: Vec<AttachWatch>,
-    /// Requests of legs of hedged watches that wait until another member than that of the other leg is usable.
+    /// Requests of legs of hedged watches that wait until a member other than that of the other leg is usable.
     pub(super) waiting_legs: Vec<AttachWatch>,
     pub(super) legs_retry_pending: bool,
     pub(super) member_backoff: MemberBackoff,

@@ -1,16 +1,17 @@
 //! The hub, one per client: decides on which member, and on which of its shared streams, a watch runs.
 //!
 //! **States.** Each watch has one [`Placement`](actor::Placement): unplaced, queued until a member is usable, or on a
-//! stream. The two legs of a hedged watch are on different members, see [`second_legs`]. A watch that requests a stream leaves its current one. The hub itself runs until [`HubShutdown`]. After a
-//! panic it removes streams and watches that ended, and sends [`HubRestarted`] to the others, which then request a
-//! stream again.
+//! stream. The two legs of a hedged watch are on different members, see [`second_legs`]. A watch that requests a stream
+//! leaves its current one. The hub itself runs until [`HubShutdown`]. After a panic it removes streams and watches that
+//! ended, and sends [`HubRestarted`] to the others, which then request a stream again.
 //!
 //! **Receives** [`StartWatch`] and [`DeliverWatch`] from the code that opens a watch, [`AttachWatch`],
-//! [`DetachWatch`], [`StartSecondLeg`] and [`RequestWatchProgress`] from watches, [`CreateResponseReceived`] and [`WatchStreamEnded`] from streams, and
-//! [`HubShutdown`] from the client.
+//! [`DetachWatch`], [`StartSecondLeg`] and [`RequestWatchProgress`] from watches, [`CreateResponseReceived`] and
+//! [`WatchStreamEnded`] from streams, and [`HubShutdown`] from the client.
 //!
 //! **Sends** [`AddWatch`], [`RemoveWatch`], [`SendProgressRequest`] and [`CloseStream`] to streams, [`HubRestarted`],
-//! [`SecondLegStarted`] and [`WatchShutdown`] to watches, [`CancelWatch`] to the second leg of an ended watch, and [`AwaitReady`] to the balancer while no member is ready.
+//! [`SecondLegStarted`] and [`WatchShutdown`] to watches, [`CancelWatch`] to the second leg of an ended watch, and
+//! [`AwaitReady`] to the balancer while no member is ready.
 //!
 //! Decision: [`member_backoff`] (which connections may carry a stream now).
 //!

@@ -1,8 +1,8 @@
 //! The second legs of hedged watches: how they are started, and which members they may use.
 //!
 //! The legs of a watch must be on different members. Members are compared by endpoint and, where the client knows them,
-//! by member id, because two endpoints may lead to one member. A leg for which there is no other member waits, without
-//! an effect on the leg that has one.
+//! by member id, because two endpoints may lead to one member. A leg for which there is no other member waits, and
+//! does not affect the other leg.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LegMember {
     endpoint: EndpointId,
-    /// `None` if the member has not told it.
+    /// `None` if the member has not reported it.
     id: Option<u64>,
 }
 
@@ -79,7 +79,7 @@ impl HubActor {
         })
     }
 
-    /// Lets a leg wait until another member than that of the other leg is usable.
+    /// Queues a leg until a member other than that of the other leg is usable.
     pub(super) fn wait_for_second_member(&mut self, attach: AttachWatch, ctx: &mut Context<Self>) {
         self.waiting_legs.push(attach);
         self.retry_waiting_legs_later(ctx);

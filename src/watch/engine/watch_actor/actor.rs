@@ -21,17 +21,14 @@ use crate::{
     connection::EndpointId,
     error::{Error, ErrorKind, Outcome},
     proto::{Event, event::EventType},
-    runtime::{abort_on_drop::AbortOnDrop, backoff::Backoff, supervisor::supervise},
+    runtime::{abort_on_drop::AbortOnDrop, backoff::Backoff},
     watch::{
         WatchEnd,
         engine::{
             cursor::{Cursor, ProgressOrder, Revisioned, StreamPosition},
             event_buffer::BufferWriter,
             freshness_record::{Detachment, LegFreshness},
-            hub::{
-                AttachWatch, DetachWatch, HubActor, RequestWatchProgress, StartSecondLeg,
-                StartWatch,
-            },
+            hub::{AttachWatch, DetachWatch, HubActor, RequestWatchProgress},
             known_keys::KnownKeys,
             watch_spec::WatchSpec,
             watch_stream::{AddWatch, StreamSharing},
@@ -40,7 +37,7 @@ use crate::{
 };
 
 /// Delays between attempts that fail in a row, shortened by up to a half.
-const ATTACH_BACKOFF: Backoff =
+const RETRY_BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(50), Duration::from_secs(3)).jitter(0.5);
 
 pub(crate) struct WatchActor {
@@ -51,7 +48,7 @@ pub(crate) struct WatchActor {
     pub(super) known_keys: Option<Box<KnownKeys>>,
     pub(super) buffer: BufferWriter,
     pub(super) freshness: LegFreshness,
-    hub: WeakAddr<HubActor>,
+    pub(super) hub: WeakAddr<HubActor>,
     pub(super) caller: Weak<Caller>,
     pub(super) role: LegRole,
     pub(super) state: WatchState,
@@ -70,82 +67,6 @@ pub(crate) struct WatchActor {
 impl Revisioned for Event {
     fn mod_revision(&self) -> i64 {
         self.revision()
-    }
-}
-
-/// A watch, or the second leg of one, to be started.
-pub(crate) struct NewWatch {
-    pub(crate) id: u64,
-    pub(crate) hub: WeakAddr<HubActor>,
-    pub(crate) caller: Weak<Caller>,
-}
-
-/// What distinguishes a watch from the second leg of one when it is started.
-struct LegStart {
-    cursor: Cursor<Event>,
-    buffer: BufferWriter,
-    freshness: LegFreshness,
-    known_keys: Option<Box<KnownKeys>>,
-    role: LegRole,
-    gap: Gap,
-}
-
-impl NewWatch {
-    /// Starts the actor of a watch on the current arbiter.
-    pub(crate) fn start(self, start: StartWatch) -> Addr<WatchActor> {
-        let options = &start.spec.options;
-        let leg = LegStart {
-            cursor: Cursor::new(options.start_revision, options.read_revision),
-            buffer: BufferWriter::new(start.buffer),
-            freshness: LegFreshness::of_first_leg(start.freshness),
-            known_keys: start.known_keys.map(Box::new),
-            role: LegRole::first(options.hedged),
-            gap: Gap::Opening(start.opened),
-        };
-        self.supervise(start.spec, leg)
-    }
-
-    /// Starts the actor of the second leg of a watch on the current arbiter.
-    pub(crate) fn start_second_leg(self, start: StartSecondLeg) -> Addr<WatchActor> {
-        let now = Instant::now();
-        let leg = LegStart {
-            cursor: start.cursor,
-            buffer: BufferWriter::of_second_leg(start.buffer),
-            freshness: start.freshness,
-            known_keys: None,
-            role: LegRole::Second(Box::new(start.leg)),
-            gap: Gap::Outage(WatchOutage {
-                since: now,
-                last_error: None,
-                _timer: None,
-            }),
-        };
-        self.supervise(start.spec, leg)
-    }
-
-    fn supervise(self, spec: Arc<WatchSpec>, leg: LegStart) -> Addr<WatchActor> {
-        supervise(
-            "watch",
-            |_| {},
-            |_| WatchActor {
-                id: self.id,
-                cursor: leg.cursor,
-                spec,
-                known_keys: leg.known_keys,
-                buffer: leg.buffer,
-                freshness: leg.freshness,
-                hub: self.hub,
-                caller: self.caller,
-                role: leg.role,
-                state: WatchState::BackingOff { gap: leg.gap },
-                attempt: 0,
-                failures: 0,
-                unknown_cancels: 0,
-                progress_requests: Vec::new(),
-                #[cfg(feature = "test-faults")]
-                crash_on_next: false,
-            },
-        )
     }
 }
 
@@ -402,12 +323,15 @@ impl WatchActor {
     pub(super) fn next_delay(&mut self, without_delay: u32) -> Duration {
         let earlier = self.failures;
         self.failures += 1;
-        match earlier.checked_sub(without_delay) {
-            // Half of the random number selects from the lower half of the jitter.
-            Some(delays) => ATTACH_BACKOFF.delay(delays, fastrand::f64() / 2.0),
-            None => Duration::ZERO,
-        }
+        let delayed = earlier.checked_sub(without_delay);
+        delayed.map_or(Duration::ZERO, retry_delay)
     }
+}
+
+/// Returns the delay before the next attempt, after `earlier` delays in a row.
+pub(super) fn retry_delay(earlier: u32) -> Duration {
+    // Half of the random number selects from the lower half of the jitter.
+    RETRY_BACKOFF.delay(earlier, fastrand::f64() / 2.0)
 }
 
 fn start_outage(max_outage: Option<Duration>, ctx: &Context<WatchActor>) -> WatchOutage {

@@ -138,7 +138,7 @@ impl Handler<OutageTimedOut> for WatchActor {
     fn handle(&mut self, timed_out: OutageTimedOut, ctx: &mut Context<Self>) {
         if let Some(outage) = self.state.outage()
             && outage.since == timed_out.since
-            && self.is_watch_out()
+            && self.outage_affects_watch()
         {
             let last = outage.last_error.as_deref().cloned();
             self.end(WatchEnd::OutageTooLong { last }, ctx);

@@ -87,8 +87,8 @@ impl WatchActor {
         self.cursor.next_revision()
     }
 
-    /// Returns whether the revisions that are compacted on this leg's member may still arrive from the other leg. Then
-    /// the cursor is moved by its progress, so that this leg can attach again.
+    /// Returns whether the revisions that are compacted on this leg's member may still arrive from the other leg. If so,
+    /// requests progress of the other leg, which moves the cursor, so that this leg can attach again.
     pub(super) fn other_leg_covers(&self, compact_revision: i64) -> bool {
         match &self.role {
             LegRole::Only => false,
@@ -108,8 +108,8 @@ impl WatchActor {
         }
     }
 
-    /// Returns whether the outage of this leg is one of the watch.
-    pub(super) fn is_watch_out(&self) -> bool {
+    /// Returns whether an outage of this leg is an outage of the watch.
+    pub(super) fn outage_affects_watch(&self) -> bool {
         match &self.role {
             LegRole::Only => true,
             LegRole::First(first) => first.statuses.is_out(Leg::Second),
@@ -183,8 +183,8 @@ impl WatchActor {
         }
     }
 
-    /// Makes the second leg attach again at the cursor. What it has sent until then is ignored: revisions may be missing
-    /// from it.
+    /// Makes the second leg attach again at the cursor. Everything that it has sent before is ignored: revisions may be
+    /// missing.
     pub(super) fn restart_second_leg(&mut self) {
         if let LegRole::First(first) = &mut self.role {
             first.epoch += 1;
@@ -222,7 +222,7 @@ impl WatchActor {
                 let regressed = (revision < seen).then_some((seen, revision));
                 let created = first.statuses.created(Leg::Second, regressed.is_some());
                 self.report_leg_created(&created, regressed);
-                // An attached first leg has asked the cluster itself, if its own member is behind, too.
+                // If the first leg is attached to a member that is behind as well, it has started this check itself.
                 if created.regressed && !self.state.is_attached() {
                     self.check_regression(0, ctx);
                 }

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_of_one_leg_is_no_outage_while_the_other_is_paused() {
+    fn lost_leg_is_no_outage_beside_paused_leg() {
         let mut legs = both_serving();
         legs.paused(Second);
         assert!(!legs.lost(First));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn leg_behind_does_not_vouch_for_compacted_revisions() {
+    fn leg_behind_does_not_cover_compacted_revisions() {
         let mut legs = both_serving();
         legs.lost(Second);
         legs.created(Second, true);

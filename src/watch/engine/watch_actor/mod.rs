@@ -30,13 +30,14 @@ mod hedge_legs;
 mod hedging;
 mod leg_status;
 mod messages;
+mod new_watch;
 mod regression;
 mod resync;
 mod stream_loss;
 mod token_renewal;
 mod watch_state;
 
-pub(crate) use actor::{NewWatch, WatchActor};
+pub(crate) use actor::WatchActor;
 pub(crate) use cancel_reason::ServerCancel;
 pub(crate) use hedge_legs::SecondLeg;
 #[cfg(feature = "test-faults")]
@@ -45,3 +46,4 @@ pub(crate) use messages::{
     BufferDrained, CancelWatch, HubRestarted, RequestProgress, SecondLegStarted, StreamUpdate,
     UpdateReceived, WatchShutdown,
 };
+pub(crate) use new_watch::NewWatch;

@@ -9,20 +9,18 @@ use std::time::Duration;
 
 use actix::{AsyncContext, Context, Handler};
 
-use super::{WatchActor, messages::CurrentRevisionRead, watch_state::ResyncCause};
+use super::{
+    WatchActor, actor::retry_delay, messages::CurrentRevisionRead, watch_state::ResyncCause,
+};
 use crate::{
     error::{Error, ErrorKind},
     proto::{RangeRequest, RangeResponse, rpc},
-    runtime::backoff::Backoff,
     transport::grpc,
     watch::WatchEnd,
 };
 
 /// Time limit for one read.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// Delays between reads that fail in a row, shortened by up to a half.
-const READ_BACKOFF: Backoff =
-    Backoff::new(Duration::from_millis(50), Duration::from_secs(3)).jitter(0.5);
 
 impl WatchActor {
     /// Starts to read the current revision from a majority of the cluster. Meanwhile the watch stays on its stream.
@@ -37,11 +35,7 @@ impl WatchActor {
             count_only: true,
             ..RangeRequest::default()
         };
-        let delay = match failures {
-            0 => Duration::ZERO,
-            // Half of the random number selects from the lower half of the jitter.
-            failures => READ_BACKOFF.delay(failures - 1, fastrand::f64() / 2.0),
-        };
+        let delay = failures.checked_sub(1).map_or(Duration::ZERO, retry_delay);
         let (attempt, watch) = (self.attempt, ctx.address().downgrade());
         // Events that arrive during the read may be newer than its result.
         let seen = self.cursor.highest_seen();

@@ -1,7 +1,7 @@
 //! Requests the progress of a stream at intervals.
 //!
 //! The position of a watch without events would stay where it was created, and a compaction of other keys' history would
-//! end the watch at its next reconnect. So the stream requests progress now and then, once for all its watches. The
+//! end the watch at its next reconnect. So the stream requests progress at intervals, once for all its watches. The
 //! responses are not sent to the watches: they are stored, and a watch receives the *bookmark*, the revision up to which
 //! it is complete, together with the reason why it has to leave the stream.
 //!

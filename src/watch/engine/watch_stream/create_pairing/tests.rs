@@ -110,7 +110,7 @@ fn creates_pair_by_id_and_refusal_by_order() {
 }
 
 #[test]
-fn creates_wait_until_ids_are_known_to_be_kept() {
+fn creates_wait_until_chooser_of_ids_is_known() {
     let mut pairing = CreatePairing::default();
     let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| pairing.create(name, 1));
     assert_eq!(send(&mut pairing), [a]);
@@ -130,7 +130,7 @@ fn creates_wait_until_ids_are_known_to_be_kept() {
 }
 
 #[test]
-fn server_that_chooses_ids_gets_one_create_at_a_time() {
+fn server_chosen_ids_limit_creates_to_one() {
     let mut pairing = CreatePairing::default();
     let [a, b, c] = ["a", "b", "c"].map(|name| pairing.create(name, 1));
     assert_eq!(send(&mut pairing), [a]);
@@ -171,7 +171,7 @@ fn server_that_chooses_ids_gets_one_create_at_a_time() {
 }
 
 #[test]
-fn watch_cancelled_while_server_chooses_its_id_is_cancelled_by_that_id() {
+fn early_cancel_uses_id_chosen_by_server() {
     let mut pairing = CreatePairing::default();
     let id = pairing.create("a", 1);
     assert_eq!(send(&mut pairing), [id]);
