@@ -286,8 +286,13 @@ impl Handler<SecondLegUpdate> for WatchActor {
             !std::mem::take(&mut self.crash_on_next),
             "crash requested by a test"
         );
+        // After a restore, the second leg receives events of the new history, of which the watch lacks everything before
+        // the range is read. Then the second leg is restarted.
+        let is_ignored =
+            self.state.replaces_history() && !matches!(update.report, LegReport::Ended(_));
         if let LegRole::First(first) = &self.role
             && first.epoch == update.epoch
+            && !is_ignored
         {
             self.second_leg_reported(update.report, ctx);
         }
