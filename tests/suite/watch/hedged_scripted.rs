@@ -14,8 +14,10 @@ use crate::support::{
     quiet_window::ready_members,
     scripted_put::RANGE,
     wait::until,
-    watch_items::{WATCH_TIMEOUT, next_item},
-    watch_server::{WATCH, created, event, events, header, next_create, start_watch_server},
+    watch_items::{WATCH_TIMEOUT, next_change, next_item},
+    watch_server::{
+        WATCH, created, event, events, header, next_create, refused, start_watch_server,
+    },
 };
 
 /// Makes a member of two servers, and connects a client to both.
@@ -32,6 +34,43 @@ async fn connect_to_members(servers: [&ScriptedServer; 2]) -> Client {
         .unwrap();
     until("both members are ready", || ready_members(&etcd) == 2).await;
     etcd
+}
+
+#[tokio::test]
+async fn unknown_cancels_of_one_leg_do_not_end_hedged_watch() {
+    let send_event = watch::Sender::new(false);
+    let event_wanted = send_event.clone();
+    let (serving, _) = start_watch_server(move |_, mut tx, mut rx, _| {
+        let mut event_wanted = event_wanted.subscribe();
+        async move {
+            let id = next_create(&mut rx).await.watch_id;
+            tx.send(&created(id, 5)).await.unwrap();
+            event_wanted.wait_for(|wanted| *wanted).await.unwrap();
+            let event = vec![event("k", 6)];
+            tx.send(&events(id, false, event)).await.unwrap();
+            tx.closed().await;
+        }
+    })
+    .await;
+    let (refusing, creates) = start_watch_server(|_, mut tx, mut rx, creates| async move {
+        loop {
+            next_create(&mut rx).await;
+            creates.lock().unwrap().push(0);
+            let refusal = refused("etcdserver: something else");
+            tx.send(&refusal).await.unwrap();
+        }
+    })
+    .await;
+    let etcd = connect_to_members([&serving, &refusing]).await;
+    let mut watch = etcd.watch("k").hedged().await.unwrap();
+    // A watch on this member alone ends after six refusals.
+    until("the second leg is refused often", || {
+        creates.lock().unwrap().len() > 7
+    })
+    .await;
+    send_event.send_replace(true);
+    assert_eq!(next_change(&mut watch).await.0, 6);
+    etcd.shutdown().await;
 }
 
 /// Both legs run on a cluster that is restored. While the first leg reads the range, the new history passes the old

@@ -87,6 +87,15 @@ impl WatchActor {
         self.cursor.next_revision()
     }
 
+    /// Returns whether the watch continues without this leg. The second leg leaves that to the first one.
+    pub(super) fn other_leg_serves(&self) -> bool {
+        match &self.role {
+            LegRole::Only => false,
+            LegRole::First(first) => first.statuses.other_serves(Leg::First),
+            LegRole::Second(_) => true,
+        }
+    }
+
     /// Returns whether the revisions that are compacted on this leg's member may still arrive from the other leg. Then
     /// the cursor is moved by its progress, so that this leg can attach again.
     pub(super) fn other_leg_covers(&self, compact_revision: i64) -> bool {
