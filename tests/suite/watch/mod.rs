@@ -7,6 +7,7 @@ mod crash;
 mod failover;
 mod freshness;
 mod hedged_faults;
+mod hedged_scripted;
 mod hedged_watches;
 mod idle_streams;
 mod leaderless;

@@ -7,6 +7,7 @@ use actix_etcd::{Client, WatchEvent, kv::KeyValue, watch::WatchEnd};
 use testbed::{Cluster, Fault, Member};
 
 use crate::support::{
+    leg_members::wait_for_legs,
     wait::until,
     watch_items::{WATCH_TIMEOUT, next_change, next_item, read_to_end},
     write_load::put_until_ok,
@@ -57,15 +58,21 @@ fn keys(kvs: &[KeyValue]) -> Vec<String> {
     kvs.iter().map(key).collect()
 }
 
-#[tokio::test]
-async fn resync_watch_follows_restored_cluster() {
+async fn check_restored_cluster(hedged: bool) {
     let cluster = Cluster::start(3).await;
     let etcd = Client::connect(cluster.endpoints()).await.unwrap();
     for key in ["k/changed", "k/deleted", "other"] {
         etcd.put(key, "backup").await.unwrap();
     }
     back_up(&cluster).await;
-    let mut watch = etcd.watch("k/").prefix().resync().await.unwrap();
+    let open = etcd.watch("k/").prefix().resync();
+    let mut watch = if hedged {
+        let watch = open.hedged().await.unwrap();
+        wait_for_legs(&cluster, 2).await;
+        watch
+    } else {
+        open.await.unwrap()
+    };
     put_until_ok(&etcd, "k/changed", "later").await;
     etcd.delete("k/deleted").await.unwrap();
     let seen = etcd
@@ -89,6 +96,7 @@ async fn resync_watch_follows_restored_cluster() {
     };
     assert!(resynced.revision < seen);
     assert_eq!(watch.revision(), resynced.revision);
+    assert_eq!(watch.freshness().revision, resynced.revision);
     assert_eq!(keys(&resynced.created), ["k/deleted"]);
     assert_eq!(keys(&resynced.changed), ["k/changed"]);
     assert_eq!(resynced.changed[0].value, "backup");
@@ -100,6 +108,16 @@ async fn resync_watch_follows_restored_cluster() {
         (after, vec!["k/after".into()])
     );
     etcd.shutdown().await;
+}
+
+#[tokio::test]
+async fn resync_watch_follows_restored_cluster() {
+    check_restored_cluster(false).await;
+}
+
+#[tokio::test]
+async fn hedged_watch_follows_restored_cluster() {
+    check_restored_cluster(true).await;
 }
 
 #[tokio::test]

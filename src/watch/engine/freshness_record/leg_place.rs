@@ -51,6 +51,13 @@ impl Place {
         }
     }
 
+    fn detachment(&self) -> Option<(Detachment, Instant)> {
+        match self {
+            Self::Attached(_) => None,
+            Self::Detached { reason, since } => Some((*reason, *since)),
+        }
+    }
+
     /// Returns the place that describes a watch with two legs. If both are attached, `first_is_fresher` decides.
     pub(super) fn of_both<'a>(
         first: &'a Self,
@@ -58,32 +65,16 @@ impl Place {
         first_is_fresher: bool,
     ) -> &'a Self {
         use Detachment::{Ended, Paused, Reconnecting, Resyncing};
-        let use_first = match (first, second) {
+        let use_first = match (first.detachment(), second.detachment()) {
+            (None, None) => first_is_fresher,
             // The first leg ends the watch, and reads the range again only if no leg can continue.
-            (
-                Self::Detached {
-                    reason: Ended | Resyncing,
-                    ..
-                },
-                _,
-            )
-            | (Self::Attached(_), Self::Detached { .. }) => true,
-            (Self::Attached(_), Self::Attached(_)) => first_is_fresher,
-            (Self::Detached { .. }, Self::Attached(_)) => false,
-            (
-                Self::Detached { reason, since },
-                Self::Detached {
-                    reason: other,
-                    since: other_since,
-                },
-            ) => match (reason, other) {
-                // The buffer has been full since the first pause.
-                (Paused, Paused) => since <= other_since,
-                // A leg served the watch until the last loss.
-                (Reconnecting, Reconnecting) => since >= other_since,
-                (_, Paused) => false,
-                _ => true,
-            },
+            (None, Some(_)) | (Some((Ended | Resyncing, _)), _) => true,
+            (Some(_), None) => false,
+            // The buffer has been full since the first pause.
+            (Some((Paused, since)), Some((Paused, other))) => since <= other,
+            // A leg served the watch until the last loss.
+            (Some((Reconnecting, since)), Some((Reconnecting, other))) => since >= other,
+            (Some(_), Some((other, _))) => other != Paused,
         };
         if use_first { first } else { second }
     }

@@ -87,6 +87,15 @@ impl WatchActor {
         self.cursor.next_revision()
     }
 
+    /// Returns whether the watch continues without this leg. The second leg leaves that to the first one.
+    pub(super) fn other_leg_serves(&self) -> bool {
+        match &self.role {
+            LegRole::Only => false,
+            LegRole::First(first) => first.statuses.other_serves(Leg::First),
+            LegRole::Second(_) => true,
+        }
+    }
+
     /// Returns whether the revisions that are compacted on this leg's member may still arrive from the other leg. If so,
     /// requests progress of the other leg, which moves the cursor, so that this leg can attach again.
     pub(super) fn other_leg_covers(&self, compact_revision: i64) -> bool {
@@ -286,8 +295,13 @@ impl Handler<SecondLegUpdate> for WatchActor {
             !std::mem::take(&mut self.crash_on_next),
             "crash requested by a test"
         );
+        // After a restore, the second leg receives events of the new history, of which the watch lacks everything before
+        // the range is read. Then the second leg is restarted.
+        let is_ignored =
+            self.state.replaces_history() && !matches!(update.report, LegReport::Ended(_));
         if let LegRole::First(first) = &self.role
             && first.epoch == update.epoch
+            && !is_ignored
         {
             self.second_leg_reported(update.report, ctx);
         }

@@ -36,10 +36,12 @@ impl WatchActor {
                 let error = cancel_error(&text, Outcome::NotSent);
                 self.stream_lost(endpoint, Arc::new(error), ctx);
             }
-            CancelReason::Unknown if self.unknown_cancels < MAX_UNKNOWN_CANCELS => {
+            CancelReason::Unknown
+                if self.unknown_cancels < MAX_UNKNOWN_CANCELS || self.other_leg_serves() =>
+            {
                 let error = cancel_error(&text, Outcome::NotSent);
                 self.stream_lost(endpoint, Arc::new(error), ctx);
-                self.unknown_cancels += 1;
+                self.unknown_cancels = self.unknown_cancels.saturating_add(1);
             }
             CancelReason::Compacted { revision } if self.other_leg_covers(revision) => {
                 let text = "the next revision of this leg of the watch was compacted";

@@ -192,6 +192,17 @@ impl WatchState {
         matches!(self, Self::Attached { .. })
     }
 
+    /// Returns whether the range is read because the cluster was restored.
+    pub(super) fn replaces_history(&self) -> bool {
+        matches!(
+            self,
+            Self::Resyncing {
+                cause: ResyncCause::Restore,
+                ..
+            }
+        )
+    }
+
     /// Returns whether the watch waits for a token, a delay or a stream.
     pub(super) fn is_attaching(&self) -> bool {
         matches!(
