@@ -37,7 +37,7 @@ async fn connect_to_members(servers: [&ScriptedServer; 2]) -> Client {
 }
 
 #[tokio::test]
-async fn unknown_cancels_of_one_leg_do_not_end_hedged_watch() {
+async fn hedged_watch_survives_unknown_cancels_of_one_leg() {
     let send_event = watch::Sender::new(false);
     let event_wanted = send_event.clone();
     let (serving, _) = start_watch_server(move |_, mut tx, mut rx, _| {

@@ -6,8 +6,8 @@
 //! to any create in flight, so only one is.
 //!
 //! Which of the two a server does is unknown until it has created the first watch of the stream. Until then one create
-//! is in flight. The client's ids start at [`FIRST_ID`], far from the ids of any proxy, so that an id tells who chose
-//! it. Ids are never reused on a stream, so a late response cannot reach a wrong watch.
+//! is in flight. The client's ids start at [`FIRST_ID`], far from the ids of any proxy, so that an id shows
+//! which side chose it. Ids are never reused on a stream, so a late response cannot reach a wrong watch.
 //!
 //! [`progress_coverage`] decides which watches a progress response covers.
 
@@ -52,7 +52,7 @@ pub(super) enum ResponseTarget<'a, W> {
     OutOfStep,
 }
 
-/// Who chooses the watch ids on the server.
+/// The side that chooses the watch ids on the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IdSource {
     /// The server has created no watch on this stream yet. One create is in flight.
