@@ -146,9 +146,13 @@ async fn watch_survives_lagging_member() {
     let cluster = Cluster::start(3).await;
     let lagging = (cluster.leader().await + 1) % 3;
     let up_to_date = cluster.member((lagging + 1) % 3);
-    let endpoints = [up_to_date.endpoint(), cluster.member(lagging).endpoint()];
+    let lagging_member = cluster.member(lagging);
+    let endpoints = [up_to_date.endpoint(), lagging_member.endpoint()];
+    // The watch starts on the other member.
+    lagging_member.client_link().set(Fault::Refuse);
     let etcd = Client::connect(endpoints).await.unwrap();
     let mut watch = etcd.watch("k").require_leader(false).await.unwrap();
+    lagging_member.client_link().heal();
     cluster.isolate(lagging);
     let writer = Client::connect([up_to_date.direct_endpoint()])
         .await
