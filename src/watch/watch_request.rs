@@ -158,6 +158,9 @@ impl<C> WatchRequest<C> {
     /// old backup, with one [`WatchEvent::Resynced`] that contains the sum of the changes. To compute it, the watch reads
     /// the keys of the range when it is opened and keeps them in memory. Cannot be combined with filters. Default: the
     /// watch ends with [`WatchEnd::Compacted`] or [`WatchEnd::RevisionRegressed`].
+    ///
+    /// A restore is detected by a revision that is lower than one the watch has received. It is not detected if the
+    /// restored cluster has passed that revision before the client reaches it.
     pub fn resync(mut self) -> Self {
         self.options.resync = true;
         self
