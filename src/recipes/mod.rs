@@ -64,7 +64,6 @@
 //! | all | `read_then_watch` | a read of keys, followed by every later change |
 //! | | `subscription` | delivery of events to an actor |
 //! | | `ownership_lost` | why a lock or a leadership was lost |
-//! | | `temporary_errors` | which errors are retried |
 //! | | `txn_read` | reads the key that a transaction returned |
 
 pub mod discovery;
@@ -76,5 +75,4 @@ mod read_then_watch;
 pub mod session;
 pub mod singleton;
 mod subscription;
-mod temporary_errors;
 mod txn_read;

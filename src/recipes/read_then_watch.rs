@@ -8,11 +8,11 @@
 
 use bytes::Bytes;
 
-use super::temporary_errors::{RETRY_DELAY, is_temporary};
 use crate::{
     client::Client,
     error::Result,
     kv::GetResponse,
+    retry::availability::{RETRY_DELAY, is_temporary},
     watch::{RevisionEvents, Watch, WatchEnd, WatchEvent},
 };
 

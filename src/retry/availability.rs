@@ -13,6 +13,9 @@ use crate::{
 const ATTEMPT_BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(100), Duration::from_secs(1)).jitter(1.0 / 3.0);
 
+/// Delay before the owner of a request repeats it.
+pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(100);
+
 /// Returns whether the same request may succeed later, so that its owner repeats it for as long as it is needed: the
 /// deadline of one call does not end it. A refused token is not temporary: the call has renewed it already.
 pub(crate) fn is_temporary(error: &Error) -> bool {

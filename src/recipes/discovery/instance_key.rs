@@ -13,11 +13,8 @@ use crate::{
     client::Client,
     error::{ErrorKind, Result},
     kv::{Compare, KeyValue, TxnResponse, get, put},
-    recipes::{
-        session::OwnLeases,
-        temporary_errors::{RETRY_DELAY, is_temporary},
-        txn_read::first_key,
-    },
+    recipes::{session::OwnLeases, txn_read::first_key},
+    retry::availability::{RETRY_DELAY, is_temporary},
     runtime::backoff::Backoff,
 };
 

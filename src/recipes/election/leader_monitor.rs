@@ -10,7 +10,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{Ownership, OwnershipLost};
-use crate::recipes::{lock_queue::remove, temporary_errors::RETRY_DELAY};
+use crate::{recipes::lock_queue::remove, retry::availability::RETRY_DELAY};
 
 /// Shortest interval of health checks.
 const MIN_INTERVAL: Duration = Duration::from_millis(1);

@@ -15,10 +15,10 @@ use crate::{
     kv::{Compare, get, put},
     recipes::{
         lock_queue::{ClaimGuard, QueueEntry},
-        temporary_errors::{RETRY_DELAY, is_temporary},
         txn_read::first_key,
     },
     request::IntoBytes,
+    retry::availability::{RETRY_DELAY, is_temporary},
 };
 
 /// An election that was won. Dereferences to its [`Ownership`]. Dropping it resigns in the background.

@@ -13,9 +13,9 @@ use crate::{
     kv::{Compare, OpResponse, TxnResponse, get, put},
     recipes::{
         session::{LocalMutex, LocalMutexGuard, Session},
-        temporary_errors::{RETRY_DELAY, is_temporary},
         txn_read::first_key,
     },
+    retry::availability::{RETRY_DELAY, is_temporary},
     runtime::holders::Holder,
 };
 

@@ -50,13 +50,13 @@ use super::{
     session::{
         LocalMutex, LocalMutexGuard, Session, SessionLease, SessionState, session_lost_if_no_lease,
     },
-    temporary_errors::{RETRY_DELAY, is_temporary},
 };
 use crate::{
     call::deadline_in,
     client::Client,
     error::{Error, ErrorKind, Result},
     kv::{Compare, put},
+    retry::availability::{RETRY_DELAY, is_temporary},
 };
 
 /// The queue of one lock or election, as one session uses it.

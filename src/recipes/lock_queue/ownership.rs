@@ -13,8 +13,8 @@ use crate::{
         ownership_lost::OwnershipLost,
         read_then_watch::{KeysUpdate, ReadThenWatch},
         session::SessionLease,
-        temporary_errors::{RETRY_DELAY, is_temporary},
     },
+    retry::availability::{RETRY_DELAY, is_temporary},
 };
 
 /// A view of a lock or a leadership, for the work that runs under it. Clones are cheap, and dropping one does not

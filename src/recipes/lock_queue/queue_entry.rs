@@ -19,9 +19,9 @@ use crate::{
     recipes::{
         ownership_lost::OwnershipLost,
         session::{LocalMutexGuard, Session},
-        temporary_errors::{RETRY_DELAY, is_temporary},
         txn_read::first_key,
     },
+    retry::availability::{RETRY_DELAY, is_temporary},
     runtime::holders::Holder,
     watch::{Watch, WatchEvent},
 };

@@ -8,10 +8,8 @@ use super::Ownership;
 use crate::{
     error::{ErrorKind, Outcome, Result},
     kv::delete,
-    recipes::{
-        session::LocalMutexGuard,
-        temporary_errors::{RETRY_DELAY, is_temporary},
-    },
+    recipes::session::LocalMutexGuard,
+    retry::availability::{RETRY_DELAY, is_temporary},
     runtime::backoff::Backoff,
 };
 

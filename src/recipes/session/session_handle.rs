@@ -16,11 +16,9 @@ use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     kv::{Compare, PutResponse},
     lease::{Lease, LeaseLost},
-    recipes::{
-        subscription::{Subscription, subscribe},
-        temporary_errors::RETRY_DELAY,
-    },
+    recipes::subscription::{Subscription, subscribe},
     request::IntoBytes,
+    retry::availability::RETRY_DELAY,
 };
 
 /// A lease that is kept alive, and the keys bound to it. Dropping it revokes the lease in the background.

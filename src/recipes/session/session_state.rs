@@ -20,7 +20,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     lease::{Lease, LeaseLost},
-    recipes::temporary_errors::is_temporary,
+    retry::availability::is_temporary,
     runtime::holders::StopSignal,
 };
 

@@ -21,8 +21,8 @@ use crate::{
     recipes::{
         election::{Leadership, Ownership},
         session::Session,
-        temporary_errors::RETRY_DELAY,
     },
+    retry::availability::RETRY_DELAY,
     runtime::{
         backoff::Backoff,
         holders::{Holder, StopSignal},
