@@ -227,7 +227,7 @@ impl Caller {
         if others.is_empty() {
             return None;
         }
-        let picked = self.policy.pick(&ReadyEndpoints::new(&others));
+        let picked = self.policy.pick(&ReadyEndpoints::some(&others));
         let connection = others.swap_remove(picked % others.len());
         let slot = connection.channel.try_slot(StreamUse::Call)?;
         let now = Instant::now();

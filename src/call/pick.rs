@@ -72,7 +72,7 @@ impl Caller {
             let channel = &connection.channel;
             channel.accepts_requests() && channel.has_free_slot(stream_use) && !avoided(connection)
         };
-        let endpoints = ReadyEndpoints::new(usable);
+        let endpoints = ReadyEndpoints::all(usable);
         let mut picked = &usable[0];
         for _ in 0..usable.len() {
             let index = self.policy.pick(&endpoints);

@@ -59,29 +59,53 @@ pub enum ConnectionMode {
 
 /// The endpoints that are ready for a request: the candidates of a [`BalancePolicy`].
 #[derive(Debug, Clone, Copy)]
-pub struct ReadyEndpoints<'a>(&'a [Arc<Connection>]);
+pub struct ReadyEndpoints<'a> {
+    connections: &'a [Arc<Connection>],
+    /// Whether no ready endpoint is missing.
+    complete: bool,
+}
 
 impl<'a> ReadyEndpoints<'a> {
-    pub(crate) fn new(connections: &'a [Arc<Connection>]) -> Self {
-        Self(connections)
+    /// Creates the candidates of a request that every ready endpoint can serve.
+    pub(crate) fn all(connections: &'a [Arc<Connection>]) -> Self {
+        Self {
+            connections,
+            complete: true,
+        }
+    }
+
+    /// Creates the candidates of a request that some ready endpoints cannot serve.
+    pub(crate) fn some(connections: &'a [Arc<Connection>]) -> Self {
+        Self {
+            connections,
+            complete: false,
+        }
+    }
+
+    /// Returns whether these are all ready endpoints. Otherwise some of them cannot serve this request: for example,
+    /// the copy of a late request goes to another member. A policy that remembers the member it chose should remember
+    /// only a choice among all.
+    pub fn is_complete(&self) -> bool {
+        self.complete
     }
 
     /// Returns the number of endpoints, which is at least one.
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.connections.len()
     }
 
     /// Returns the endpoint at this index, or `None` if the index is out of range.
     pub fn get(&self, index: usize) -> Option<ReadyEndpoint<'a>> {
-        self.0
+        self.connections
             .get(index)
             .map(|connection| ReadyEndpoint(connection))
     }
 
     /// Iterates over the endpoints, in the order in which the client lists them.
     pub fn iter(&self) -> impl Iterator<Item = ReadyEndpoint<'a>> + 'a {
-        self.0.iter().map(|connection| ReadyEndpoint(connection))
+        let connections = self.connections.iter();
+        connections.map(|connection| ReadyEndpoint(connection))
     }
 }
 

@@ -7,7 +7,8 @@ use super::{BalancePolicy, ConnectionMode, ReadyEndpoints};
 /// Id that stands for no endpoint.
 const NONE: u64 = u64::MAX;
 
-/// Sends all requests to one member until it fails, then to another.
+/// Sends all requests to one member until it fails, then to another. Copies of late requests and the second leg of a
+/// hedged watch go to other members, but later requests stay with the first one.
 #[derive(Debug)]
 pub struct Pinned {
     mode: ConnectionMode,
@@ -47,7 +48,9 @@ impl BalancePolicy for Pinned {
         }
         // Random, so that the clients of a fleet do not all move to the same member.
         let index = fastrand::usize(..candidates.len());
-        if let Some(chosen) = candidates.get(index) {
+        if candidates.is_complete()
+            && let Some(chosen) = candidates.get(index)
+        {
             self.endpoint.store(chosen.id().0, Ordering::Relaxed);
         }
         index

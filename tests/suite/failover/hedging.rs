@@ -10,7 +10,8 @@ use std::{
 
 use actix_etcd::{
     Client, ErrorKind, Outcome,
-    client::ClientBuilder,
+    balancer::Pinned,
+    client::{ClientBuilder, Liveness},
     proto,
     retry::{BudgetLimits, NoRetry, ServiceConfig},
 };
@@ -99,6 +100,32 @@ async fn read_slow_on_every_member_is_sent_twice() {
     let elapsed = started.elapsed();
     assert!(elapsed >= SLOW, "{elapsed:?}");
     assert_eq!(count(&servers, RANGE), 2);
+}
+
+#[tokio::test]
+async fn hedged_read_keeps_pinned_member() {
+    let servers = start_readers::<3>(|_| range_reply()).await;
+    for server in &servers {
+        server.on(PUT, |_| put_reply());
+    }
+    // A probe that is late on a busy machine does not move the policy to another member.
+    let liveness = Liveness::default().unresponsive_after(TEST_TIMEOUT);
+    let etcd = connect(&servers, |builder| {
+        builder.balance(Pinned::warm()).liveness(liveness)
+    })
+    .await;
+    // Puts are not hedged, so they show to which member the policy is pinned.
+    let put = async || etcd.put("k", "v").timeout(TEST_TIMEOUT).await.unwrap();
+    put().await;
+    let pinned = servers.iter().find(|server| server.count(PUT) == 1);
+    let pinned = pinned.unwrap();
+    pinned.on(RANGE, |_| Reply::hang());
+    etcd.get("k").timeout(TEST_TIMEOUT).await.unwrap();
+    assert!(count(&servers, RANGE) > pinned.count(RANGE), "no hedge");
+    for _ in 0..20 {
+        put().await;
+    }
+    assert_eq!(pinned.count(PUT), 21);
 }
 
 #[tokio::test]

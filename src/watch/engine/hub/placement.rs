@@ -118,6 +118,7 @@ impl HubActor {
             connections.iter().filter(is_usable).cloned().collect()
         };
         let mut members = usable(&set.ready, true);
+        let mut connected = set.ready.len();
         let other_leg = self.member_of_other_leg(attach);
         let is_apart = |connection: &Arc<Connection>| {
             other_leg.is_none_or(|member| !member.may_be_behind(connection))
@@ -125,6 +126,7 @@ impl HubActor {
         members.retain(is_apart);
         if members.is_empty() && !attach.require_leader() {
             members = usable(&set.leaderless, false);
+            connected += set.leaderless.len();
             members.retain(is_apart);
         }
         let is_other = |connection: &Arc<Connection>| {
@@ -136,7 +138,12 @@ impl HubActor {
         if members.is_empty() {
             return None;
         }
-        let index = self.caller.policy.pick(&ReadyEndpoints::new(&members));
+        let candidates = if members.len() == connected {
+            ReadyEndpoints::all(&members)
+        } else {
+            ReadyEndpoints::some(&members)
+        };
+        let index = self.caller.policy.pick(&candidates);
         let index = if index < members.len() { index } else { 0 };
         Some(members.swap_remove(index))
     }
