@@ -1,4 +1,4 @@
-//! Crashes on demand and a replacement of DNS, for this crate's own tests. Not part of the API.
+//! Crashes on demand, a replacement of DNS, and internal state, for this crate's own tests. Not part of the API.
 
 use std::{io, net::SocketAddr};
 
@@ -37,6 +37,15 @@ pub fn with_resolver(
 /// Ends the time for which named endpoints stay connected, and waits until this is done.
 pub async fn expire_named_endpoints(client: &Client) {
     let _ = client.caller().balancer.send(ExpireNamedEndpoints).await;
+}
+
+/// Returns the number of ready connections that the runtime of their callers drives.
+pub fn connections_driven_by_callers(client: &Client) -> usize {
+    let ready_set = client.caller().ready_set.load();
+    let connections = ready_set.ready.iter();
+    connections
+        .filter(|connection| connection.channel.is_driven_by_callers())
+        .count()
 }
 
 /// Makes the balancer panic.

@@ -15,7 +15,7 @@ use std::{
 /// Folders of `src` from the top to the bottom. A folder may import those in later rows only.
 const LAYERS: &[&[&str]] = &[
     &["test_faults"],
-    &["actor", "recipes"],
+    &["actor", "layers", "recipes"],
     &["client"],
     &[
         "auth",

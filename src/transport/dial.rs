@@ -18,11 +18,14 @@ use tokio::{
 
 use super::{
     address_history::AddressHistory,
-    channel::Channel,
+    channel::{Channel, ChannelMonitor},
     driver::Driver,
     endpoint::{Endpoint, Target},
+    movable_socket::{MovableSocket, RegisteredSocket, SocketRegistration},
     ping_pace::PingPace,
+    pinger::Pinger,
     resolver::Resolver,
+    shared_connection::SharedConnection,
     tls::Tls,
     wire_log::{LoggedIo, WireLog},
 };
@@ -50,6 +53,8 @@ pub(crate) struct DialOptions {
     pub(crate) ping_pace: PingPace,
     pub(crate) tls: Tls,
     pub(crate) resolver: Resolver,
+    /// Whether the runtime of the callers may drive connections.
+    pub(crate) follow_callers: bool,
 }
 
 impl Default for DialOptions {
@@ -62,6 +67,7 @@ impl Default for DialOptions {
             ping_pace: PingPace::default(),
             tls: Tls::default(),
             resolver: Resolver::default(),
+            follow_callers: true,
         }
     }
 }
@@ -144,34 +150,37 @@ pub(crate) async fn dial(
     let socket = connect(address)
         .await
         .map_err(|error| unreachable(endpoint, &error))?;
-    let socket = if endpoint.is_tls() {
+    let registration = options.follow_callers.then(|| socket.registration());
+    let socket: BoxedSocket = if endpoint.is_tls() {
         let encrypted = options.tls.encrypt(endpoint, socket).await;
         Box::new(encrypted.map_err(|error| error.with_endpoint(endpoint.name()))?)
     } else {
-        socket
+        Box::new(socket)
     };
-    handshake(endpoint, socket, options).await
+    handshake(endpoint, socket, registration, options).await
 }
 
-pub(super) async fn connect(address: &DialAddress) -> io::Result<BoxedSocket> {
-    match address {
-        DialAddress::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+pub(super) async fn connect(address: &DialAddress) -> io::Result<MovableSocket> {
+    let socket = match address {
+        DialAddress::Unix(path) => RegisteredSocket::Unix(UnixStream::connect(path).await?),
         DialAddress::Tcp(address) => {
             let stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
-            Ok(Box::new(stream))
+            RegisteredSocket::Tcp(stream)
         }
-    }
+    };
+    Ok(MovableSocket::new(socket))
 }
 
 pub(super) async fn handshake(
     endpoint: &Endpoint,
     socket: BoxedSocket,
+    registration: Option<SocketRegistration>,
     options: &DialOptions,
 ) -> Result<NewConnection, Error> {
     let wire_log = WireLog::new();
     let io = LoggedIo::new(socket, wire_log.clone());
-    let (requests, connection) = client::Builder::new()
+    let (requests, mut connection) = client::Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .data_frame_budget(SMALL_FRAME_BUDGET)
@@ -181,14 +190,13 @@ pub(super) async fn handshake(
         .handshake::<_, Bytes>(io)
         .await
         .map_err(|error| handshake_failed(endpoint, error))?;
-    let channel = Channel::new(
-        requests,
-        endpoint.clone(),
-        wire_log,
-        options.max_response_size,
-    );
-    let driver = Driver::new(connection, &channel, endpoint, options);
-    Ok(NewConnection { channel, driver })
+    let monitor = ChannelMonitor::new(endpoint.clone(), wire_log, options.max_response_size);
+    let pinger = Pinger::new(connection.ping_pong(), monitor.clone(), endpoint, options);
+    let connection = SharedConnection::new(connection, monitor.clone(), registration);
+    Ok(NewConnection {
+        channel: Channel::new(requests, connection.clone(), monitor),
+        driver: Driver::new(connection, pinger),
+    })
 }
 
 fn unreachable(endpoint: &Endpoint, error: &io::Error) -> Error {

@@ -13,8 +13,11 @@ pub(crate) mod driver;
 pub(crate) mod endpoint;
 mod frame_scanner;
 pub(crate) mod grpc;
+mod movable_socket;
 pub(crate) mod ping_pace;
+mod pinger;
 pub(crate) mod resolver;
+mod shared_connection;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
 #[cfg(not(feature = "tls"))]

@@ -289,6 +289,18 @@ impl ClientBuilder {
         self
     }
 
+    /// Whether a runtime that makes many calls also reads and writes the sockets of the client, which saves two changes of
+    /// threads per call. The client's thread takes them back within 60 ms if the runtime stops polling its tasks, if it
+    /// ends, or if other runtimes make many calls, too. Actors, watches and leases stay on the client's thread in any case.
+    ///
+    /// Set it to `false` if the application often blocks its threads for a few milliseconds and uses watches that must
+    /// not be delayed by that. A runtime without I/O cannot get a socket: tokio prints a panic message when the client
+    /// tries, once per connection, and the client's thread keeps the socket. Default: `true`.
+    pub fn sockets_follow_callers(mut self, enabled: bool) -> Self {
+        self.dial.follow_callers = enabled;
+        self
+    }
+
     /// Interval at which the client updates its endpoints from the cluster's member list, see [`Client::sync`]. `None`
     /// disables it. Default: disabled.
     pub fn auto_sync(mut self, interval: impl Into<Option<Duration>>) -> Self {

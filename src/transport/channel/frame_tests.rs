@@ -53,7 +53,8 @@ impl RawServer {
     ) -> (Channel, Self, JoinHandle<String>) {
         let (near, far) = tokio::io::duplex(1 << 22);
         let endpoint = Endpoint::parse("member:2379").unwrap();
-        let dialled = handshake(&endpoint, Box::new(near), options).await.unwrap();
+        let dialled = handshake(&endpoint, Box::new(near), None, options);
+        let dialled = dialled.await.unwrap();
         let driver = tokio::spawn(dialled.driver);
         let mut server = Self(far);
         let mut preface = [0; 24];
@@ -393,11 +394,9 @@ async fn refused_requests_were_not_sent() {
 async fn request_queued_in_h2_was_not_sent() {
     let (channel, mut server, _driver) = RawServer::start(&[(MAX_CONCURRENT_STREAMS, 0)]).await;
     // Without a slot, as if the limit had changed a moment ago.
-    let started = channel.start("/path", &Metadata::default()).unwrap();
-    let sender = channel.clone();
     let request = tokio::spawn(async move {
-        let tracker = RequestTracker::default();
-        let response = sender.complete::<PutResponse>(started, Bytes::new(), &tracker);
+        let (metadata, tracker) = (Metadata::default(), RequestTracker::default());
+        let response = channel.unary::<PutResponse>("/path", &metadata, Bytes::new(), &tracker);
         response.await
     });
     server.send(&go_away(0)).await;
@@ -408,16 +407,17 @@ async fn request_queued_in_h2_was_not_sent() {
 #[tokio::test]
 async fn goaway_before_the_body_means_not_sent() {
     let (channel, mut server, _driver) = RawServer::start(&[]).await;
-    let started = channel.start("/path", &Metadata::default()).unwrap();
+    let (response, mut body) = channel.start("/path", &Metadata::default()).unwrap();
     server.receive(HEADERS, 0).await;
     server.send(&go_away(0)).await;
     // Responses to pings follow in order: h2 has handled the GOAWAY.
     server.send(&frame(PING, 0, 0, &[7; 8])).await;
     server.receive(PING, ACK).await;
-    let tracker = RequestTracker::default();
-    let result = channel
-        .complete::<PutResponse>(started, Bytes::from_static(&[0; 5]), &tracker)
-        .await;
+    let (tracker, stream_id) = (RequestTracker::default(), body.stream_id().as_u32());
+    tracker.handed_to_h2(stream_id);
+    let _ = body.send_data(Bytes::from_static(&[0; 5]), true);
+    let result = channel.receive::<PutResponse>(response, stream_id, &tracker);
+    let result = result.await;
     let error = result.unwrap_err().error;
     assert_eq!(error.outcome(), Outcome::NotSent, "{error}");
     assert!(!channel.accepts_requests());

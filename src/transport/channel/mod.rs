@@ -19,13 +19,14 @@ use h2::{
     RecvStream, SendStream,
     client::{ResponseFuture, SendRequest},
 };
-use http::Request;
+use http::{Request, Response};
 use prost::Message;
 
 use self::monitor::ChannelState;
 use super::{
     endpoint::Endpoint,
     grpc::{self, HeaderStatus, MessageReader, RpcFailure},
+    shared_connection::SharedConnection,
     wire_log::WireLog,
 };
 use crate::error::{Error, ErrorKind, Outcome};
@@ -43,19 +44,20 @@ pub(crate) use self::{
 #[derive(Clone)]
 pub(crate) struct Channel {
     requests: SendRequest<Bytes>,
+    connection: Arc<SharedConnection>,
     state: Arc<ChannelState>,
 }
 
 impl Channel {
-    pub(crate) fn new(
+    pub(super) fn new(
         requests: SendRequest<Bytes>,
-        endpoint: Endpoint,
-        wire_log: Arc<WireLog>,
-        max_response_size: usize,
+        connection: Arc<SharedConnection>,
+        monitor: ChannelMonitor,
     ) -> Self {
         Self {
             requests,
-            state: Arc::new(ChannelState::new(endpoint, wire_log, max_response_size)),
+            connection,
+            state: monitor.0,
         }
     }
 
@@ -65,7 +67,7 @@ impl Channel {
 
     /// Returns a view of this channel that does not keep the connection open.
     pub(crate) fn monitor(&self) -> ChannelMonitor {
-        ChannelMonitor::new(self.state.clone())
+        ChannelMonitor(self.state.clone())
     }
 
     /// Returns the number of open requests and streams.
@@ -98,6 +100,11 @@ impl Channel {
         self.state.accepts_requests()
     }
 
+    #[cfg(feature = "test-faults")]
+    pub(crate) fn is_driven_by_callers(&self) -> bool {
+        self.connection.is_driven_by_callers()
+    }
+
     pub(crate) fn wire_log(&self) -> &WireLog {
         &self.state.wire_log
     }
@@ -111,29 +118,36 @@ impl Channel {
         body: Bytes,
         tracker: &RequestTracker,
     ) -> Result<M, RpcFailure> {
-        let started = self.start(path, metadata)?;
-        self.complete(started, body, tracker).await
+        let head = request_head::build(&self.state.endpoint, path, metadata)?;
+        let (response, stream) = self.connection.send(|| {
+            let (response, mut stream) = self.send_head(head)?;
+            tracker.handed_to_h2(stream.stream_id().as_u32());
+            // Fails if the stream has ended already, by a GOAWAY or an early response: the response shows which.
+            let _ = stream.send_data(body, true);
+            Ok::<_, Error>((response, stream))
+        })?;
+        self.receive(response, stream.stream_id().as_u32(), tracker)
+            .await
     }
 
-    /// Sends the body of a request and returns the response.
-    async fn complete<M: Message + Default>(
+    /// Returns the response to a request.
+    async fn receive<M: Message + Default>(
         &self,
-        (response, mut request): (ResponseFuture, SendStream<Bytes>),
-        body: Bytes,
+        response: ResponseFuture,
+        stream_id: u32,
         tracker: &RequestTracker,
     ) -> Result<M, RpcFailure> {
-        let stream_id = request.stream_id().as_u32();
-        tracker.handed_to_h2(stream_id);
-        // Fails if the stream has ended already, by a GOAWAY or an early response: the response shows which.
-        let _ = request.send_data(body, true);
         let response = match response.await {
             Ok(response) => response,
-            Err(error) => return Err(self.request_lost(error, stream_id).await.into()),
+            // Boxed, because it is rare and would make the future of every call large.
+            Err(error) => {
+                let lost = Box::pin(self.request_lost(error, stream_id));
+                return Err(lost.await.into());
+            }
         };
-        let (head, body) = response.into_parts();
-        let mut reader = self.reader(&head, body)?;
+        let mut reader = self.reader(response)?;
         tracker.response_arrived();
-        let message = match reader.next().await {
+        let message = match reader.decode_next().await {
             Ok(message) => message,
             Err(error) => return Err(self.read_failed(error).into()),
         };
@@ -146,7 +160,7 @@ impl Channel {
             let error = grpc::protocol_error("the response has no message");
             return Err(self.with_endpoint(error).into());
         };
-        grpc::decode(message).map_err(|error| self.with_endpoint(error).into())
+        message.map_err(|error| self.with_endpoint(error).into())
     }
 
     fn start(
@@ -171,12 +185,10 @@ impl Channel {
         })
     }
 
-    /// Returns a reader of the response body, unless the headers carry a failure.
-    fn reader(
-        &self,
-        head: &http::response::Parts,
-        body: RecvStream,
-    ) -> Result<MessageReader, RpcFailure> {
+    /// Returns a reader of the response body, unless the headers carry a failure. Drops the headers, which take more
+    /// memory than a small response.
+    fn reader(&self, response: Response<RecvStream>) -> Result<MessageReader, RpcFailure> {
+        let (head, body) = response.into_parts();
         let ok_in_headers = match grpc::status_from_headers(head.status, &head.headers) {
             HeaderStatus::Final(Err(failure)) => return Err(self.failure_with_endpoint(failure)),
             HeaderStatus::Final(Ok(())) => true,

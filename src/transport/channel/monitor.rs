@@ -50,11 +50,17 @@ impl ChannelState {
 
 /// Observes a channel without keeping its connection open.
 #[derive(Clone)]
-pub(crate) struct ChannelMonitor(Arc<ChannelState>);
+pub(crate) struct ChannelMonitor(pub(super) Arc<ChannelState>);
 
 impl ChannelMonitor {
-    pub(super) fn new(state: Arc<ChannelState>) -> Self {
-        Self(state)
+    /// Creates the state of a new connection.
+    pub(crate) fn new(
+        endpoint: Endpoint,
+        wire_log: Arc<WireLog>,
+        max_response_size: usize,
+    ) -> Self {
+        let state = ChannelState::new(endpoint, wire_log, max_response_size);
+        Self(Arc::new(state))
     }
 
     /// Returns the number of open requests and streams.
@@ -79,6 +85,10 @@ impl ChannelMonitor {
     /// Sets the number of streams that the member allows at once.
     pub(crate) fn set_stream_limit(&self, limit: usize) {
         self.0.slots.set_limit(limit);
+    }
+
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.0.endpoint
     }
 
     pub(crate) fn wire_log(&self) -> &WireLog {

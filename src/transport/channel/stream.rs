@@ -153,8 +153,7 @@ impl<Res: Message + Default> StreamReceiver<Res> {
             let response = poll_fn(|cx| Pin::new(&mut *response).poll(cx))
                 .await
                 .map_err(|error| self.channel.lost_in_flight(error))?;
-            let (head, body) = response.into_parts();
-            self.state = ReceiveState::Reading(self.channel.reader(&head, body)?);
+            self.state = ReceiveState::Reading(self.channel.reader(response)?);
         }
         let ReceiveState::Reading(reader) = &mut self.state else {
             return Ok(None);

@@ -2,6 +2,7 @@
 
 mod addresses;
 mod balancing;
+mod caller_driver;
 mod dns;
 mod http2;
 mod liveness;
