@@ -1,6 +1,7 @@
 //! Reads the messages and the final status of one response.
 //!
-//! A message that arrived in one DATA frame is decoded in place, without a copy.
+//! A message that arrived in one DATA frame is decoded in place, without a copy. The response of a unary call that spans
+//! several frames is decoded while it arrives.
 
 use std::{
     future::poll_fn,
@@ -10,9 +11,11 @@ use std::{
 
 use bytes::{Buf, Bytes, BytesMut};
 use h2::RecvStream;
+use prost::Message;
 
 use super::{
-    framing::{PREFIX, prefixed_length},
+    framing::{PREFIX, decode, prefixed_length},
+    incremental_decoder::IncrementalDecoder,
     protocol_error,
     status::{RpcFailure, find_status, missing_status},
 };
@@ -22,6 +25,8 @@ use crate::error::{Error, ErrorKind, Outcome};
 const MESSAGE_START: usize = 64;
 /// Largest buffer reserved in advance, because the length in a prefix can be wrong.
 const MAX_RESERVED: usize = 4 << 20;
+/// Number of bytes that are decoded before the other tasks of the thread run: less than a millisecond.
+const DECODED_AT_ONCE: usize = 256 << 10;
 
 /// Reads the messages of one response.
 pub(crate) struct MessageReader {
@@ -51,6 +56,60 @@ impl MessageReader {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
+    /// Decodes the next message. Returns `None` at the end of the data. A message of several frames is decoded while it
+    /// arrives, in short steps, so that it delays the other tasks of its thread by less than a millisecond.
+    pub(crate) async fn decode_next<M: Message + Default>(
+        &mut self,
+    ) -> Result<Option<Result<M, Error>>, ReadError> {
+        let (mut decoder, mut bytes_in_step) = (None, 0);
+        let mut failure = None;
+        poll_fn(|cx| {
+            loop {
+                match &mut decoder {
+                    None => {
+                        if let Some(message) = self.take()? {
+                            return Poll::Ready(Ok(Some(decode(message))));
+                        }
+                        // The start of a message of several frames. `take` has checked the prefix.
+                        if self.partial.is_empty()
+                            && let Some(length) = prefixed_length(&self.frame)
+                        {
+                            self.frame.advance(PREFIX);
+                            decoder = Some(IncrementalDecoder::<M>::new(length));
+                            continue;
+                        }
+                    }
+                    Some(decoder) => {
+                        let before = self.frame.len();
+                        if failure.is_none() {
+                            failure = decoder.push(&mut self.frame).err();
+                        } else {
+                            decoder.skip(&mut self.frame);
+                        }
+                        bytes_in_step += before - self.frame.len();
+                        if self.frame.is_empty() {
+                            // An empty slice would keep the frame's memory.
+                            self.frame = Bytes::new();
+                        }
+                        if let Some(message) = decoder.take_complete() {
+                            let message = failure.take().map_or(Ok(message), Err);
+                            return Poll::Ready(Ok(Some(message)));
+                        }
+                        if bytes_in_step >= DECODED_AT_ONCE {
+                            bytes_in_step = 0;
+                            cx.waker().wake_by_ref();
+                            return Poll::Pending;
+                        }
+                    }
+                }
+                if !ready!(self.poll_frame(cx, decoder.is_some()))? {
+                    return Poll::Ready(Ok(None));
+                }
+            }
+        })
+        .await
+    }
+
     pub(crate) fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
@@ -59,22 +118,30 @@ impl MessageReader {
             if let Some(message) = self.take()? {
                 return Poll::Ready(Ok(Some(message)));
             }
-            match ready!(self.stream.poll_data(cx)) {
-                Some(Ok(chunk)) => {
-                    // Fails only for a closed stream; the next poll returns the reason.
-                    let _ = self.stream.flow_control().release_capacity(chunk.len());
-                    self.push(chunk);
-                }
-                Some(Err(error)) => return Poll::Ready(Err(ReadError::Lost(error))),
-                None if self.frame.is_empty() && self.partial.is_empty() => {
-                    return Poll::Ready(Ok(None));
-                }
-                None => {
-                    let error = protocol_error("the response ends inside a message");
-                    return Poll::Ready(Err(error.into()));
-                }
+            if !ready!(self.poll_frame(cx, false))? {
+                return Poll::Ready(Ok(None));
             }
         }
+    }
+
+    /// Receives another frame. Returns whether there was one. The end of the data is an error `inside_message`, also if
+    /// bytes are unread.
+    fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+        inside_message: bool,
+    ) -> Poll<Result<bool, ReadError>> {
+        Poll::Ready(match ready!(self.stream.poll_data(cx)) {
+            Some(Ok(chunk)) => {
+                // Fails only for a closed stream; the next poll returns the reason.
+                let _ = self.stream.flow_control().release_capacity(chunk.len());
+                self.push(chunk);
+                Ok(true)
+            }
+            Some(Err(error)) => Err(ReadError::Lost(error)),
+            None if !inside_message && self.unread().is_empty() => Ok(false),
+            None => Err(protocol_error("the response ends inside a message").into()),
+        })
     }
 
     /// Returns the next message without taking it, if all of it has arrived in one frame and it is acceptable: the

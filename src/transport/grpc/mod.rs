@@ -1,6 +1,7 @@
 //! gRPC over h2 streams: length-prefixed messages and the status at the end of a response.
 
 mod framing;
+mod incremental_decoder;
 mod message_reader;
 mod status;
 
