@@ -16,12 +16,13 @@ pub(super) struct CallState {
     pub(super) deadline: Instant,
     /// Size of the encoded request.
     pub(super) body_size: usize,
-    pub(super) failures: Option<FailureLog>,
+    /// Boxed: few calls fail, and thousands may be in flight.
+    pub(super) failures: Option<Box<FailureLog>>,
 }
 
 impl CallState {
     pub(super) fn failed_attempts(&self) -> u32 {
-        self.failures.as_ref().map_or(0, FailureLog::attempts)
+        self.failures.as_ref().map_or(0, |log| log.attempts())
     }
 
     /// Returns whether the next attempt should use another member, if there is one.
@@ -32,9 +33,8 @@ impl CallState {
 
     /// Returns whether the last failure ends the call even if a copy of the request is in flight.
     pub(super) fn is_over(&self) -> bool {
-        self.failures
-            .as_ref()
-            .is_some_and(FailureLog::last_is_final)
+        let failures = self.failures.as_ref();
+        failures.is_some_and(|log| log.last_is_final())
     }
 
     /// Records a copy in flight that is cancelled because the call has failed.
@@ -55,7 +55,7 @@ impl CallState {
     /// Returns the error of the call: that of the last attempt.
     pub(super) fn take_error(&mut self) -> Error {
         let failures = self.failures.take();
-        failures.map_or_else(Error::shut_down, FailureLog::into_error)
+        failures.map_or_else(Error::shut_down, |log| log.into_error())
     }
 }
 

@@ -111,10 +111,10 @@ impl Caller {
                 admitted.map_err(|error| call.complete(error))?
             };
             let Some(mut connection) =
-                self.pick(rpc.leaderless, call.failures.as_ref(), StreamUse::Call)
+                self.pick(rpc.leaderless, call.failures.as_deref(), StreamUse::Call)
             else {
                 drop(in_flight);
-                let ready = self.await_candidate(rpc.leaderless, deadline).await;
+                let ready = Box::pin(self.await_candidate(rpc.leaderless, deadline)).await;
                 ready.map_err(|error| call.complete(error))?;
                 remaining = deadline.saturating_duration_since(Instant::now());
                 continue;
@@ -140,7 +140,7 @@ impl Caller {
                 Err(CopiesFailed::Retry(plan)) => plan,
             };
             drop((slot, in_flight));
-            self.prepare_retry(&call, &token, plan).await?;
+            Box::pin(self.prepare_retry(&call, &token, plan)).await?;
             remaining = deadline.saturating_duration_since(Instant::now());
         }
     }
@@ -190,7 +190,7 @@ impl Caller {
         let (rpc, members) = (call.rpc, self.member_count());
         let log = call
             .failures
-            .get_or_insert_with(|| FailureLog::new(rpc, members));
+            .get_or_insert_with(|| Box::new(FailureLog::new(rpc, members)));
         log.set_members(members);
         if log.shows_success(&failure.error, other_in_flight) {
             return AfterFailure::Succeeded;

@@ -65,7 +65,9 @@ impl Tokens {
             let token = Token::clone(&self.cell.load());
             match &self.renewer {
                 Some(TokenRenewer { actor, .. }) if self.cell.is_retired(token.generation) => {
-                    renew(actor, token.generation, RenewalReason::Missing, deadline).await?;
+                    // Boxed, because it is rare and would make the future of every call large.
+                    let reason = RenewalReason::Missing;
+                    Box::pin(renew(actor, token.generation, reason, deadline)).await?;
                 }
                 _ => return Ok(token),
             }

@@ -1,13 +1,16 @@
 //! Detects that actors have stopped, for any number of actors with one timer per thread.
 //!
 //! actix sends no notification when an actor stops, so deliveries have to check. Ten thousand idle deliveries that each
-//! check on their own cost a fifth of a core, mostly for timers and wakeups. Here one task per thread checks all actors
+//! check on their own cost a fifth of a core, mostly for timers and wakeups. Here one task per thread checks the actors
 //! that deliveries on this thread wait for, and wakes only those deliveries whose actor has stopped. The task runs while
 //! there are any.
+//!
+//! A sweep checks a limited number of deliveries, in rotation, so its cost does not grow with the number of deliveries.
+//! A stopped actor is found within half a second per thousand deliveries, or sooner, when the next item is sent to it.
 
 use std::{
     cell::RefCell,
-    collections::HashMap,
+    collections::BTreeMap,
     future::poll_fn,
     task::{Poll, Waker},
     time::Duration,
@@ -17,6 +20,8 @@ use actix::{Message, Recipient};
 
 /// Time between two sweeps.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
+/// Number of deliveries that one sweep checks.
+const CHECKS_PER_SWEEP: usize = 1000;
 
 thread_local! {
     static WAITING: RefCell<WaitingDeliveries> = RefCell::default();
@@ -26,7 +31,9 @@ thread_local! {
 #[derive(Default)]
 struct WaitingDeliveries {
     last_id: u64,
-    waiters: HashMap<u64, WaitingDelivery>,
+    waiters: BTreeMap<u64, WaitingDelivery>,
+    /// Last delivery that was checked; the next sweep continues after it.
+    last_checked: u64,
     is_swept: bool,
 }
 
@@ -124,17 +131,20 @@ async fn sweep_while_needed(_guard: SweepGuard) {
 }
 
 impl WaitingDeliveries {
-    /// Returns whether there are waiters, and the wakers of those whose actor has stopped.
+    /// Checks the next deliveries in rotation. Returns whether there are waiters, and the wakers of the checked ones
+    /// whose actor has stopped.
     fn sweep(&mut self) -> (bool, Vec<Waker>) {
-        let stopped = self
-            .waiters
-            .values()
-            .filter(|waiter| !(waiter.is_running)());
-        let stopped = stopped.map(|waiter| waiter.waker.clone()).collect();
-        if self.waiters.is_empty() {
-            // Ten thousand watches may have ended.
-            self.waiters = HashMap::new();
+        let mut stopped = Vec::new();
+        let after = self.waiters.range(self.last_checked + 1..);
+        let from_the_start = self.waiters.range(..=self.last_checked);
+        let mut last_checked = self.last_checked;
+        for (id, waiter) in after.chain(from_the_start).take(CHECKS_PER_SWEEP) {
+            last_checked = *id;
+            if !(waiter.is_running)() {
+                stopped.push(waiter.waker.clone());
+            }
         }
+        self.last_checked = last_checked;
         (!self.waiters.is_empty(), stopped)
     }
 }
@@ -195,6 +205,33 @@ mod tests {
         assert_eq!(polls.get(), 1001);
         let ended = waiting.iter().filter(|waiter| waiter.is_finished());
         assert_eq!((ended.count(), waiters()), (1, 999));
+    }
+
+    #[actix::test]
+    async fn sweep_checks_limited_number_in_rotation() {
+        let checks = Rc::new(RefCell::new(Vec::new()));
+        let mut waiting = WaitingDeliveries::default();
+        let count = 2 * CHECKS_PER_SWEEP as u64 + 10;
+        for id in 1..=count {
+            let checks = checks.clone();
+            let is_running = Box::new(move || {
+                checks.borrow_mut().push(id);
+                id != 5
+            });
+            let waker = Waker::noop().clone();
+            waiting
+                .waiters
+                .insert(id, WaitingDelivery { is_running, waker });
+        }
+        let found: Vec<usize> = (0..3).map(|_| waiting.sweep().1.len()).collect();
+        assert_eq!(found, [1, 0, 1], "the third sweep starts over");
+        let per_sweep = CHECKS_PER_SWEEP as u64;
+        let expected: Vec<u64> = (1..=count).chain(1..=3 * per_sweep - count).collect();
+        assert_eq!(*checks.borrow(), expected);
+        waiting.waiters.retain(|id, _| *id == 7);
+        checks.borrow_mut().clear();
+        waiting.sweep();
+        assert_eq!(*checks.borrow(), [7], "each once per sweep");
     }
 
     #[actix::test]

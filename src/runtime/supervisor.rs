@@ -88,9 +88,7 @@ where
         name,
         actor: context.into_future(actor),
         on_failure,
-        restart_delay: None,
-        backoff: RESTART_BACKOFF.start(),
-        last_failure: Instant::now(),
+        failures: None,
     });
     address
 }
@@ -102,10 +100,16 @@ where
     name: &'static str,
     actor: ContextFut<A, Context<A>>,
     on_failure: F,
-    /// Delay before the restart of an actor that panicked.
-    restart_delay: Option<Pin<Box<Sleep>>>,
+    /// `None` until the first panic. Boxed, because there are as many supervisors as watches and leases.
+    failures: Option<Box<FailureRecord>>,
+}
+
+/// The panics of an actor.
+struct FailureRecord {
     backoff: BackoffTimer,
-    last_failure: Instant,
+    last: Instant,
+    /// Delay before the restart; `None` once the actor runs again.
+    restart_delay: Option<Pin<Box<Sleep>>>,
 }
 
 impl<A, F> Supervisor<A, F>
@@ -115,14 +119,21 @@ where
 {
     fn schedule_restart(&mut self, panic: &(dyn Any + Send)) {
         let now = Instant::now();
-        if now.duration_since(self.last_failure) > BACKOFF_RESET {
-            self.backoff.reset();
+        let record = self.failures.get_or_insert_with(|| {
+            Box::new(FailureRecord {
+                backoff: RESTART_BACKOFF.start(),
+                last: now,
+                restart_delay: None,
+            })
+        });
+        if now.duration_since(record.last) > BACKOFF_RESET {
+            record.backoff.reset();
         }
-        self.last_failure = now;
+        record.last = now;
         // 0.5 has no effect: the schedule has no jitter.
-        let delay = self.backoff.next_delay(0.5);
-        self.restart_delay = Some(Box::pin(sleep(delay)));
-        let failures = self.backoff.failures();
+        let delay = record.backoff.next_delay(0.5);
+        record.restart_delay = Some(Box::pin(sleep(delay)));
+        let failures = record.backoff.failures();
         let reason = panic
             .downcast_ref::<&str>()
             .map(|text| (*text).to_owned())
@@ -154,9 +165,11 @@ where
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<()> {
         let this = &mut *self;
         loop {
-            if let Some(delay) = &mut this.restart_delay {
+            if let Some(record) = &mut this.failures
+                && let Some(delay) = &mut record.restart_delay
+            {
                 ready!(delay.as_mut().poll(cx));
-                this.restart_delay = None;
+                record.restart_delay = None;
                 match catch_unwind(AssertUnwindSafe(|| this.actor.restart())) {
                     Ok(true) => {}
                     Ok(false) => return Poll::Ready(()),

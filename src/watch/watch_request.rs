@@ -2,7 +2,7 @@
 
 use std::{future::IntoFuture, sync::Arc, time::Duration};
 
-use actix::Recipient;
+use actix::{Addr, Recipient};
 use bytes::Bytes;
 use tokio::{
     sync::oneshot,
@@ -15,6 +15,7 @@ use super::engine::{
     hub::{DeliverWatch, StartWatch},
     known_keys::KnownKeys,
     range_reader::{RangeToRead, read_range},
+    watch_actor::WatchActor,
     watch_service::WatchClient,
     watch_spec::{WatchOptions, WatchSpec},
 };
@@ -222,37 +223,24 @@ impl<C: WatchClient> WatchRequest<C> {
         Ok(handle)
     }
 
-    async fn open(self) -> Result<Watch> {
-        let mut spec = validate(&self.range, self.options)?;
-        let timeout = self.client.request_timeout();
-        let known_keys = if spec.options.resync {
-            let (known_keys, revision) = read_known_keys(&self.client, &spec).await?;
-            if spec.options.start_revision == 0 {
-                spec.options.start_revision = revision + 1;
-            }
-            spec.options.read_revision = revision;
-            Some(known_keys)
+    async fn open(&self) -> Result<Watch> {
+        let known_keys = if self.options.resync {
+            // Boxed: otherwise every future that opens a watch would have room for the read.
+            Some(Box::pin(self.read_known_keys()).await?)
         } else {
             None
         };
+        let WatchOpening {
+            started,
+            opened,
+            buffer,
+            freshness,
+        } = self.start(known_keys)?;
+        let timeout = self.client.request_timeout();
         // The deadline starts after the read: reading a large range takes long, and the create has its own timeout.
         let deadline = Instant::now() + timeout;
-        let buffer = EventBuffer::new(BufferSize {
-            events: spec.options.buffer,
-            bytes: spec.options.buffer_bytes,
-        });
-        let freshness = Arc::new(FreshnessRecord::new(Instant::now()));
-        let (opened, result) = oneshot::channel();
-        let start = StartWatch {
-            spec: Arc::new(spec),
-            known_keys,
-            buffer: buffer.clone(),
-            freshness: freshness.clone(),
-            opened,
-        };
-        let hub = self.client.watches().hub;
-        let (id, actor) = hub.send(start).await.map_err(|_| {
-            if hub.connected() {
+        let (id, actor) = started.await.map_err(|_| {
+            if self.client.watches().hub.connected() {
                 let reason = "the watch hub panicked while it opened the watch";
                 Error::new(ErrorKind::Internal, Outcome::NotSent, reason)
             } else {
@@ -260,13 +248,63 @@ impl<C: WatchClient> WatchRequest<C> {
             }
         })?;
         let watch = Watch::new(id, actor, buffer, freshness, timeout);
-        match timeout_at(deadline, result).await {
+        match timeout_at(deadline, opened).await {
             Ok(Ok(Ok(()))) => Ok(watch),
             Ok(Ok(Err(error))) => Err(error),
             Ok(Err(_)) => Err(Error::shut_down()),
             Err(_) => Err(timeout_error(&self.client)),
         }
     }
+
+    /// Reads the keys before a watch that resyncs. Returns them and their revision.
+    async fn read_known_keys(&self) -> Result<(KnownKeys, i64)> {
+        let spec = validate(&self.range, self.options.clone())?;
+        read_known_keys(&self.client, &spec).await
+    }
+
+    /// Sends the watch to the hub. Not part of the future that opens a watch, which would keep the room of every value
+    /// that is created here. With thousands of watches opened at once, that memory counts.
+    fn start(&self, known_keys: Option<(KnownKeys, i64)>) -> Result<WatchOpening> {
+        let mut spec = validate(&self.range, self.options.clone())?;
+        let known_keys = known_keys.map(|(known_keys, revision)| {
+            if spec.options.start_revision == 0 {
+                spec.options.start_revision = revision + 1;
+            }
+            spec.options.read_revision = revision;
+            known_keys
+        });
+        let buffer = EventBuffer::new(BufferSize {
+            events: spec.options.buffer,
+            bytes: spec.options.buffer_bytes,
+        });
+        let freshness = Arc::new(FreshnessRecord::new(Instant::now()));
+        let (started_sender, started) = oneshot::channel();
+        let (opened_sender, opened) = oneshot::channel();
+        self.client.watches().hub.do_send(StartWatch {
+            spec: Arc::new(spec),
+            known_keys,
+            buffer: buffer.clone(),
+            freshness: freshness.clone(),
+            started: started_sender,
+            opened: opened_sender,
+        });
+        Ok(WatchOpening {
+            started,
+            opened,
+            buffer,
+            freshness,
+        })
+    }
+}
+
+/// A watch that was sent to the hub.
+struct WatchOpening {
+    /// Id and actor of the watch.
+    started: oneshot::Receiver<(u64, Addr<WatchActor>)>,
+    /// Whether the server has created the watch.
+    opened: oneshot::Receiver<Result<()>>,
+    buffer: Arc<EventBuffer>,
+    freshness: Arc<FreshnessRecord>,
 }
 
 fn validate(range: &KeyRange, options: WatchOptions) -> Result<WatchSpec> {
@@ -357,6 +395,10 @@ impl<C: WatchClient> IntoFuture for WatchRequest<C> {
     type IntoFuture = ResponseFuture<Watch>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { attempt_until_available(self.wait, || self.clone().open()).await })
+        if self.wait {
+            Box::pin(async move { attempt_until_available(true, || self.open()).await })
+        } else {
+            Box::pin(async move { self.open().await })
+        }
     }
 }

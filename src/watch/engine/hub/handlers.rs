@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use actix::{ActorContext, Context, Handler, MessageResult};
+use actix::{ActorContext, Context, Handler};
 use tokio::time::Instant;
 
 #[cfg(feature = "test-faults")]
@@ -26,13 +26,12 @@ use crate::{
 };
 
 impl Handler<StartWatch> for HubActor {
-    type Result = MessageResult<StartWatch>;
+    type Result = ();
 
-    fn handle(&mut self, start: StartWatch, ctx: &mut Context<Self>) -> MessageResult<StartWatch> {
+    fn handle(&mut self, start: StartWatch, ctx: &mut Context<Self>) {
         let address = self.new_watch(ctx).start(start);
-        let placed = PlacedWatch::new(address.clone());
+        let placed = PlacedWatch::new(address);
         self.watches.insert(self.last_watch, placed);
-        MessageResult((self.last_watch, address))
     }
 }
 

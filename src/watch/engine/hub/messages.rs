@@ -24,15 +24,17 @@ use crate::{
     },
 };
 
-/// Start the actor of a new watch. Returns the watch's id and the actor's address.
+/// Start the actor of a new watch.
 #[derive(Message)]
-#[rtype(result = "(u64, Addr<WatchActor>)")]
+#[rtype(result = "()")]
 pub(crate) struct StartWatch {
     pub(crate) spec: Arc<WatchSpec>,
     /// Keys of the range before the watch; `Some` if the watch resyncs after a compaction.
     pub(crate) known_keys: Option<KnownKeys>,
     pub(crate) buffer: Arc<EventBuffer>,
     pub(crate) freshness: Arc<FreshnessRecord>,
+    /// Receives the watch's id and the actor's address.
+    pub(crate) started: oneshot::Sender<(u64, Addr<WatchActor>)>,
     /// Receives `Ok` when the server has created the watch for the first time, or the reason why the watch ended
     /// before.
     pub(crate) opened: oneshot::Sender<Result<(), Error>>,

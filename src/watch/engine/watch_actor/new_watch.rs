@@ -42,8 +42,9 @@ struct LegStart {
 }
 
 impl NewWatch {
-    /// Starts the actor of a watch on the current arbiter.
+    /// Starts the actor of a watch on the current arbiter, and reports it to the code that opens the watch.
     pub(crate) fn start(self, start: StartWatch) -> Addr<WatchActor> {
+        let id = self.id;
         let options = &start.spec.options;
         let leg = LegStart {
             cursor: Cursor::new(options.start_revision, options.read_revision),
@@ -53,7 +54,10 @@ impl NewWatch {
             role: LegRole::first(options.hedged),
             gap: Gap::Opening(start.opened),
         };
-        self.supervise(start.spec, leg)
+        let address = self.supervise(start.spec, leg);
+        // Fails if nothing waits any more. The watch then ends when the server has created it.
+        let _ = start.started.send((id, address.clone()));
+        address
     }
 
     /// Starts the actor of the second leg of a watch on the current arbiter.

@@ -98,7 +98,8 @@ pub(crate) struct StreamActor {
     pub(super) state: StreamState,
     /// Requests to send together.
     pub(super) outgoing: Vec<WatchRequest>,
-    pub(super) pairing: CreatePairing<StreamWatch>,
+    /// The watches are boxed, so that the table has little room for watches that the stream does not have.
+    pub(super) pairing: CreatePairing<Box<StreamWatch>>,
     /// Watch id on the stream, by id of the watch.
     pub(super) ids: HashMap<u64, i64>,
     pub(super) watch_count: WatchCount,

@@ -47,7 +47,7 @@ impl Handler<AddWatch> for StreamActor {
             });
             return;
         }
-        let watch_id = self.pairing.create(watch, add.next_revision);
+        let watch_id = self.pairing.create(Box::new(watch), add.next_revision);
         self.ids.insert(add.watch, watch_id);
         let nothing_to_send = self.outgoing.is_empty();
         self.collect_creates();

@@ -34,10 +34,16 @@ impl ProgressResponse {
         self.settling_since + SETTLE_TIME <= now
     }
 
+    /// Returns whether the response may have overtaken events of a watch that was created after the request
+    /// `created_after`.
+    fn may_overtake(&self, created_after: u64) -> bool {
+        !self.after_events && self.request > created_after
+    }
+
     /// Returns whether the response has overtaken events of this revision, for a watch that was created after the
     /// request `created_after`.
     fn has_overtaken(&self, created_after: u64, revision: i64) -> bool {
-        !self.after_events && self.request > created_after && self.revision >= revision
+        self.may_overtake(created_after) && self.revision >= revision
     }
 }
 
@@ -110,15 +116,20 @@ impl ProgressLog {
             .or(Some(response));
     }
 
-    /// Records events, the first of them with this revision, for a watch that was created after the request
-    /// `created_after`. Returns whether [`certain`](Self::certain) has changed: the server still sends events that its
-    /// progress covers.
+    /// Records events for a watch that was created after the request `created_after`. `oldest_revision` returns the
+    /// revision of the oldest event; it is called only if a response may have overtaken the events. Returns whether
+    /// [`certain`](Self::certain) has changed: the server still sends events that its progress covers.
     pub(crate) fn events_received(
         &mut self,
         created_after: u64,
-        revision: i64,
+        oldest_revision: impl FnOnce() -> i64,
         now: Instant,
     ) -> bool {
+        let mut responses = self.settling.iter().chain(&self.certain);
+        if !responses.any(|response| response.may_overtake(created_after)) {
+            return false;
+        }
+        let revision = oldest_revision();
         let before = self.certain(now);
         if let Some(settling) = &mut self.settling
             && settling.has_overtaken(created_after, revision)
@@ -217,18 +228,30 @@ mod tests {
         let mut now = start;
         for revision in (0..5000).step_by(100) {
             now += Duration::from_millis(100);
-            log.events_received(0, revision, now);
+            log.events_received(0, || revision, now);
             assert_eq!(log.bookmark(0, now), None, "at {revision}");
         }
         let late_watch = log.last_request();
         now += SETTLE_TIME;
         assert_eq!(log.bookmark(0, now), Some(5000));
-        assert!(!log.events_received(late_watch, 7, now) && !log.events_received(0, 5001, now));
+        assert!(!log.events_received(late_watch, || 7, now));
+        assert!(!log.events_received(0, || 5001, now));
         log.request_sent(now);
         log.response_received(6000, false, now);
-        assert!(log.events_received(0, 4999, now + SETTLE_TIME));
+        assert!(log.events_received(0, || 4999, now + SETTLE_TIME));
         assert_eq!(log.bookmark(0, now + SETTLE_TIME), None);
         assert_eq!(log.bookmark(0, now + 2 * SETTLE_TIME), Some(6000));
+    }
+
+    #[test]
+    fn oldest_event_is_found_only_if_progress_may_overtake() {
+        let (mut log, start) = (ProgressLog::default(), Instant::now());
+        let unused = || -> i64 { panic!("the oldest event is not needed") };
+        assert!(!log.events_received(0, unused, start), "no progress yet");
+        log.request_sent(start);
+        log.response_received(7, true, start);
+        assert!(!log.events_received(0, unused, start));
+        assert_eq!(log.bookmark(0, start), Some(7));
     }
 
     #[test]

@@ -100,8 +100,10 @@ impl StreamActor {
                     let now = Instant::now();
                     record_events(watch, &response.events, now);
                     let created_after = watch.created_after.unwrap_or_default();
-                    let oldest = response.events.iter().map(Event::revision).min();
-                    let oldest = oldest.unwrap_or_default();
+                    let oldest = || {
+                        let revisions = response.events.iter().map(Event::revision);
+                        revisions.min().unwrap_or_default()
+                    };
                     if self.progress.events_received(created_after, oldest, now) {
                         self.shared_progress.publish(self.progress.certain(now));
                     }
@@ -184,8 +186,10 @@ impl StreamActor {
     /// response, so this is called only if there was none.
     pub(super) fn return_future_watches(&mut self) {
         let newest = self.newest_revision;
-        let delaying = |watch: &StreamWatch| watch.delays_progress(newest);
-        for id in self.pairing.find_live(delaying) {
+        let delaying = self
+            .pairing
+            .find_live(|watch| watch.delays_progress(newest));
+        for id in delaying {
             if let Removed::Sent(watch) = self.pairing.cancel(id) {
                 self.send_cancel(id);
                 watch.send(StreamUpdate::StartsInFuture);

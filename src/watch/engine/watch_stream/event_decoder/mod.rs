@@ -105,7 +105,12 @@ fn push_event(wire: &mut WireReader<'_>, events: &mut Vec<Event>) -> Option<()> 
     if events.len() == events.capacity() {
         let rest_at_same_size = wire.remaining() / encoded.remaining().max(1);
         let growth = (events.len() * GROWTH_FACTOR).max(rest_at_same_size + 1);
-        events.reserve(growth.min(MAX_GROWTH));
+        if events.is_empty() {
+            // Most responses contain one event, and `reserve` would make room for four.
+            events.reserve_exact(growth.min(MAX_GROWTH));
+        } else {
+            events.reserve(growth.min(MAX_GROWTH));
+        }
     }
     events.push(event(encoded)?);
     Some(())
