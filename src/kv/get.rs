@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{IntoBytes, KeyValue, Pages, ResponseHeader};
+use super::{IntoBytes, KeyValue, KeyValueStream, Pages, ResponseHeader};
 use crate::{
     error::{Error, Result},
     proto::{
         RangeRequest, RangeResponse,
         range_request::{SortOrder, SortTarget},
-        rpc,
+        rpc::{self, Rpc},
     },
     request::{
         ClientHandle,
@@ -269,16 +269,28 @@ impl<C> Get<C> {
         })
     }
 
-    async fn perform(self, client: &impl ClientHandle, timeout: Duration) -> Result<GetResponse> {
+    fn perform(
+        self,
+        client: &impl ClientHandle,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<GetResponse>> {
+        // Not part of the future, which would keep the room of the request until the response arrives.
+        let encoded = self.encode();
+        async move {
+            let (rpc, body) = encoded?;
+            let response: RangeResponse = client.caller().unary(rpc, body, timeout).await?;
+            response.try_into()
+        }
+    }
+
+    fn encode(&self) -> Result<(Rpc, Bytes)> {
         let wire = self.wire().map_err(|error| error.with_rpc(rpc::RANGE))?;
         let rpc = if wire.serializable {
             rpc::RANGE.leaderless()
         } else {
             rpc::RANGE
         };
-        let body = grpc::encode(&wire)?;
-        let response: RangeResponse = client.caller().unary(rpc, body, timeout).await?;
-        response.try_into()
+        Ok((rpc, grpc::encode(&wire)?))
     }
 }
 
@@ -290,25 +302,58 @@ impl<C: ClientHandle> Get<C> {
     pub fn pages(self, keys: u32) -> Pages<C> {
         let client = self.client.clone();
         let page = self.unbound();
-        let by_key = |target| target == SortTarget::Key;
-        let wrong_order =
-            !page.order.target.is_none_or(by_key) || page.wire.sort_order() == SortOrder::Descend;
         let invalid = if keys == 0 {
             Some("the page size must be at least 1")
-        } else if wrong_order {
-            Some("pages are always in ascending order of keys; remove the sort options")
-        } else if page.wire.limit != 0 || page.wire.count_only {
-            Some("pages do not support `limit` and `count_only`")
-        } else if !page.range.is_range() {
-            Some("pages need a range; add `prefix`, `range` or `from_key`")
         } else {
-            None
+            page.not_readable_in_parts()
         };
         Pages::new(page.limit(i64::from(keys)).on(&client), invalid)
+    }
+
+    /// Reads a range of any size as a stream of keys and values, in ascending order of keys, all at one revision, in
+    /// constant memory: parts of about 1 MiB, the next one being fetched while the application reads the current one.
+    ///
+    /// Members with etcd 3.7 or later send the range with the RPC `RangeStream`; others are asked page by page. If the
+    /// member fails, the stream continues on another one after the last key, at the same revision. A compaction of that
+    /// revision ends the stream with [`ErrorKind::Compacted`](crate::ErrorKind::Compacted). The timeout of the request
+    /// applies to each part.
+    ///
+    /// The first item is an error if the request is for a single key, has a limit, counts only, or is sorted other than
+    /// by ascending keys.
+    ///
+    /// ```no_run
+    /// # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
+    /// let mut all = etcd.get("").prefix().stream();
+    /// while let Some(kv) = all.next().await {
+    ///     let kv = kv?;
+    ///     println!("{:?} = {:?}", kv.key_str(), kv.value_str());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn stream(self) -> KeyValueStream {
+        let client = self.client.clone();
+        let timeout = self.timeout.unwrap_or_else(|| client.request_timeout());
+        let invalid = self.not_readable_in_parts();
+        KeyValueStream::new(self, client, timeout, invalid)
     }
 }
 
 impl<C> Get<C> {
+    /// Returns why the request cannot be continued after a key, or `None` if it can.
+    fn not_readable_in_parts(&self) -> Option<&'static str> {
+        let by_key = |target| target == SortTarget::Key;
+        if !self.order.target.is_none_or(by_key) || self.wire.sort_order() == SortOrder::Descend {
+            Some("pages and streams are in ascending order of keys; remove the sort options")
+        } else if self.wire.limit != 0 || self.wire.count_only {
+            Some("pages and streams do not support `limit` and `count_only`")
+        } else if !self.range.is_range() {
+            Some("pages and streams need a range; add `prefix`, `range` or `from_key`")
+        } else {
+            None
+        }
+    }
+
     /// Returns the same read as a linearizable one, or `None` if it already is.
     pub(super) fn linearizable(mut self) -> Option<Self> {
         std::mem::take(&mut self.wire.serializable).then_some(self)

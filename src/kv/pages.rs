@@ -101,7 +101,7 @@ impl<C: ClientHandle> Get<C> {
 }
 
 /// Returns the smallest key after this one.
-fn successor(key: &[u8]) -> Bytes {
+pub(super) fn successor(key: &[u8]) -> Bytes {
     let mut next = BytesMut::with_capacity(key.len() + 1);
     next.extend_from_slice(key);
     next.put_u8(0);

@@ -106,6 +106,7 @@ macro_rules! rpcs {
 rpcs! {
     // KV
     RANGE = Rpc::read("get", "/etcdserverpb.KV/Range");
+    RANGE_STREAM = Rpc::read("range stream", "/etcdserverpb.KV/RangeStream");
     PUT = Rpc::mutation("put", "/etcdserverpb.KV/Put");
     DELETE_RANGE = Rpc::mutation("delete", "/etcdserverpb.KV/DeleteRange");
     TXN = Rpc::mutation("transaction", "/etcdserverpb.KV/Txn");

@@ -1,0 +1,270 @@
+//! Reading a range of any size as a stream of keys and values, at one revision.
+//!
+//! A background task reads ahead: it fetches the next part of the range while the application handles the current one.
+//! Its first request is a small page, whose response has the revision of the whole stream. The task then reads the rest
+//! with the RPC `RangeStream`, which etcd has since 3.7, or page by page. After any failure of a `RangeStream`, the
+//! next request is a page again: like every read it is retried on other members, and it reports permanent errors.
+
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{sync::mpsc, time::timeout};
+use tokio_stream::Stream;
+
+use super::{
+    Get, KeyValue,
+    page_size::{FIRST_PAGE, next_page_size},
+    pages::successor,
+};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    proto::{RangeStreamResponse, rpc},
+    request::{ClientHandle, ResponseStream},
+    runtime::abort_on_drop::AbortOnDrop,
+};
+
+/// Parts of the range that wait for the application, besides the part that it reads and the part that is received.
+const PARTS_AHEAD: usize = 1;
+/// Failures of `RangeStream` without a single key in between, after which only pages are used.
+const MAX_STREAM_FAILURES: u32 = 3;
+
+/// A stream of keys and values in ascending order of keys; see [`Get::stream`]. It ends after the last key or the first
+/// error.
+///
+/// Reading starts with the first poll, in a task on the current tokio runtime; dropping the stream stops it.
+#[must_use = "a stream does nothing until it is read"]
+pub struct KeyValueStream {
+    /// The reader of the range, until the first poll starts it.
+    unstarted: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    task: Option<AbortOnDrop>,
+    parts: mpsc::Receiver<Result<RangePart>>,
+    current: std::vec::IntoIter<KeyValue>,
+    revision: Option<i64>,
+}
+
+/// Consecutive keys of the range.
+struct RangePart {
+    kvs: Vec<KeyValue>,
+    revision: i64,
+}
+
+impl KeyValueStream {
+    pub(super) fn new<C: ClientHandle>(
+        range: Get<C>,
+        client: C,
+        timeout: Duration,
+        invalid: Option<&'static str>,
+    ) -> Self {
+        let (sender, parts) = mpsc::channel(PARTS_AHEAD);
+        let reader = RangeReader {
+            next: range,
+            client,
+            timeout,
+            page_size: FIRST_PAGE,
+            revision: 0,
+            stream: None,
+            stream_failures: 0,
+            ended: false,
+        };
+        Self {
+            unstarted: Some(match invalid {
+                Some(reason) => Box::pin(async move {
+                    let error = Error::invalid(reason).with_rpc(rpc::RANGE);
+                    let _ = sender.send(Err(error)).await;
+                }),
+                None => Box::pin(reader.send_parts_to(sender)),
+            }),
+            task: None,
+            parts,
+            current: Vec::new().into_iter(),
+            revision: None,
+        }
+    }
+
+    /// Returns the next key and value; `None` after the last one.
+    pub async fn next(&mut self) -> Option<Result<KeyValue>> {
+        std::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
+    }
+
+    /// Returns the revision of all keys and values, known once the first response has been read.
+    pub fn revision(&self) -> Option<i64> {
+        self.revision
+    }
+}
+
+impl Stream for KeyValueStream {
+    type Item = Result<KeyValue>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Some(kv) = self.current.next() {
+            return Poll::Ready(Some(Ok(kv)));
+        }
+        if let Some(reader) = self.unstarted.take() {
+            self.task = Some(tokio::spawn(reader).into());
+        }
+        loop {
+            match self.parts.poll_recv(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
+                Poll::Ready(Some(Ok(part))) => {
+                    self.revision = Some(part.revision);
+                    self.current = part.kvs.into_iter();
+                    if let Some(kv) = self.current.next() {
+                        return Poll::Ready(Some(Ok(kv)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for KeyValueStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyValueStream")
+            .field("revision", &self.revision)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One message of a `RangeStream`.
+struct StreamedKeys(Vec<KeyValue>);
+
+impl TryFrom<RangeStreamResponse> for StreamedKeys {
+    type Error = Error;
+
+    fn try_from(response: RangeStreamResponse) -> Result<Self> {
+        let range = response.range_response.unwrap_or_default();
+        Ok(Self(range.kvs))
+    }
+}
+
+/// Reads the range part by part.
+struct RangeReader<C> {
+    /// The range from the first key that was not read yet.
+    next: Get<C>,
+    client: C,
+    /// Longest time without a message of a `RangeStream`. Pages have the timeout of the request.
+    timeout: Duration,
+    /// Number of keys of the next page.
+    page_size: i64,
+    /// Revision of the stream; 0 before the first response.
+    revision: i64,
+    stream: Option<ResponseStream<StreamedKeys>>,
+    stream_failures: u32,
+    ended: bool,
+}
+
+impl<C: ClientHandle> RangeReader<C> {
+    async fn send_parts_to(mut self, parts: mpsc::Sender<Result<RangePart>>) {
+        while !self.ended {
+            let part = self.read_part().await;
+            self.ended |= part.is_err();
+            if parts.send(part).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn read_part(&mut self) -> Result<RangePart> {
+        if let Some(mut stream) = self.stream.take() {
+            // A stream that stalls and one that fails are treated alike: the next page finds out why.
+            match timeout(self.timeout, stream.next()).await {
+                Ok(Some(Ok(StreamedKeys(kvs)))) => {
+                    self.stream = Some(stream);
+                    if let Some(last) = kvs.last() {
+                        self.stream_failures = 0;
+                        self.continue_after(&last.key.clone())?;
+                    }
+                    return Ok(self.part(kvs));
+                }
+                Ok(None) => {
+                    self.ended = true;
+                    return Ok(self.part(Vec::new()));
+                }
+                Ok(Some(Err(error))) if error.kind() == ErrorKind::Unimplemented => {
+                    self.stream_failures = MAX_STREAM_FAILURES;
+                }
+                Ok(Some(Err(_))) | Err(_) => self.stream_failures += 1,
+            }
+        }
+        self.read_page().await
+    }
+
+    async fn read_page(&mut self) -> Result<RangePart> {
+        loop {
+            let error = match self.next.clone().limit(self.page_size).await {
+                Ok(page) => {
+                    if self.revision == 0 {
+                        self.revision = match self.next.wire()?.revision {
+                            0 => page.header.revision,
+                            requested => requested,
+                        };
+                    }
+                    match page.kvs.last().filter(|_| page.more) {
+                        None => self.ended = true,
+                        Some(last) => {
+                            self.continue_after(&last.key)?;
+                            self.page_size =
+                                next_page_size(self.page_size, page.kvs.len(), size_of(&page.kvs));
+                            self.open_stream().await;
+                        }
+                    }
+                    return Ok(self.part(page.kvs));
+                }
+                Err(error) => error,
+            };
+            match error.kind() {
+                // A member that lags behind does not have the revision of the first page yet; a quorum has.
+                ErrorKind::FutureRevision => match self.next.clone().linearizable() {
+                    Some(next) => self.next = next,
+                    None => return Err(error),
+                },
+                ErrorKind::ResponseTooLarge if self.page_size > 1 => self.page_size /= 2,
+                _ => return Err(error),
+            }
+        }
+    }
+
+    /// Starts to stream the rest of the range, unless members do not support that or it failed repeatedly.
+    async fn open_stream(&mut self) {
+        if self.stream_failures >= MAX_STREAM_FAILURES {
+            return;
+        }
+        let Ok(request) = self.next.wire() else {
+            return;
+        };
+        let opened = ResponseStream::open::<_, RangeStreamResponse>(
+            &self.client,
+            rpc::RANGE_STREAM,
+            request,
+            None,
+        );
+        match opened.await {
+            Ok(stream) => self.stream = Some(stream),
+            Err(_) => self.stream_failures += 1,
+        }
+    }
+
+    fn continue_after(&mut self, key: &[u8]) -> Result<()> {
+        self.next = self.next.clone().continued(successor(key), self.revision)?;
+        // Not valid only if no key can follow: the range ends directly after this key.
+        self.ended |= self.next.wire().is_err();
+        Ok(())
+    }
+
+    fn part(&self, kvs: Vec<KeyValue>) -> RangePart {
+        RangePart {
+            kvs,
+            revision: self.revision,
+        }
+    }
+}
+
+fn size_of(kvs: &[KeyValue]) -> usize {
+    kvs.iter().map(|kv| kv.key.len() + kv.value.len()).sum()
+}
