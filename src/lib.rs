@@ -74,6 +74,20 @@
 //! `session`, `watch`, `register` and `discover` have the option `.wait()`: no deadline until the cluster is reachable.
 //! [`Client::shutdown`] first stops singletons and work under locks, then releases locks and revokes leases.
 //!
+//! **[Bulk](layers::bulk)** writes any number of keys, many per transaction, and reports how far it is:
+//! ```no_run
+//! # async fn example(etcd: actix_etcd::Client) -> actix_etcd::Result<()> {
+//! let mut bulk = etcd.bulk().start();
+//! for number in 0..100_000 {
+//!     bulk.put(format!("users/{number}"), "value").await?;
+//! }
+//! println!("{} keys written", bulk.finish().await?.written);
+//! # Ok(())
+//! # }
+//! ```
+//! [`Client::get_many`] reads any number of keys at one revision, and [`Get::stream`](kv::Get::stream) a range of any
+//! size in constant memory.
+//!
 //! **[Actors](actor)** send requests as messages to the actor [`Etcd`]:
 //! ```no_run
 //! # async fn example(client: actix_etcd::Client) -> actix_etcd::Result<()> {
@@ -110,7 +124,8 @@
 //! # Requirements
 //! A tokio runtime with time enabled: `#[tokio::main]`, `#[actix_rt::main]`, or `Builder::enable_all`. By default the
 //! actors of a client run on a thread of their own; [`ClientBuilder::on_current_arbiter`] runs them on the caller's
-//! arbiter. Servers: etcd 3.4 to 3.7. Platforms: Unix.
+//! arbiter. A runtime that makes many calls gets the sockets of the client, until it is blocked, idle or gone
+//! ([`ClientBuilder::sockets_follow_callers`]). Servers: etcd 3.4 to 3.7. Platforms: Unix.
 //!
 //! # Feature flags
 //! | feature | default | effect |
@@ -134,6 +149,7 @@ mod connection;
 pub mod error;
 pub mod health;
 pub mod kv;
+pub mod layers;
 pub mod lease;
 pub mod maintenance;
 pub mod proto;

@@ -19,6 +19,7 @@ mod docs;
 mod errors;
 mod failover;
 mod kv;
+mod layers;
 mod lease;
 mod maintenance;
 mod proxies;

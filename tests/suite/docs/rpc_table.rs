@@ -44,6 +44,7 @@ calls! { etcd alarm leader provider
         "KV.Range", "kv/operations": etcd.get("k");
         "KV.Range", "kv/operations": etcd.get("k").pages(100);
         "KV.RangeStream", "client/raw_grpc": KvClient::new(etcd.grpc()).range_stream(RangeRequest::default());
+        "KV.RangeStream", "layers/range_streams": etcd.get("k").stream();
         "KV.Put", "kv/operations": etcd.put("k", "v");
         "KV.DeleteRange", "kv/operations": etcd.delete("k");
         "KV.Txn", "kv/operations": etcd.txn();

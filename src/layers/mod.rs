@@ -1,0 +1,11 @@
+//! Requests that consist of many: built on the public API of this crate.
+//!
+//! | layer | provides | start with |
+//! |---|---|---|
+//! | [`bulk`] | writes any number of keys, many per transaction | [`Client::bulk`](crate::Client::bulk) |
+//! | [`get_many`] | reads any number of keys at one revision | [`Client::get_many`](crate::Client::get_many) |
+//!
+//! A whole range of any size is read by [`Get::stream`](crate::kv::Get::stream).
+
+pub mod bulk;
+pub mod get_many;

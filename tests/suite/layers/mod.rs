@@ -1,0 +1,8 @@
+//! Bulk writes, reads of many keys, and streams of ranges.
+
+mod bulk_chaos;
+mod bulk_faults;
+mod bulk_limits;
+mod bulk_writes;
+mod get_many;
+mod range_streams;
