@@ -16,6 +16,8 @@
 )]
 
 mod baseline;
+#[path = "../charts/mod.rs"]
+mod charts;
 mod clock;
 mod faults;
 mod load_process;
@@ -86,6 +88,7 @@ async fn main() -> ExitCode {
     let text = serde_json::Value::from(all).to_string();
     std::fs::write(&path, text).expect("write the result file");
     println!("\n{}", path.display());
+    charts::draw(&path);
     let missed = runs
         .iter()
         .any(|run| run.client == OURS && !report::all_bounds_met(run));

@@ -12,6 +12,8 @@ const SLOW_CALL_MICROS: u128 = 300_000;
 /// A baseline gap longer than this, in seconds, is an election. It may cost a caller one more slow call, because
 /// requests that a follower forwarded to the old leader are lost.
 const ELECTION_SECS: f64 = 0.5;
+/// Length of the buckets of the timelines, in milliseconds.
+const BUCKET_MILLIS: u128 = 50;
 /// Deadline of a call, in seconds.
 const DEADLINE_SECS: f64 = 5.0;
 
@@ -303,7 +305,22 @@ pub fn json(run: &Run) -> Value {
     })
 }
 
-/// Returns a window with all failed and slow calls as JSON, to investigate a missed bound.
+/// Returns the number of successes in each bucket of a window.
+fn timeline(window: &Window, successes: impl Iterator<Item = u128>) -> Vec<u64> {
+    let bucket = BUCKET_MILLIS * 1_000;
+    let length = (window.until - window.from).div_ceil(bucket);
+    let mut counts = vec![0; usize::try_from(length).unwrap_or(0)];
+    for at in successes.filter(|at| (window.from..window.until).contains(at)) {
+        let index = usize::try_from((at - window.from) / bucket).unwrap_or(usize::MAX);
+        if let Some(count) = counts.get_mut(index) {
+            *count += 1;
+        }
+    }
+    counts
+}
+
+/// Returns a window as JSON: the timelines of the writes and of the baseline, and all failed and slow calls, to
+/// investigate a missed bound.
 fn window_json(run: &Run, window: &Window) -> Value {
     let inside = |call: &&CallRecord| (window.from..window.until).contains(&call.ended);
     let failed_or_slow =
@@ -325,6 +342,9 @@ fn window_json(run: &Run, window: &Window) -> Value {
         "fault": window.fault.describe(),
         "member": window.member,
         "length_s": seconds(window.until - window.from),
+        "bucket_ms": u64::try_from(BUCKET_MILLIS).unwrap_or(u64::MAX),
+        "successes": timeline(window, successes(&run.writes)),
+        "ideal_successes": timeline(window, run.baseline.iter().copied()),
         "failed_or_slow_calls": calls,
     })
 }

@@ -40,15 +40,17 @@ impl LoadProgram {
 
     /// Returns the command for a run of the program.
     pub fn command(&self, mode: &str, arguments: &[(&str, &str)]) -> Command {
-        let mut command = Command::new(&self.0);
-        command.arg(mode);
-        command.args(
-            arguments
-                .iter()
-                .map(|(name, value)| format!("{name}={value}")),
-        );
-        command
+        program_command(&self.0, mode, arguments)
     }
+}
+
+/// Returns the command for a run of a program with the arguments of the load program.
+pub fn program_command(program: &Path, mode: &str, arguments: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(program);
+    command.arg(mode);
+    let arguments = arguments.iter();
+    command.args(arguments.map(|(name, value)| format!("{name}={value}")));
+    command
 }
 
 /// Returns the path of a result file: `bench/` in the target folder.

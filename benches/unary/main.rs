@@ -1,19 +1,54 @@
 //! Measures the cost of a call: get and put, 1 to 512 callers, against a server that is never the bottleneck and
 //! against real etcd, compared with etcd-client and etcdrs.
 //!
-//! `cargo bench --bench unary` takes about four minutes. All clients have the same three endpoints and balance their
+//! `cargo bench --bench unary` takes about six minutes. All clients have the same three endpoints and balance their
 //! calls in their own way. They run one after the other in every round, so that other load on the machine affects all
-//! of them. Ratios are ratios of medians. The bench exits with an error if a target is missed. Environment variables:
+//! of them. Ratios are ratios of medians. The bench exits with an error if a target is missed.
+//!
+//! The application, which runs the callers, has one thread (tokio's `current_thread`) or two workers (`multi_thread`).
+//! Each client runs in the same application:
+//!
+//! | client | |
+//! |---|---|
+//! | `ours` | actix-etcd as by default, on its own thread |
+//! | `ours-in-place` | actix-etcd on the thread of its callers, which is an arbiter; one thread only |
+//! | `ours-actor` | `Addr<Etcd>::send`; actix-etcd on its own thread, the actor on the thread of its callers; one thread only |
+//! | `etcd-client`, `etcdrs` | on the runtime of the application |
+//! | `go` | etcd's Go client, if `GO_CLIENT` is set; two workers only |
+//!
+//! The cost of `ours-actor` over `ours` is the difference of their CPU time per call at 64 callers. The difference of
+//! the latencies would be 64 times that of a call, because the callers share one thread. The runtime of an arbiter is
+//! `current_thread`, too, so both programs are of the same kind.
+//!
+//! Environment variables:
 //!
 //! | variable | default | |
 //! |---|---|---|
-//! | `UNARY_ROUNDS` | 2 | rounds per workload; four times as many for workloads with a target |
-//! | `UNARY_SECS` | 0.4 | measured seconds per run |
+//! | `UNARY_ROUNDS` | 3 | rounds per workload; four times as many for workloads with a target |
+//! | `UNARY_SECS` | 0.25 | measured seconds per run |
 //! | `UNARY_SERVERS` | constant,etcd | |
 //! | `UNARY_OPS` | get,put | |
-//! | `UNARY_CALLERS` | 1,8,64,512 | |
-//! | `UNARY_THREADS` | one,two | threads of the client and its callers together |
-//! | `UNARY_CLIENTS` | ours,etcd-client,etcdrs | |
+//! | `UNARY_CALLERS` | 1,2,8,64,512 | |
+//! | `UNARY_THREADS` | one,two | threads of the application |
+//! | `UNARY_CLIENTS` | all | |
+//! | `GO_CLIENT` | none | path of a program that measures the Go client |
+//!
+//! The bench starts the Go program like the load program of the other clients:
+//!
+//! ```text
+//! GO_CLIENT load client=go op=get callers=64 runtime=two endpoints=http://127.0.0.1:1,http://127.0.0.1:2 warmup=0.1 secs=0.25
+//! ```
+//!
+//! It runs `callers` goroutines with one client, each with its own key and one call (`op` is `get` or `put`) at a time,
+//! with `GOMAXPROCS` 2. It ignores the first `warmup` seconds, measures for `secs` seconds, prints one line, and exits
+//! with status 0:
+//!
+//! ```text
+//! {"calls_per_s":51234.5,"p50_us":1180.21,"p99_us":2950.07,"cpu_us":38.112,"calls":12808,"errors":{}}
+//! ```
+//!
+//! `calls` counts the successful calls. `cpu_us` is the user and system time of the process per successful call.
+//! `errors` has the number of failed calls by kind.
 
 #![allow(
     clippy::expect_used,
@@ -21,20 +56,23 @@
     reason = "a bench panics on failure"
 )]
 
+#[path = "../charts/mod.rs"]
+mod charts;
 mod constant_servers;
 #[path = "../load_program/mod.rs"]
 mod load_program;
+mod plan;
+mod results;
+mod rounds;
 mod table;
 mod targets;
 
-use std::{
-    env, fmt,
-    process::{ExitCode, Stdio},
-    time::Instant,
-};
+use std::{process::ExitCode, time::Instant};
 
 use constant_servers::ConstantServers;
 use load_program::LoadProgram;
+use plan::Plan;
+use results::WorkloadResults;
 use serde_json::{Value, json};
 use testbed::Cluster;
 
@@ -43,128 +81,14 @@ const REFERENCE_CLIENT: &str = "etcd-client";
 /// Workloads with a target are measured this many times as often.
 const TARGET_ROUNDS_FACTOR: usize = 4;
 
-/// One workload, which all clients run one after the other.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Workload {
-    server: String,
-    op: String,
-    callers: usize,
-    threads: String,
-}
-
-impl fmt::Display for Workload {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (op, server, callers, threads) = (&self.op, &self.server, self.callers, &self.threads);
-        let plural = |many: bool| if many { "s" } else { "" };
-        let (c, t) = (plural(callers > 1), plural(threads == "two"));
-        write!(
-            f,
-            "{op}, {server}, {callers} caller{c}, {threads} thread{t}"
-        )
-    }
-}
-
-/// Results of one run of one client.
-#[derive(Clone, Debug)]
-struct Measurement {
-    calls_per_sec: f64,
-    /// Latency in microseconds.
-    p50: f64,
-    p99: f64,
-    /// CPU time per call in microseconds.
-    cpu: f64,
-    errors: Value,
-}
-
-/// Measurements of one client, one per round.
-struct ClientResults {
-    client: String,
-    rounds: Vec<Measurement>,
-}
-
-/// Measurements of all clients for one workload.
-struct WorkloadResults {
-    workload: Workload,
-    clients: Vec<ClientResults>,
-}
-
-impl WorkloadResults {
-    fn of(&self, client: &str) -> Option<&ClientResults> {
-        self.clients.iter().find(|results| results.client == client)
-    }
-
-    /// Returns the ratio of a client's median to that of the reference client.
-    fn ratio(&self, client: &str, figure: impl Fn(&Measurement) -> f64) -> Option<f64> {
-        let (client, reference) = (self.of(client)?, self.of(REFERENCE_CLIENT)?);
-        Some(client.median(&figure) / reference.median(&figure))
-    }
-}
-
-impl ClientResults {
-    fn median(&self, figure: impl Fn(&Measurement) -> f64) -> f64 {
-        median(self.rounds.iter().map(figure))
-    }
-}
-
-fn median(numbers: impl Iterator<Item = f64>) -> f64 {
-    let mut numbers: Vec<f64> = numbers.collect();
-    numbers.sort_by(f64::total_cmp);
-    match numbers.len() {
-        0 => f64::NAN,
-        count if count % 2 == 1 => numbers[count / 2],
-        count => f64::midpoint(numbers[count / 2 - 1], numbers[count / 2]),
-    }
-}
-
-struct Plan {
-    rounds: usize,
-    secs: String,
-    workloads: Vec<Workload>,
-    clients: Vec<String>,
-}
-
-impl Plan {
-    fn from_env() -> Self {
-        let list = |name: &str, default: &str| -> Vec<String> {
-            let text = env::var(name).unwrap_or_else(|_| default.to_owned());
-            text.split(',').map(|word| word.trim().to_owned()).collect()
-        };
-        let mut workloads = Vec::new();
-        for server in list("UNARY_SERVERS", "constant,etcd") {
-            for op in list("UNARY_OPS", "get,put") {
-                for callers in list("UNARY_CALLERS", "1,8,64,512") {
-                    for threads in list("UNARY_THREADS", "one,two") {
-                        workloads.push(Workload {
-                            server: server.clone(),
-                            op: op.clone(),
-                            callers: callers.parse().expect("UNARY_CALLERS is a list of numbers"),
-                            threads,
-                        });
-                    }
-                }
-            }
-        }
-        let rounds = list("UNARY_ROUNDS", "2").remove(0);
-        Self {
-            rounds: rounds.parse().expect("UNARY_ROUNDS is a number"),
-            secs: list("UNARY_SECS", "0.4").remove(0),
-            workloads,
-            clients: list("UNARY_CLIENTS", "ours,etcd-client,etcdrs"),
-        }
-    }
-}
-
 #[tokio::main]
 async fn main() -> ExitCode {
     ConstantServers::run_if_child();
     let plan = Plan::from_env();
     let program = LoadProgram::build();
     let constant_servers = ConstantServers::start();
-    let cluster = if plan
-        .workloads
-        .iter()
-        .any(|workload| workload.server == "etcd")
-    {
+    let needs_cluster = |plan: &Plan| plan.workloads.iter().any(|each| each.server == "etcd");
+    let cluster = if needs_cluster(&plan) {
         Some(Cluster::start(3).await)
     } else {
         None
@@ -184,7 +108,7 @@ async fn main() -> ExitCode {
         } else {
             1
         };
-        let row = measure(&program, &plan, workload, &endpoints, plan.rounds * factor);
+        let row = rounds::measure(&program, &plan, workload, &endpoints, plan.rounds * factor);
         table::print(&row);
         measured.push(row);
     }
@@ -195,76 +119,6 @@ async fn main() -> ExitCode {
     let all = json!({"rows": rows, "targets": targets});
     std::fs::write(&path, all.to_string()).expect("write the result file");
     println!("{}", path.display());
+    charts::draw(&path);
     ExitCode::from(u8::from(!all_met))
-}
-
-fn measure(
-    program: &LoadProgram,
-    plan: &Plan,
-    workload: &Workload,
-    endpoints: &str,
-    rounds: usize,
-) -> WorkloadResults {
-    let mut clients: Vec<ClientResults> = plan
-        .clients
-        .iter()
-        .map(|client| ClientResults {
-            client: client.clone(),
-            rounds: Vec::new(),
-        })
-        .collect();
-    for round in 0..rounds {
-        // Each round starts with another client.
-        let shift = round % clients.len();
-        clients.rotate_left(shift);
-        for results in &mut clients {
-            let measurement = run(program, plan, workload, endpoints, &results.client);
-            results.rounds.push(measurement);
-        }
-        clients.rotate_right(shift);
-    }
-    WorkloadResults {
-        workload: workload.clone(),
-        clients,
-    }
-}
-
-fn run(
-    program: &LoadProgram,
-    plan: &Plan,
-    workload: &Workload,
-    endpoints: &str,
-    client: &str,
-) -> Measurement {
-    let output = program
-        .command(
-            "load",
-            &[
-                ("client", client),
-                ("op", &workload.op),
-                ("callers", &workload.callers.to_string()),
-                ("runtime", &workload.threads),
-                ("endpoints", endpoints),
-                ("warmup", "0.15"),
-                ("secs", &plan.secs),
-            ],
-        )
-        .stderr(Stdio::inherit())
-        .output()
-        .expect("start the load program");
-    assert!(output.status.success(), "{client} failed: {workload}");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let output: Value = serde_json::from_str(text.trim()).expect("the load program prints JSON");
-    let number = |name: &str| output[name].as_f64().expect("a number in the output");
-    assert!(
-        number("calls") > 0.0,
-        "no call of {client} succeeded: {workload}: {output}"
-    );
-    Measurement {
-        calls_per_sec: number("calls_per_s"),
-        p50: number("p50_us"),
-        p99: number("p99_us"),
-        cpu: number("cpu_us"),
-        errors: output["errors"].clone(),
-    }
 }

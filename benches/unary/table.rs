@@ -2,23 +2,26 @@
 
 use serde_json::{Value, json};
 
-use super::{Measurement, WorkloadResults};
+use super::{
+    REFERENCE_CLIENT,
+    results::{Figure, Measurement, WorkloadResults},
+};
 
 /// Prints the results of a workload.
 pub fn print(results: &WorkloadResults) {
     println!("\n{} ({} rounds)", results.workload, rounds(results));
     println!(
-        "  {:<12} {:>9} {:>9} {:>9} {:>9}    {:>7} {:>7} {:>7}",
+        "  {:<14} {:>9} {:>9} {:>9} {:>9}    {:>7} {:>7} {:>7}",
         "", "calls/s", "p50 µs", "p99 µs", "CPU µs", "calls/s", "p99", "CPU"
     );
     for client in &results.clients {
-        let ratio = |figure: fn(&Measurement) -> f64| match results.ratio(&client.client, figure) {
+        let ratio = |figure: Figure| match results.ratio(&client.client, REFERENCE_CLIENT, figure) {
             Some(ratio) => format!("{ratio:.2}×"),
             None => "-".to_owned(),
         };
         let failed = client.rounds.iter().filter(|run| has_errors(run)).count();
         println!(
-            "  {:<12} {:>9.0} {:>9.1} {:>9.1} {:>9.2}    {:>7} {:>7} {:>7}{}",
+            "  {:<14} {:>9.0} {:>9.1} {:>9.1} {:>9.2}    {:>7} {:>7} {:>7}{}",
             client.client,
             client.median(|run| run.calls_per_sec),
             client.median(|run| run.p50),
@@ -48,13 +51,12 @@ fn has_errors(measurement: &Measurement) -> bool {
 
 /// Returns the results of a workload, with all rounds, as JSON.
 pub fn json(results: &WorkloadResults) -> Value {
+    let ratio = |client: &str, figure: Figure| results.ratio(client, REFERENCE_CLIENT, figure);
     let clients: Vec<Value> = results
         .clients
         .iter()
         .map(|client| {
-            let each = |figure: fn(&Measurement) -> f64| -> Vec<f64> {
-                client.rounds.iter().map(figure).collect()
-            };
+            let each = |figure: Figure| -> Vec<f64> { client.rounds.iter().map(figure).collect() };
             json!({
                 "client": client.client,
                 "calls_per_s": each(|run| run.calls_per_sec),
@@ -63,9 +65,9 @@ pub fn json(results: &WorkloadResults) -> Value {
                 "cpu_us": each(|run| run.cpu),
                 "errors": client.rounds.iter().map(|run| run.errors.clone()).collect::<Vec<_>>(),
                 "ratio_to_etcd_client": {
-                    "calls": results.ratio(&client.client, |run| run.calls_per_sec),
-                    "p99": results.ratio(&client.client, |run| run.p99),
-                    "cpu": results.ratio(&client.client, |run| run.cpu),
+                    "calls": ratio(&client.client, |run| run.calls_per_sec),
+                    "p99": ratio(&client.client, |run| run.p99),
+                    "cpu": ratio(&client.client, |run| run.cpu),
                 },
             })
         })

@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --bench watch [-- resume|events|paused]`. Real members and proxies run on the same cores as the
 //! client, so times are those of a busy machine. Memory of `resume` is measured in a process that runs only the
-//! client.
+//! client. `resume` writes its results to `watch_resume.json`.
 
 #![allow(
     clippy::expect_used,
@@ -11,10 +11,11 @@
     reason = "a bench panics on failure"
 )]
 
+#[path = "../charts/mod.rs"]
+mod charts;
 mod events;
 mod holder;
 #[path = "../load_program/mod.rs"]
-#[expect(dead_code, reason = "other benches write their results to files")]
 mod load_program;
 mod memory;
 mod paused;
@@ -39,9 +40,17 @@ fn main() -> ExitCode {
     let all_met = runtime.block_on(async {
         let mut all_met = true;
         if is_selected("resume") {
+            let mut results = Vec::new();
             for watches in [1_000, 10_000] {
-                all_met &= resume::run(watches).await;
+                let (met, result) = resume::run(watches).await;
+                all_met &= met;
+                results.push(result);
             }
+            let path = load_program::result_path("watch_resume.json");
+            let text = serde_json::Value::from(results).to_string();
+            std::fs::write(&path, text).expect("write the result file");
+            println!("{}", path.display());
+            charts::draw(&path);
         }
         if is_selected("events") {
             all_met &= events::run();

@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use actix_etcd::{Client, WatchEvent};
+use serde_json::{Value, json};
 use testbed::Cluster;
 
 use crate::{holder::WatchHolder, load_program::verdict};
@@ -14,8 +15,8 @@ const ROUNDS: usize = 7;
 /// Time without faults between two resets.
 const HEALTHY_TIME: Duration = Duration::from_millis(500);
 
-/// Returns whether the targets were met.
-pub async fn run(count: usize) -> bool {
+/// Returns whether the targets were met, and the results as JSON.
+pub async fn run(count: usize) -> (bool, Value) {
     let cluster = Cluster::start(3).await;
     let writer = Client::connect(cluster.direct_endpoints())
         .await
@@ -28,6 +29,7 @@ pub async fn run(count: usize) -> bool {
         started.elapsed()
     );
     let mut times = Vec::new();
+    let mut rounds = Vec::new();
     let (mut bytes_per_watch, mut peak_per_watch) = (0, 0);
     for round in 0..ROUNDS {
         tokio::time::sleep(HEALTHY_TIME).await;
@@ -45,6 +47,10 @@ pub async fn run(count: usize) -> bool {
              after a reset {after_reset:?}; {bytes_per_watch} bytes per watch"
         );
         times.push(after_reset);
+        rounds.push(json!({
+            "put_ms": without_reset.as_secs_f64() * 1e3,
+            "after_reset_ms": after_reset.as_secs_f64() * 1e3,
+        }));
     }
     drop(holder);
     times.sort_unstable();
@@ -66,7 +72,14 @@ pub async fn run(count: usize) -> bool {
     );
     measure_single_watch(&writer).await;
     writer.shutdown().await;
-    met
+    let results = json!({
+        "watches": count,
+        "rounds": rounds,
+        "bytes_per_watch": bytes_per_watch,
+        "peak_bytes_per_watch": peak_per_watch,
+        "met": met,
+    });
+    (met, results)
 }
 
 /// Puts a value and waits until all watches have received it. Returns the time since `since`.

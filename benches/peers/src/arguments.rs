@@ -12,11 +12,31 @@ pub enum Mode {
     Watch,
     /// Receives the events of one watch until the end of stdin; prints each.
     Events,
+    /// Writes or reads a number of keys once; prints a summary.
+    Bulk,
+}
+
+/// What mode `bulk` does with the keys.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// Writes them.
+    Import,
+    /// Reads them by name.
+    GetMany,
+    /// Reads their range as a stream.
+    Export,
+    /// Reads their range with one request.
+    Range,
 }
 
 #[derive(Clone, Copy)]
 pub enum ClientKind {
+    /// actix-etcd on its own thread, as by default.
     Ours,
+    /// actix-etcd on the thread of its callers, which is an arbiter.
+    OursInPlace,
+    /// actix-etcd on its own thread, called through the actor `Etcd` on the thread of its callers.
+    OursActor,
     EtcdClient,
     Etcdrs,
 }
@@ -27,13 +47,14 @@ pub enum Op {
     Put,
 }
 
-/// Number of threads of the client and its callers together.
+/// Runtime of the application, which runs the callers: one thread, or two workers.
 #[derive(Clone, Copy)]
 pub enum Runtime {
     One,
     Two,
 }
 
+#[derive(Clone)]
 pub struct Arguments {
     pub mode: Mode,
     pub client: ClientKind,
@@ -53,6 +74,10 @@ pub struct Arguments {
     pub pause: Duration,
     /// Prefix of all keys and values.
     pub prefix: String,
+    /// Task, number of keys, and size of their values, in mode `bulk`.
+    pub task: Task,
+    pub keys: usize,
+    pub value: usize,
 }
 
 impl Arguments {
@@ -62,7 +87,8 @@ impl Arguments {
             Some("stream") => Mode::Stream,
             Some("watch") => Mode::Watch,
             Some("events") => Mode::Events,
-            _ => return Err("usage: peers load|stream|watch|events name=value …".to_owned()),
+            Some("bulk") => Mode::Bulk,
+            _ => return Err("usage: peers load|stream|watch|events|bulk name=value …".to_owned()),
         };
         let mut arguments = Self {
             mode,
@@ -71,6 +97,9 @@ impl Arguments {
             runtime: Runtime::One,
             callers: 1,
             events: 1_000_000,
+            task: Task::Import,
+            keys: 1_000,
+            value: 100,
             hedged: false,
             endpoints: Vec::new(),
             warmup: Duration::from_millis(200),
@@ -94,10 +123,18 @@ impl Arguments {
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         match (name, value) {
             ("client", "ours") => self.client = ClientKind::Ours,
+            ("client", "ours-in-place") => self.client = ClientKind::OursInPlace,
+            ("client", "ours-actor") => self.client = ClientKind::OursActor,
             ("client", "etcd-client") => self.client = ClientKind::EtcdClient,
             ("client", "etcdrs") => self.client = ClientKind::Etcdrs,
             ("op", "get") => self.op = Op::Get,
             ("op", "put") => self.op = Op::Put,
+            ("task", "import") => self.task = Task::Import,
+            ("task", "get_many") => self.task = Task::GetMany,
+            ("task", "export") => self.task = Task::Export,
+            ("task", "range") => self.task = Task::Range,
+            ("keys", count) => self.keys = number(name, count)?,
+            ("value", bytes) => self.value = number(name, bytes)?,
             ("runtime", "one") => self.runtime = Runtime::One,
             ("runtime", "two") => self.runtime = Runtime::Two,
             ("callers", count) => self.callers = number(name, count)?,

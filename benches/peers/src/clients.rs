@@ -2,7 +2,8 @@
 
 use std::future::Future;
 
-use actix_etcd::Outcome;
+use actix::{Actor as _, Addr};
+use actix_etcd::{Etcd, Outcome, kv};
 
 /// Error of a call.
 pub struct CallError {
@@ -68,6 +69,31 @@ macro_rules! ours {
     };
 }
 ours!(OnArbiter, OnOwnThread);
+
+/// actix-etcd on its own thread, called with messages to the actor `Etcd`. The actor runs on the current arbiter.
+#[derive(Clone)]
+pub struct ThroughActor(Addr<Etcd>);
+
+impl Connect for ThroughActor {
+    async fn connect(endpoints: &[String]) -> Result<Self, String> {
+        let client = OnOwnThread::connect(endpoints).await?;
+        Ok(Self(Etcd::new(client.0).start()))
+    }
+}
+
+impl Call for ThroughActor {
+    async fn get(&mut self, key: &str) -> Result<(), CallError> {
+        let sent = self.0.send(kv::get(key)).await;
+        let response = sent.unwrap_or_else(|error| Err(error.into()));
+        response.map(drop).map_err(|error| from_actix_etcd(&error))
+    }
+
+    async fn put(&mut self, key: &str, value: &str) -> Result<(), CallError> {
+        let sent = self.0.send(kv::put(key, value)).await;
+        let response = sent.unwrap_or_else(|error| Err(error.into()));
+        response.map(drop).map_err(|error| from_actix_etcd(&error))
+    }
+}
 
 fn from_actix_etcd(error: &actix_etcd::Error) -> CallError {
     CallError {

@@ -30,7 +30,9 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
             match arguments.client {
                 ClientKind::Ours => receive_ours(arguments).await,
                 ClientKind::EtcdClient => receive_etcd_client(arguments).await,
-                ClientKind::Etcdrs => Err("mode `events` does not support etcdrs".to_owned()),
+                ClientKind::OursInPlace | ClientKind::OursActor | ClientKind::Etcdrs => {
+                    Err("mode `events` supports ours and etcd-client".to_owned())
+                }
             }
         };
         let mut input = Vec::new();
@@ -71,7 +73,9 @@ async fn receive_etcd_client(arguments: &Arguments) -> Result<(), String> {
         if last > 0 {
             options = options.with_start_revision(last + 1);
         }
-        let opened = client.client().watch(arguments.prefix.as_str(), Some(options));
+        let opened = client
+            .client()
+            .watch(arguments.prefix.as_str(), Some(options));
         if let Ok(mut watch) = opened.await {
             if last == 0 {
                 print_line("ready")?;

@@ -3,9 +3,10 @@
 //! `peers load client=ours op=get callers=64 runtime=one endpoints=http://127.0.0.1:2379 warmup=0.2 secs=1` prints
 //! one line of JSON. `peers stream client=ours callers=4 op=put endpoints=…` runs until the end of stdin and prints
 //! one line per call; see [`stream`]. `peers events client=ours hedged=true endpoints=…` prints one line per event of a
-//! watch; see [`events`].
+//! watch; see [`events`]. `peers bulk client=ours task=import keys=100000 endpoints=…` writes keys once; see [`bulk`].
 
 mod arguments;
+mod bulk;
 mod clients;
 mod events;
 mod load;
@@ -15,7 +16,7 @@ mod watch;
 use std::process::ExitCode;
 
 use arguments::{Arguments, ClientKind, Mode, Runtime};
-use clients::{Connect, EtcdClient, Etcdrs, OnArbiter, OnOwnThread};
+use clients::{Connect, EtcdClient, Etcdrs, OnArbiter, OnOwnThread, ThroughActor};
 
 fn main() -> ExitCode {
     let arguments = match Arguments::parse(std::env::args().skip(1)) {
@@ -34,20 +35,29 @@ fn main() -> ExitCode {
             Err(error) => exit_with_error(&error),
         };
     }
+    if let (Mode::Bulk, ClientKind::Ours) = (arguments.mode, arguments.client) {
+        return match one_thread().block_on(run_bulk(&arguments)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => exit_with_error(&error),
+        };
+    }
     let result = match (arguments.client, arguments.runtime) {
-        (ClientKind::Ours, Runtime::One) => {
+        (ClientKind::Ours, runtime) => {
+            application(runtime).block_on(run::<OnOwnThread>(&arguments))
+        }
+        (ClientKind::OursInPlace, Runtime::One) => {
             actix_rt::System::new().block_on(run::<OnArbiter>(&arguments))
         }
-        // The client has its own thread, so the callers get one thread.
-        (ClientKind::Ours, Runtime::Two) => one_thread().block_on(run::<OnOwnThread>(&arguments)),
-        (ClientKind::EtcdClient, Runtime::One) => {
-            one_thread().block_on(run::<EtcdClient>(&arguments))
+        (ClientKind::OursActor, Runtime::One) => {
+            actix_rt::System::new().block_on(run::<ThroughActor>(&arguments))
         }
-        (ClientKind::EtcdClient, Runtime::Two) => {
-            two_workers().block_on(run::<EtcdClient>(&arguments))
+        (ClientKind::OursInPlace | ClientKind::OursActor, Runtime::Two) => {
+            Err("an arbiter has one thread: use runtime=one".to_owned())
         }
-        (ClientKind::Etcdrs, Runtime::One) => one_thread().block_on(run::<Etcdrs>(&arguments)),
-        (ClientKind::Etcdrs, Runtime::Two) => two_workers().block_on(run::<Etcdrs>(&arguments)),
+        (ClientKind::EtcdClient, runtime) => {
+            application(runtime).block_on(run::<EtcdClient>(&arguments))
+        }
+        (ClientKind::Etcdrs, runtime) => application(runtime).block_on(run::<Etcdrs>(&arguments)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -57,20 +67,26 @@ fn main() -> ExitCode {
 
 fn watch(arguments: &Arguments) -> Result<(), String> {
     match (arguments.client, arguments.runtime) {
-        (ClientKind::Ours, Runtime::One) => {
+        (ClientKind::OursInPlace, Runtime::One) => {
             actix_rt::System::new().block_on(watch::run::<OnArbiter>(arguments))
         }
-        (ClientKind::Ours, Runtime::Two) => {
-            one_thread().block_on(watch::run::<OnOwnThread>(arguments))
+        (ClientKind::Ours, runtime) => {
+            application(runtime).block_on(watch::run::<OnOwnThread>(arguments))
         }
-        (ClientKind::EtcdClient, Runtime::One) => {
-            one_thread().block_on(watch::run::<EtcdClient>(arguments))
+        (ClientKind::EtcdClient, runtime) => {
+            application(runtime).block_on(watch::run::<EtcdClient>(arguments))
         }
-        (ClientKind::EtcdClient, Runtime::Two) => {
-            two_workers().block_on(watch::run::<EtcdClient>(arguments))
-        }
-        (ClientKind::Etcdrs, _) => Err("mode `watch` does not support etcdrs".to_owned()),
+        (ClientKind::OursInPlace, Runtime::Two)
+        | (ClientKind::OursActor | ClientKind::Etcdrs, _) => Err(
+            "mode `watch` supports ours, ours-in-place on one thread, and etcd-client".to_owned(),
+        ),
     }
+}
+
+/// actix-etcd has its own thread here, as by default.
+async fn run_bulk(arguments: &Arguments) -> Result<(), String> {
+    let client = OnOwnThread::connect(&arguments.endpoints).await?;
+    bulk::run_ours(client.client(), arguments).await
 }
 
 async fn run<C: Connect>(arguments: &Arguments) -> Result<(), String> {
@@ -81,7 +97,16 @@ async fn run<C: Connect>(arguments: &Arguments) -> Result<(), String> {
             Ok(())
         }
         Mode::Stream => stream::run(client, arguments).await,
+        Mode::Bulk => bulk::run_calls(client, arguments).await,
         Mode::Watch | Mode::Events => Err("watches make no calls".to_owned()),
+    }
+}
+
+/// Returns the runtime of the application. Each client under comparison gets the same one.
+fn application(runtime: Runtime) -> tokio::runtime::Runtime {
+    match runtime {
+        Runtime::One => one_thread(),
+        Runtime::Two => two_workers(),
     }
 }
 

@@ -197,7 +197,7 @@ impl Cluster {
             .collect();
         for started in starting {
             if let Err(error) = started.await {
-                std::panic::resume_unwind(error.into_panic());
+                runtime::repeat_panic(error);
             }
         }
         self.wait_healthy().await;

@@ -7,7 +7,7 @@ use std::future::Future;
 use std::sync::OnceLock;
 
 use tokio::runtime::{Builder, Runtime};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 
 fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
@@ -29,14 +29,25 @@ where
     runtime().spawn(task)
 }
 
-/// Runs a task on the testbed's runtime and waits for it from any runtime. Resumes a panic of the task.
+/// Runs a task on the testbed's runtime and waits for it from any runtime. Panics if the task does.
 pub(crate) async fn run<F>(task: F) -> F::Output
 where
     F: Future<Output: Send> + Send + 'static,
 {
     match AbortOnDrop(spawn(task)).join().await {
         Ok(output) => output,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
+        Err(error) => repeat_panic(error),
+    }
+}
+
+/// Panics like the task. The message of the task is in the output of the test that started the runtime, where it is lost
+/// if that test passes. So the message is repeated in the output of this test.
+pub(crate) fn repeat_panic(error: JoinError) -> ! {
+    let payload = error.into_panic();
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    match text.or_else(|| payload.downcast_ref::<&str>().copied()) {
+        Some(message) => panic!("{message}"),
+        None => std::panic::resume_unwind(payload),
     }
 }
 
@@ -49,7 +60,7 @@ pub(crate) fn enter() -> tokio::runtime::EnterGuard<'static> {
 struct AbortOnDrop<T>(JoinHandle<T>);
 
 impl<T> AbortOnDrop<T> {
-    async fn join(mut self) -> Result<T, tokio::task::JoinError> {
+    async fn join(mut self) -> Result<T, JoinError> {
         (&mut self.0).await
     }
 }

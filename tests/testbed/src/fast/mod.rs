@@ -3,6 +3,7 @@
 //! A bench calls [`FastServer::run_if_child`] at the start of `main`; [`FastServer::start`] then runs the same program
 //! again as the server. The binary `fast_server` runs the same server on its own.
 
+mod lease;
 mod server;
 mod watch;
 
@@ -36,21 +37,24 @@ impl Default for WatchPlan {
 #[derive(Debug)]
 pub struct FastServer {
     child: ChildProgram,
-    endpoint: String,
+    endpoints: Vec<String>,
 }
 
 impl FastServer {
     /// Runs the server if this process was started as one, and does not return in that case.
     pub fn run_if_child() {
-        if let Ok(plan) = std::env::var(CHILD) {
-            Self::run(parse(plan.split(' ')));
+        if let Ok(task) = std::env::var(CHILD) {
+            let mut words = task.split(' ');
+            let ports = words.next().and_then(|word| word.parse().ok());
+            exit_at_end_of_stdin();
+            server::run(parse(words), ports.unwrap_or(1));
         }
     }
 
     /// Runs the server: prints its URL and exits at the end of stdin.
     pub fn run(plan: WatchPlan) -> ! {
         exit_at_end_of_stdin();
-        server::run(plan)
+        server::run(plan, 1)
     }
 
     /// Runs this program again as the server. `main` must have called [`FastServer::run_if_child`].
@@ -60,23 +64,34 @@ impl FastServer {
 
     /// Like [`FastServer::start`], with events for watches.
     pub fn start_with(plan: WatchPlan) -> Self {
+        Self::start_on_ports(plan, 1)
+    }
+
+    /// Like [`FastServer::start_with`], on several ports: one process takes the place of as many members, so that their
+    /// number does not change the load on the machine.
+    pub fn start_on_ports(plan: WatchPlan, ports: usize) -> Self {
         assert!(
             std::env::var_os(CHILD).is_none(),
             "call FastServer::run_if_child at the start of main"
         );
-        let plan = format!("{} {} {}", plan.events, plan.batch, plan.value_size);
-        let mut child = ChildProgram::start(CHILD, &plan);
-        let endpoint = child.next_line();
+        let task = format!("{ports} {} {} {}", plan.events, plan.batch, plan.value_size);
+        let mut child = ChildProgram::start(CHILD, &task);
+        let endpoints: Vec<String> = (0..ports).map(|_| child.next_line()).collect();
         assert!(
-            endpoint.starts_with("http://"),
+            endpoints.iter().all(|url| url.starts_with("http://")),
             "call FastServer::run_if_child at the start of main"
         );
-        Self { child, endpoint }
+        Self { child, endpoints }
     }
 
-    /// Returns the URL of the server.
+    /// Returns the URL of the server: the first one if it has several ports.
     pub fn endpoint(&self) -> String {
-        self.endpoint.clone()
+        self.endpoints.first().cloned().unwrap_or_default()
+    }
+
+    /// Returns the URLs of all ports.
+    pub fn endpoints(&self) -> &[String] {
+        &self.endpoints
     }
 
     /// Returns the process id of the server.

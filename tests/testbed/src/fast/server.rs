@@ -8,6 +8,7 @@ use prost::Message;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::WatchPlan;
+use super::lease::{self, LeaseResponse};
 use super::watch::{self, Event, KeyValue};
 use crate::scripted::{ResponseHeader, StatusResponse, framed};
 
@@ -28,6 +29,8 @@ struct RangeResponse {
 pub(super) struct Responses {
     range: Bytes,
     status: Bytes,
+    /// Without the id of the lease, which clients know from their request.
+    grant: Bytes,
     /// A header without other fields, which is a valid response of most methods.
     other: Bytes,
     pub(super) plan: WatchPlan,
@@ -51,6 +54,7 @@ impl Responses {
         Self {
             range: framed(&range.encode_to_vec()),
             status: framed(&StatusResponse::healthy().encode_to_vec()),
+            grant: framed(&LeaseResponse::of_lease(0).encode_to_vec()),
             other: framed(&other.encode_to_vec()),
             plan,
         }
@@ -60,29 +64,37 @@ impl Responses {
         match path {
             "/etcdserverpb.KV/Range" => self.range.clone(),
             "/etcdserverpb.Maintenance/Status" => self.status.clone(),
+            "/etcdserverpb.Lease/LeaseGrant" => self.grant.clone(),
             _ => self.other.clone(),
         }
     }
 }
 
-pub(super) fn run(plan: WatchPlan) -> ! {
+pub(super) fn run(plan: WatchPlan, ports: usize) -> ! {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("start the runtime");
     runtime.block_on(async {
-        let listener = TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("bind a loopback port");
-        let address = listener.local_addr().expect("address of the listener");
-        println!("http://{address}");
         let responses: &'static Responses = Box::leak(Box::new(Responses::new(plan)));
-        loop {
-            if let Ok((socket, _)) = listener.accept().await {
-                tokio::spawn(serve(socket, responses));
-            }
+        for _ in 0..ports {
+            let listener = TcpListener::bind("127.0.0.1:0")
+                .await
+                .expect("bind a loopback port");
+            let address = listener.local_addr().expect("address of the listener");
+            println!("http://{address}");
+            tokio::spawn(accept(listener, responses));
         }
+        std::future::pending().await
     })
+}
+
+async fn accept(listener: TcpListener, responses: &'static Responses) {
+    loop {
+        if let Ok((socket, _)) = listener.accept().await {
+            tokio::spawn(serve(socket, responses));
+        }
+    }
 }
 
 async fn serve(socket: TcpStream, responses: &'static Responses) {
@@ -109,11 +121,20 @@ async fn respond(
     response
         .headers_mut()
         .insert("content-type", HeaderValue::from_static("application/grpc"));
-    if request.uri().path() == "/etcdserverpb.Watch/Watch" {
-        if let Ok(stream) = sender.send_response(response, false) {
-            watch::serve(request, stream, responses.plan).await;
+    match request.uri().path() {
+        "/etcdserverpb.Watch/Watch" => {
+            if let Ok(stream) = sender.send_response(response, false) {
+                watch::serve(request, stream, responses.plan).await;
+            }
+            return;
         }
-        return;
+        "/etcdserverpb.Lease/LeaseKeepAlive" => {
+            if let Ok(stream) = sender.send_response(response, false) {
+                lease::serve(request, stream).await;
+            }
+            return;
+        }
+        _ => {}
     }
     let body = responses.for_path(request.uri().path());
     let mut request_body = request.into_body();
