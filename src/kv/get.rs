@@ -301,12 +301,12 @@ impl<C: ClientHandle> Get<C> {
     /// sorted other than by ascending keys.
     pub fn pages(self, keys: u32) -> Pages<C> {
         let client = self.client.clone();
-        let page = self.unbound();
         let invalid = if keys == 0 {
             Some("the page size must be at least 1")
         } else {
-            page.not_readable_in_parts()
+            self.not_readable_in_parts()
         };
+        let page = self.unsorted().unbound();
         Pages::new(page.limit(i64::from(keys)).on(&client), invalid)
     }
 
@@ -335,7 +335,7 @@ impl<C: ClientHandle> Get<C> {
         let client = self.client.clone();
         let timeout = self.timeout.unwrap_or_else(|| client.request_timeout());
         let invalid = self.not_readable_in_parts();
-        KeyValueStream::new(self, client, timeout, invalid)
+        KeyValueStream::new(self.unsorted(), client, timeout, invalid)
     }
 }
 
@@ -352,6 +352,13 @@ impl<C> Get<C> {
         } else {
             None
         }
+    }
+
+    /// Removes the sort options of a request [in parts](Self::not_readable_in_parts), which ask for the default order.
+    /// With them, etcd reads and sorts the whole range for each page.
+    fn unsorted(mut self) -> Self {
+        self.wire.set_sort_order(SortOrder::None);
+        self
     }
 
     /// Returns the same read as a linearizable one, or `None` if it already is.

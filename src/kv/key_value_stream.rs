@@ -4,6 +4,12 @@
 //! Its first request is a small page, whose response has the revision of the whole stream. The task then reads the rest
 //! with the RPC `RangeStream`, which etcd has since 3.7, or page by page. After any failure of a `RangeStream`, the
 //! next request is a page again: like every read it is retried on other members, and it reports permanent errors.
+//!
+//! ```text
+//! page ──> RangeStream ──message──> RangeStream … ──> end
+//!  ^            │ failure or timeout
+//!  └────────────┘          (3 failures without a key: pages only)
+//! ```
 
 use std::{
     fmt,
@@ -17,11 +23,11 @@ use tokio_stream::Stream;
 
 use super::{
     Get, KeyValue,
-    page_size::{FIRST_PAGE, next_page_size},
+    page_size::{FIRST_PAGE, MAX_KEYS, next_page_size},
     pages::successor,
 };
 use crate::{
-    error::{Error, ErrorKind, Result},
+    error::{Error, ErrorKind, Outcome, Result},
     proto::{RangeStreamResponse, rpc},
     request::{ClientHandle, ResponseStream},
     runtime::abort_on_drop::AbortOnDrop,
@@ -38,18 +44,25 @@ const MAX_STREAM_FAILURES: u32 = 3;
 /// Reading starts with the first poll, in a task on the current tokio runtime; dropping the stream stops it.
 #[must_use = "a stream does nothing until it is read"]
 pub struct KeyValueStream {
-    /// The reader of the range, until the first poll starts it.
-    unstarted: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    task: Option<AbortOnDrop>,
+    state: StreamState,
     parts: mpsc::Receiver<Result<RangePart>>,
     current: std::vec::IntoIter<KeyValue>,
     revision: Option<i64>,
+}
+
+enum StreamState {
+    /// The reader of the range, which the first poll starts.
+    Unstarted(Pin<Box<dyn Future<Output = ()> + Send>>),
+    Reading(#[expect(dead_code, reason = "stops the task when dropped")] AbortOnDrop),
+    Ended,
 }
 
 /// Consecutive keys of the range.
 struct RangePart {
     kvs: Vec<KeyValue>,
     revision: i64,
+    /// Whether no key follows. Without a last part, the reader was stopped in the middle of the range.
+    last: bool,
 }
 
 impl KeyValueStream {
@@ -65,20 +78,20 @@ impl KeyValueStream {
             client,
             timeout,
             page_size: FIRST_PAGE,
+            largest_page: MAX_KEYS,
             revision: 0,
             stream: None,
             stream_failures: 0,
             ended: false,
         };
         Self {
-            unstarted: Some(match invalid {
+            state: StreamState::Unstarted(match invalid {
                 Some(reason) => Box::pin(async move {
                     let error = Error::invalid(reason).with_rpc(rpc::RANGE);
                     let _ = sender.send(Err(error)).await;
                 }),
                 None => Box::pin(reader.send_parts_to(sender)),
             }),
-            task: None,
             parts,
             current: Vec::new().into_iter(),
             revision: None,
@@ -103,24 +116,38 @@ impl Stream for KeyValueStream {
         if let Some(kv) = self.current.next() {
             return Poll::Ready(Some(Ok(kv)));
         }
-        if let Some(reader) = self.unstarted.take() {
-            self.task = Some(tokio::spawn(reader).into());
-        }
         loop {
-            match self.parts.poll_recv(cx) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(None) => return Poll::Ready(None),
-                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
-                Poll::Ready(Some(Ok(part))) => {
-                    self.revision = Some(part.revision);
-                    self.current = part.kvs.into_iter();
-                    if let Some(kv) = self.current.next() {
-                        return Poll::Ready(Some(Ok(kv)));
-                    }
+            match std::mem::replace(&mut self.state, StreamState::Ended) {
+                StreamState::Unstarted(reader) => {
+                    self.state = StreamState::Reading(tokio::spawn(reader).into());
                 }
+                StreamState::Reading(task) => match self.parts.poll_recv(cx) {
+                    Poll::Pending => {
+                        self.state = StreamState::Reading(task);
+                        return Poll::Pending;
+                    }
+                    Poll::Ready(None) => return Poll::Ready(Some(Err(reader_stopped()))),
+                    Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
+                    Poll::Ready(Some(Ok(part))) => {
+                        if !part.last {
+                            self.state = StreamState::Reading(task);
+                        }
+                        self.revision = Some(part.revision);
+                        self.current = part.kvs.into_iter();
+                        if let Some(kv) = self.current.next() {
+                            return Poll::Ready(Some(Ok(kv)));
+                        }
+                    }
+                },
+                StreamState::Ended => return Poll::Ready(None),
             }
         }
     }
+}
+
+fn reader_stopped() -> Error {
+    let reason = "the task that reads the range was stopped";
+    Error::new(ErrorKind::Internal, Outcome::NotSent, reason).with_rpc(rpc::RANGE)
 }
 
 impl fmt::Debug for KeyValueStream {
@@ -152,6 +179,8 @@ struct RangeReader<C> {
     timeout: Duration,
     /// Number of keys of the next page.
     page_size: i64,
+    /// Largest number of keys of a page that arrives within the timeout.
+    largest_page: i64,
     /// Revision of the stream; 0 before the first response.
     revision: i64,
     stream: Option<ResponseStream<StreamedKeys>>,
@@ -171,6 +200,10 @@ impl<C: ClientHandle> RangeReader<C> {
     }
 
     async fn read_part(&mut self) -> Result<RangePart> {
+        // The first page has the revision.
+        if self.stream.is_none() && self.revision != 0 {
+            self.open_stream().await;
+        }
         if let Some(mut stream) = self.stream.take() {
             // A stream that stalls and one that fails are treated alike: the next page finds out why.
             match timeout(self.timeout, stream.next()).await {
@@ -209,9 +242,9 @@ impl<C: ClientHandle> RangeReader<C> {
                         None => self.ended = true,
                         Some(last) => {
                             self.continue_after(&last.key)?;
-                            self.page_size =
-                                next_page_size(self.page_size, page.kvs.len(), size_of(&page.kvs));
-                            self.open_stream().await;
+                            let size = size_of(&page.kvs);
+                            self.page_size = next_page_size(self.page_size, page.kvs.len(), size)
+                                .min(self.largest_page);
                         }
                     }
                     return Ok(self.part(page.kvs));
@@ -225,6 +258,11 @@ impl<C: ClientHandle> RangeReader<C> {
                     None => return Err(error),
                 },
                 ErrorKind::ResponseTooLarge if self.page_size > 1 => self.page_size /= 2,
+                // Perhaps the page was too large for a slow path. If a small one fails, too, it was not.
+                ErrorKind::DeadlineExceeded if self.page_size > FIRST_PAGE => {
+                    self.largest_page = self.page_size / 2;
+                    self.page_size = FIRST_PAGE;
+                }
                 _ => return Err(error),
             }
         }
@@ -244,9 +282,9 @@ impl<C: ClientHandle> RangeReader<C> {
             request,
             None,
         );
-        match opened.await {
-            Ok(stream) => self.stream = Some(stream),
-            Err(_) => self.stream_failures += 1,
+        match timeout(self.timeout, opened).await {
+            Ok(Ok(stream)) => self.stream = Some(stream),
+            Ok(Err(_)) | Err(_) => self.stream_failures += 1,
         }
     }
 
@@ -261,6 +299,7 @@ impl<C: ClientHandle> RangeReader<C> {
         RangePart {
             kvs,
             revision: self.revision,
+            last: self.ended,
         }
     }
 }

@@ -6,7 +6,8 @@ pub(super) const FIRST_PAGE: i64 = 32;
 const TARGET_BYTES: usize = 1 << 20;
 /// A page has at most this many times as many keys as the page before it: later values may be larger.
 const MAX_GROWTH: i64 = 8;
-const MAX_KEYS: i64 = 10_000;
+/// Largest number of keys, however small their values are.
+pub(super) const MAX_KEYS: i64 = 4096;
 
 /// Returns the number of keys of the page after one with `keys` keys of `bytes` bytes in total.
 pub(super) fn next_page_size(previous: i64, keys: usize, bytes: usize) -> i64 {
@@ -39,7 +40,7 @@ mod tests {
 
     #[test]
     fn empty_values_do_not_exceed_the_maximum() {
-        assert_eq!(next_page_size(9_000, 9_000, 0), MAX_KEYS);
+        assert_eq!(next_page_size(4_000, 4_000, 0), MAX_KEYS);
         assert_eq!(next_page_size(1, 0, 0), MAX_GROWTH);
     }
 }

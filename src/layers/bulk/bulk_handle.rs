@@ -65,7 +65,9 @@ impl Bulk {
         }
         self.planner.push(write.into());
         if self.planner.is_full(&self.delivery.limits) {
-            self.collect_ready();
+            if self.collect_ready() {
+                self.tally.publish(self.planner.accepted());
+            }
             self.start_chunk();
         }
         Ok(())
@@ -141,11 +143,14 @@ impl Bulk {
         }
     }
 
-    /// Records the transactions that have ended.
-    fn collect_ready(&mut self) {
+    /// Records the transactions that have ended. Returns whether there was one.
+    fn collect_ready(&mut self) -> bool {
+        let mut any = false;
         while let Some(delivered) = self.in_flight.try_join_next() {
             self.record(delivered);
+            any = true;
         }
+        any
     }
 
     fn record(&mut self, delivered: Result<Delivered, JoinError>) {

@@ -38,7 +38,8 @@ pub struct BulkReport {
     /// Number of writes at the start of the input that are all surely written. An import of the same input can be
     /// resumed at this position.
     pub resume_point: u64,
-    /// Key of the last write before the resume point. A sorted input can be resumed after this key.
+    /// Key of the last write before the resume point. A sorted input without repeated keys can be resumed after this
+    /// key.
     pub resume_key: Option<Bytes>,
     /// The failed writes, in the order in which they failed.
     pub failures: Vec<BulkOutcome>,

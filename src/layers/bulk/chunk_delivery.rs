@@ -6,7 +6,8 @@
 //! transaction has a condition that only one of the attempts can meet: the key of its first put was last changed at or
 //! before a revision that existed when the attempt was sent. A transaction without puts has this condition on all its
 //! keys. If another writer changes the key meanwhile, the condition fails, and the transaction is sent again with the
-//! newer revision.
+//! newer revision. An attempt whose key is found unchanged may still arrive, even if the keys already have the values
+//! that it writes.
 
 use std::{
     ops::Range,
@@ -27,8 +28,9 @@ use super::{
     failure_reaction::{FailureReaction, reaction_to},
 };
 use crate::{
+    call::deadline_in,
     client::Client,
-    error::{Error, Outcome, Result},
+    error::{Error, ErrorKind, Outcome, Result},
     kv::{Compare, KeyValue},
     layers::get_many::get_many,
     runtime::backoff::{Backoff, BackoffTimer},
@@ -38,6 +40,9 @@ use crate::{
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2))
     .factor(2.0)
     .jitter(0.3);
+
+/// Number of attempts after an unmet condition that follow without a delay.
+const IMMEDIATE_RETRIES: u32 = 3;
 
 /// What all chunks of a bulk share.
 pub(super) struct Delivery {
@@ -53,7 +58,7 @@ pub(super) struct Delivery {
 /// A chunk that needs no more requests.
 pub(super) struct Delivered {
     pub(super) writes: Vec<BulkWrite>,
-    /// Results of consecutive parts. Writes without a result were not sent, because the bulk must stop.
+    /// Results of consecutive writes. Writes without a result were not sent, because the bulk must stop.
     pub(super) parts: Vec<DeliveredPart>,
 }
 
@@ -70,10 +75,17 @@ pub(super) struct DeliveredPart {
     pub(super) stop: bool,
 }
 
-/// How an attempt to write a part of a chunk ended.
+/// Consecutive writes of a chunk that still have to be sent, or sent again.
+struct UnsentPart {
+    indexes: Range<usize>,
+    /// Whether an attempt that contained these writes may have been applied.
+    unknown: bool,
+}
+
+/// How the attempts to write a part of a chunk ended.
 enum PartResult {
     Written(i64),
-    Split,
+    Split { unknown: bool },
     Failed { error: Error, stop: bool },
 }
 
@@ -81,81 +93,97 @@ impl Delivery {
     pub(super) async fn deliver(self: Arc<Self>, chunk: Chunk) -> Delivered {
         let Chunk { start, writes } = chunk;
         let mut parts = Vec::new();
+        let mut stopped: Option<Error> = None;
         // The keys of a chunk differ, so the order of its parts does not matter.
-        let all = 0..writes.len();
-        let mut unsent = vec![all];
-        while let Some(part) = unsent.pop() {
-            let result = if self.limits.allow(&writes[part.clone()]) {
-                self.write(&writes[part.clone()]).await
-            } else {
-                PartResult::Split
+        let mut unsent = vec![UnsentPart {
+            indexes: 0..writes.len(),
+            unknown: false,
+        }];
+        while let Some(UnsentPart { indexes, unknown }) = unsent.pop() {
+            let part = &writes[indexes.clone()];
+            let result = match &stopped {
+                Some(reason) if unknown => PartResult::Failed {
+                    error: reason.clone().with_outcome(Outcome::Unknown),
+                    stop: true,
+                },
+                Some(_) => continue,
+                None if self.limits.allow(part) => self.write(part, unknown).await,
+                None => PartResult::Split { unknown },
             };
             let (result, stop) = match result {
-                PartResult::Split => {
-                    let middle = part.start + part.len() / 2;
-                    unsent.push(middle..part.end);
-                    unsent.push(part.start..middle);
+                PartResult::Split { unknown } => {
+                    let middle = indexes.start + indexes.len() / 2;
+                    for indexes in [middle..indexes.end, indexes.start..middle] {
+                        unsent.push(UnsentPart { indexes, unknown });
+                    }
                     continue;
                 }
                 PartResult::Written(revision) => (Ok(revision), false),
                 PartResult::Failed { error, stop } => (Err(error), stop),
             };
-            let (Some(first), Some(last)) =
-                (writes[part.clone()].first(), writes[part.clone()].last())
-            else {
+            if let Err(error) = &result
+                && stop
+            {
+                stopped.get_or_insert_with(|| error.clone());
+            }
+            let (Some(first), Some(last)) = (part.first(), part.last()) else {
                 continue;
             };
-            let payload = writes[part.clone()].iter().map(BulkWrite::payload);
             parts.push(DeliveredPart {
-                positions: start + part.start as u64..start + part.end as u64,
+                positions: start + indexes.start as u64..start + indexes.end as u64,
                 first_key: first.key().clone(),
                 last_key: last.key().clone(),
-                bytes: payload.sum::<usize>() as u64,
+                bytes: part.iter().map(BulkWrite::payload).sum::<usize>() as u64,
                 result,
                 stop,
             });
-            if stop {
-                break;
-            }
         }
         Delivered { writes, parts }
     }
 
-    /// Writes a part of a chunk, with attempts until the bulk gives up.
-    async fn write(&self, writes: &[BulkWrite]) -> PartResult {
-        let give_up = Instant::now() + self.give_up_after;
+    /// Writes a part of a chunk, with attempts until the bulk gives up. `unknown` is whether an earlier attempt may
+    /// have been applied.
+    async fn write(&self, writes: &[BulkWrite], mut unknown: bool) -> PartResult {
+        let give_up = deadline_in(self.give_up_after);
         let mut backoff = RETRY_BACKOFF.start();
-        let mut unknown_before = false;
+        let mut unmet_conditions = 0;
         loop {
-            let error = match self.attempt(writes).await {
+            let (known, attempted) = match self.known_revision(writes).await {
+                Ok(known) => (known, self.attempt(writes, known).await),
+                // This attempt was not sent.
+                Err(error) => (0, Err(error.with_outcome(Outcome::NotSent))),
+            };
+            let error = match attempted {
                 Ok(Some(revision)) => return PartResult::Written(revision),
                 // Another writer changed the key of the condition; the known revision is newer now.
-                Ok(None) if Instant::now() < give_up => continue,
-                Ok(None) => condition_never_met(),
+                Ok(None) => {
+                    unmet_conditions += 1;
+                    if unmet_conditions > IMMEDIATE_RETRIES && !wait(&mut backoff, give_up).await {
+                        let error = or_unknown(condition_never_met(), unknown);
+                        return PartResult::Failed { error, stop: false };
+                    }
+                    continue;
+                }
                 Err(error) => error,
             };
-            unknown_before |= error.outcome() == Outcome::Unknown;
+            unknown |= error.outcome() == Outcome::Unknown;
             let reaction =
                 reaction_to(error.kind(), error.outcome(), writes.len(), self.on_unknown);
-            let error = if unknown_before {
-                error.with_outcome(Outcome::Unknown)
-            } else {
-                error
-            };
+            let error = or_unknown(error, unknown);
             match reaction {
                 FailureReaction::SplitOps => {
                     self.limits.refused_ops(writes.len());
-                    return PartResult::Split;
+                    return PartResult::Split { unknown };
                 }
                 FailureReaction::SplitBytes => {
                     self.limits.refused_bytes(encoded_size(writes));
-                    return PartResult::Split;
+                    return PartResult::Split { unknown };
                 }
-                FailureReaction::Isolate => return PartResult::Split,
+                FailureReaction::Isolate => return PartResult::Split { unknown },
                 FailureReaction::Fail => return PartResult::Failed { error, stop: false },
                 FailureReaction::Stop => return PartResult::Failed { error, stop: true },
                 FailureReaction::ReadBack => {
-                    if let Ok(Some(revision)) = self.read_back(writes).await {
+                    if let Ok(Some(revision)) = self.read_back(writes, known).await {
                         return PartResult::Written(revision);
                     }
                 }
@@ -167,12 +195,12 @@ impl Delivery {
         }
     }
 
-    /// Sends the transaction once. Returns its revision, or `None` if the condition did not hold.
-    async fn attempt(&self, writes: &[BulkWrite]) -> Result<Option<i64>> {
-        let known = self.known_revision(writes).await?;
+    /// Sends the transaction once, on the condition that its keys were not changed after the known revision. Returns
+    /// its revision, or `None` if the condition did not hold.
+    async fn attempt(&self, writes: &[BulkWrite], known: i64) -> Result<Option<i64>> {
         let unchanged = |write: &BulkWrite| Compare::mod_revision(write.key()).lt(known + 1);
-        let conditions: Vec<_> = match writes.iter().find(|write| write.value().is_some()) {
-            Some(put) => vec![unchanged(put)],
+        let conditions: Vec<_> = match first_put(writes) {
+            Some((_, put)) => vec![unchanged(put)],
             None => writes.iter().map(unchanged).collect(),
         };
         let operations: Vec<_> = writes.iter().map(BulkWrite::operation).collect();
@@ -190,26 +218,47 @@ impl Delivery {
         let Some(first) = writes.first().filter(|_| known == 0) else {
             return Ok(known);
         };
-        let read = self.client.get(first.key()).count_only().await;
-        // Nothing was written.
-        let read = read.map_err(|error| error.with_outcome(Outcome::NotSent))?;
-        Ok(self
-            .revision
-            .fetch_max(read.header.revision, Relaxed)
-            .max(read.header.revision))
+        let mut read = self.client.get(first.key()).count_only();
+        if let Some(timeout) = self.timeout {
+            read = read.timeout(timeout);
+        }
+        let revision = read.await?.header.revision;
+        Ok(self.revision.fetch_max(revision, Relaxed).max(revision))
     }
 
-    /// Reads the keys. Returns the revision of the read if all of them have the state that the writes lead to.
-    async fn read_back(&self, writes: &[BulkWrite]) -> Result<Option<i64>> {
+    /// Reads the keys after an attempt with an unknown outcome, whose condition had this known revision. Returns the
+    /// revision of the read if all of them have the state that the writes lead to, and the attempt cannot be applied
+    /// any more.
+    async fn read_back(&self, writes: &[BulkWrite], known: i64) -> Result<Option<i64>> {
         let keys = writes.iter().map(BulkWrite::key);
         let mut read = get_many(keys).on(&self.client);
         if let Some(timeout) = self.timeout {
             read = read.timeout(timeout);
         }
         let found = read.await?;
-        let all = writes.iter().zip(&found.kvs);
-        let written = all.into_iter().all(|(write, kv)| shows(write, kv.as_ref()));
-        Ok(written.then_some(found.revision))
+        let mut all = writes.iter().zip(&found.kvs);
+        let written = all.all(|(write, kv)| shows(write, kv.as_ref()));
+        // Changed after the known revision, by this attempt or by another writer: the condition is not met any more.
+        let changed = first_put(writes).is_none_or(|(index, _)| {
+            let kv = found.kvs.get(index).and_then(Option::as_ref);
+            kv.is_some_and(|kv| kv.mod_revision > known)
+        });
+        Ok((written && changed).then_some(found.revision))
+    }
+}
+
+/// Returns the first put and its index; `None` if all writes are deletes.
+fn first_put(writes: &[BulkWrite]) -> Option<(usize, &BulkWrite)> {
+    let mut all = writes.iter().enumerate();
+    all.find(|(_, write)| write.value().is_some())
+}
+
+/// Returns the error with an unknown outcome if an earlier attempt may have been applied.
+fn or_unknown(error: Error, unknown: bool) -> Error {
+    if unknown {
+        error.with_outcome(Outcome::Unknown)
+    } else {
+        error
     }
 }
 
@@ -234,7 +283,7 @@ fn shows(write: &BulkWrite, found: Option<&KeyValue>) -> bool {
 
 fn condition_never_met() -> Error {
     Error::new(
-        crate::error::ErrorKind::Unavailable,
+        ErrorKind::Unavailable,
         Outcome::Rejected,
         "another writer changes the same keys all the time",
     )

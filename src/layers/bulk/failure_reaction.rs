@@ -33,9 +33,9 @@ pub(super) fn reaction_to(
         ErrorKind::TooManyOps if ops > 1 => FailureReaction::SplitOps,
         ErrorKind::RequestTooLarge if ops > 1 => FailureReaction::SplitBytes,
         _ if outcome == Outcome::Unknown => match on_unknown {
-            OnUnknown::Report => FailureReaction::Fail,
-            // Not transient: no attempt can succeed, and a read would fail for the same reason.
+            // Other transactions fail for the same reason: no space, or a shutdown.
             _ if !kind.is_transient() => FailureReaction::Stop,
+            OnUnknown::Report => FailureReaction::Fail,
             OnUnknown::Repeat => FailureReaction::Retry,
             OnUnknown::ReadBack => FailureReaction::ReadBack,
         },
@@ -86,6 +86,14 @@ mod tests {
         assert_eq!(step(OnUnknown::Repeat), FailureReaction::Retry);
         assert_eq!(step(OnUnknown::ReadBack), FailureReaction::ReadBack);
         assert_eq!(step(OnUnknown::Report), FailureReaction::Fail);
+    }
+
+    #[test]
+    fn permanent_unknown_outcome_stops_the_bulk() {
+        for on_unknown in [OnUnknown::Repeat, OnUnknown::ReadBack, OnUnknown::Report] {
+            let no_space = reaction_to(ErrorKind::NoSpace, Outcome::Unknown, 128, on_unknown);
+            assert_eq!(no_space, FailureReaction::Stop);
+        }
     }
 
     #[test]

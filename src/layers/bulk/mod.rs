@@ -26,8 +26,9 @@
 //!   appear in another order than in the input, except for writes of the same key.
 //! - **Two writes of one key keep their order.** A write waits until the earlier write of the same key is complete. An
 //!   attempt whose response was lost cannot be applied after its repetition, because each transaction has a condition
-//!   on the revision of one of its keys; so the user needs the permission to read the keys. Exception: a bulk with
-//!   [`OnUnknown::Report`], and keys that are deleted after the put whose response was lost.
+//!   on the revision of one of its keys; so the user needs the permission to read the keys. Exceptions: a bulk with
+//!   [`OnUnknown::Report`], and a transaction whose response was lost and whose first put key is deleted while a copy of
+//!   the transaction is still in flight.
 //! - **Bounded memory and backpressure.** [`put`](Bulk::put) waits while
 //!   [`in_flight`](BulkBuilder::in_flight) transactions are in flight. A transaction is sent when it is full, or by
 //!   [`flush`](Bulk::flush) or [`finish`](Bulk::finish).

@@ -11,7 +11,8 @@ pub(super) struct WrittenPrefix {
     length: u64,
     /// Key of the last write of the prefix.
     last_key: Option<Bytes>,
-    /// Written ranges after the prefix: start, end and last key. At most one per chunk in flight.
+    /// Written ranges after the prefix: start, end and last key. Adjacent ranges are one, so there are at most as many
+    /// as chunks in flight.
     later: BTreeMap<u64, (u64, Bytes)>,
     /// First position that failed. The prefix cannot grow beyond it.
     first_failure: Option<u64>,
@@ -34,12 +35,22 @@ impl WrittenPrefix {
         {
             return;
         }
-        self.later
-            .insert(positions.start, (positions.end, last_key.clone()));
-        while let Some((end, last_key)) = self.later.remove(&self.length) {
+        let (mut start, mut end, mut last_key) =
+            (positions.start, positions.end, last_key.clone());
+        if let Some((later_end, later_key)) = self.later.remove(&end) {
+            (end, last_key) = (later_end, later_key);
+        }
+        if start == self.length {
             self.length = end;
             self.last_key = Some(last_key);
+            return;
         }
+        if let Some((&earlier, &(earlier_end, _))) = self.later.range(..start).next_back()
+            && earlier_end == start
+        {
+            start = earlier;
+        }
+        self.later.insert(start, (end, last_key));
     }
 
     pub(super) fn failed(&mut self, positions: &Range<u64>) {
@@ -75,6 +86,18 @@ mod tests {
         prefix.written(&(0..3), &Bytes::from("c"));
         assert_eq!(prefix.length(), 3);
         assert!(prefix.later.is_empty());
+    }
+
+    #[test]
+    fn adjacent_ranges_are_merged() {
+        let mut prefix = WrittenPrefix::default();
+        for start in [2, 6, 4, 8] {
+            prefix.written(&(start..start + 2), &Bytes::from(start.to_string()));
+        }
+        assert_eq!(prefix.later, [(2, (10, Bytes::from("8")))].into());
+        prefix.written(&(0..2), &Bytes::from("0"));
+        assert_eq!((prefix.length(), prefix.later.len()), (10, 0));
+        assert_eq!(prefix.last_key(), Some(&Bytes::from("8")));
     }
 
     proptest! {
