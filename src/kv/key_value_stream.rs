@@ -53,7 +53,8 @@ pub struct KeyValueStream {
 enum StreamState {
     /// The reader of the range, which the first poll starts.
     Unstarted(Pin<Box<dyn Future<Output = ()> + Send>>),
-    Reading(#[expect(dead_code, reason = "stops the task when dropped")] AbortOnDrop),
+    /// With the task of the reader, which stops when dropped.
+    Reading(AbortOnDrop),
     Ended,
 }
 
