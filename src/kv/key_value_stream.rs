@@ -44,13 +44,13 @@ const MAX_STREAM_FAILURES: u32 = 3;
 /// Reading starts with the first poll, in a task on the current tokio runtime; dropping the stream stops it.
 #[must_use = "a stream does nothing until it is read"]
 pub struct KeyValueStream {
-    state: StreamState,
+    state: ReaderState,
     parts: mpsc::Receiver<Result<RangePart>>,
     current: std::vec::IntoIter<KeyValue>,
     revision: Option<i64>,
 }
 
-enum StreamState {
+enum ReaderState {
     /// The reader of the range, which the first poll starts.
     Unstarted(Pin<Box<dyn Future<Output = ()> + Send>>),
     /// With the task of the reader, which stops when dropped.
@@ -86,7 +86,7 @@ impl KeyValueStream {
             ended: false,
         };
         Self {
-            state: StreamState::Unstarted(match invalid {
+            state: ReaderState::Unstarted(match invalid {
                 Some(reason) => Box::pin(async move {
                     let error = Error::invalid(reason).with_rpc(rpc::RANGE);
                     let _ = sender.send(Err(error)).await;
@@ -118,20 +118,20 @@ impl Stream for KeyValueStream {
             return Poll::Ready(Some(Ok(kv)));
         }
         loop {
-            match std::mem::replace(&mut self.state, StreamState::Ended) {
-                StreamState::Unstarted(reader) => {
-                    self.state = StreamState::Reading(tokio::spawn(reader).into());
+            match std::mem::replace(&mut self.state, ReaderState::Ended) {
+                ReaderState::Unstarted(reader) => {
+                    self.state = ReaderState::Reading(tokio::spawn(reader).into());
                 }
-                StreamState::Reading(task) => match self.parts.poll_recv(cx) {
+                ReaderState::Reading(task) => match self.parts.poll_recv(cx) {
                     Poll::Pending => {
-                        self.state = StreamState::Reading(task);
+                        self.state = ReaderState::Reading(task);
                         return Poll::Pending;
                     }
                     Poll::Ready(None) => return Poll::Ready(Some(Err(reader_stopped()))),
                     Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
                     Poll::Ready(Some(Ok(part))) => {
                         if !part.last {
-                            self.state = StreamState::Reading(task);
+                            self.state = ReaderState::Reading(task);
                         }
                         self.revision = Some(part.revision);
                         self.current = part.kvs.into_iter();
@@ -140,7 +140,7 @@ impl Stream for KeyValueStream {
                         }
                     }
                 },
-                StreamState::Ended => return Poll::Ready(None),
+                ReaderState::Ended => return Poll::Ready(None),
             }
         }
     }
