@@ -3,7 +3,16 @@
 //!
 //! `cargo bench --bench large_answers`. Both clients run one after the other in every round; figures are medians. A get
 //! of one key runs beside the reads; its latency shows whether they stall other calls. Allocations are counted in
-//! separate runs. The bench exits with an error if a target is missed. Environment variables:
+//! separate runs. The bench exits with an error if a target is missed:
+//!
+//! | figure | target |
+//! |---|---|
+//! | allocations per key-value | ≤ 1 |
+//! | MB/s of one read at once, constant server | ≥ 1.5 × etcd-client |
+//! | latency of the small get beside several reads, p99, constant server | ≤ 100 ms |
+//!
+//! Several reads at once use both cores of a small machine together with the server, and real etcd is slower than both
+//! clients, so their MB/s have no target. Environment variables:
 //!
 //! | variable | default | |
 //! |---|---|---|
@@ -39,6 +48,10 @@ use server::LargeAnswersServer;
 use testbed::Cluster;
 
 const CLIENTS: [&str; 2] = ["ours", "etcd-client"];
+/// Smallest ratio of MB/s to etcd-client, for one read at once.
+const MIN_RATE: f64 = 1.5;
+/// Longest latency of a small get beside several reads. A client that decodes a whole response at once needs more.
+const MAX_STALL_MS: f64 = 100.0;
 /// Bytes of a key-value besides its value: the key, revisions and lengths.
 const KEY_OVERHEAD: usize = 35;
 /// Number of puts per transaction: etcd's default limit.
@@ -75,8 +88,7 @@ async fn main() -> ExitCode {
             };
             for readers in list("LARGE_READERS", "1,16") {
                 let results = measure(&program, &endpoint, &readers);
-                let met = print(&server, mib, &readers, &results);
-                all_met &= met || server == "etcd";
+                all_met &= print(&server, mib, &readers, &results);
                 rows.extend(results.map(|(client, mut result)| {
                     result["server"] = json!(server);
                     result["size_mib"] = json!(mib);
@@ -182,13 +194,34 @@ fn print(server: &str, mib: usize, readers: &str, results: &[(&str, Value); 2]) 
         );
     }
     let ratio = |name: &str| figure(&results[0].1, name) / figure(&results[1].1, name);
-    let allocations = figure(&results[0].1, "allocations_per_kv");
-    let (rate, cpu) = (ratio("mb_per_s"), ratio("cpu_ms_per_mb"));
-    println!(
-        "MB/s {rate:.2} x ({}, at least 1.5), CPU {cpu:.2} x, allocations {}, small get p99 {:.2} x",
-        verdict(rate >= 1.5),
-        verdict(allocations <= 1.0),
-        ratio("small_get_p99_ms"),
+    let checked = |name: &str, figure: f64, met: bool, target: &str| {
+        println!("{name} {figure:.2} (target {target}): {}", verdict(met));
+        met
+    };
+    let (rate, allocations) = (
+        ratio("mb_per_s"),
+        figure(&results[0].1, "allocations_per_kv"),
     );
-    rate >= 1.5 && allocations <= 1.0
+    println!("MB/s {rate:.2} x, CPU {:.2} x", ratio("cpu_ms_per_mb"));
+    let mut met = checked(
+        "allocations per kv",
+        allocations,
+        allocations <= 1.0,
+        "<= 1.0",
+    );
+    if server == "etcd" {
+        return met;
+    }
+    if readers == "1" {
+        met &= checked("ratio of MB/s", rate, rate >= MIN_RATE, ">= 1.5");
+    } else {
+        let late = figure(&results[0].1, "small_get_p99_ms");
+        met &= checked(
+            "p99 of the small get, ms",
+            late,
+            late <= MAX_STALL_MS,
+            "<= 100",
+        );
+    }
+    met
 }

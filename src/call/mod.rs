@@ -52,7 +52,7 @@ pub(crate) fn deadline_in(timeout: Duration) -> Instant {
 }
 
 /// A response message, whose header contains the cluster id and the raft term.
-pub(crate) trait WireResponse: Message + Default {
+pub(crate) trait WireResponse: Message + Default + 'static {
     /// Returns the header, if etcd sent one.
     fn header(&self) -> Option<&ResponseHeader>;
 }

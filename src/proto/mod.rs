@@ -13,8 +13,10 @@
 #[cfg(test)]
 mod golden;
 mod key_value;
+pub(crate) mod key_value_decoder;
 mod redacted;
 pub(crate) mod rpc;
+pub(crate) mod wire_reader;
 
 pub use etcdserverpb::*;
 pub use generated::{authpb, etcdserverpb, health, mvccpb, v3electionpb, v3lockpb};

@@ -35,8 +35,7 @@ impl WrittenPrefix {
         {
             return;
         }
-        let (mut start, mut end, mut last_key) =
-            (positions.start, positions.end, last_key.clone());
+        let (mut start, mut end, mut last_key) = (positions.start, positions.end, last_key.clone());
         if let Some((later_end, later_key)) = self.later.remove(&end) {
             (end, last_key) = (later_end, later_key);
         }

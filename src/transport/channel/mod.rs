@@ -111,7 +111,7 @@ impl Channel {
 
     /// Sends a request and returns its response. The caller holds a [slot](Self::slot) until then. `tracker` records
     /// the progress of the request.
-    pub(crate) async fn unary<M: Message + Default>(
+    pub(crate) async fn unary<M: Message + Default + 'static>(
         &self,
         path: &'static str,
         metadata: &Metadata,
@@ -131,7 +131,7 @@ impl Channel {
     }
 
     /// Returns the response to a request.
-    async fn receive<M: Message + Default>(
+    async fn receive<M: Message + Default + 'static>(
         &self,
         response: ResponseFuture,
         stream_id: u32,

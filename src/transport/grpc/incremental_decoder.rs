@@ -5,6 +5,8 @@
 //! with receiving, and a key or value stays a slice of the frame that it arrived in. Only a field that spans several
 //! frames is copied.
 
+use std::any::Any;
+
 use bytes::{Buf, Bytes, BytesMut};
 use prost::{
     Message,
@@ -12,7 +14,10 @@ use prost::{
 };
 
 use super::protocol_error;
-use crate::error::Error;
+use crate::{
+    error::Error,
+    proto::{RangeResponse, key_value_decoder::append_key_values},
+};
 
 /// Largest buffer reserved in advance for one field, because its length can be wrong.
 const MAX_RESERVED: usize = 4 << 20;
@@ -38,7 +43,7 @@ enum FieldLength {
     Invalid,
 }
 
-impl<M: Message + Default> IncrementalDecoder<M> {
+impl<M: Message + Default + 'static> IncrementalDecoder<M> {
     /// Starts a message of `length` bytes.
     pub(super) fn new(length: usize) -> Self {
         Self {
@@ -53,6 +58,7 @@ impl<M: Message + Default> IncrementalDecoder<M> {
         let mut bytes = frame.split_to(frame.len().min(self.missing));
         self.missing -= bytes.len();
         self.complete_partial(&mut bytes)?;
+        self.take_key_values(&mut bytes);
         if bytes.is_empty() {
             return Ok(());
         }
@@ -110,6 +116,15 @@ impl<M: Message + Default> IncrementalDecoder<M> {
         Ok(())
     }
 
+    /// Decodes the key-values at the start of `bytes`, if the message is a range. The generated code reads the length of
+    /// each twice, and needs half as much time again.
+    fn take_key_values(&mut self, bytes: &mut Bytes) {
+        if let Some(range) = (&mut self.message as &mut dyn Any).downcast_mut::<RangeResponse>() {
+            let length = append_key_values(bytes, self.missing, &mut range.kvs);
+            bytes.advance(length);
+        }
+    }
+
     fn merge(&mut self, fields: Bytes) -> Result<(), Error> {
         let merged = self.message.merge(fields);
         merged.map_err(|error| protocol_error("the response cannot be decoded").with_source(error))
@@ -163,13 +178,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::proto::{KeyValue, RangeResponse, ResponseHeader};
+    use crate::proto::{KeyValue, ResponseHeader};
 
     fn response(sizes: &[usize]) -> RangeResponse {
         let kv = |size: &usize| KeyValue {
             key: Bytes::from(format!("key/{size}")),
             value: vec![b'v'; *size].into(),
             mod_revision: 300,
+            // A negative number is decoded by the generated code.
+            lease: if size % 5 == 4 { -1 } else { 0 },
             ..KeyValue::default()
         };
         RangeResponse {

@@ -58,7 +58,7 @@ impl MessageReader {
 
     /// Decodes the next message. Returns `None` at the end of the data. A message of several frames is decoded while it
     /// arrives, in short steps, so that it delays the other tasks of its thread by less than a millisecond.
-    pub(crate) async fn decode_next<M: Message + Default>(
+    pub(crate) async fn decode_next<M: Message + Default + 'static>(
         &mut self,
     ) -> Result<Option<Result<M, Error>>, ReadError> {
         let (mut decoder, mut bytes_in_step) = (None, 0);

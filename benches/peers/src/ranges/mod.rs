@@ -2,7 +2,7 @@
 //! prints one line of JSON.
 //!
 //! Each reader repeats the same prefix read. Beside them, one caller repeats a get of one key and records its latency.
-//! All callers run on one thread; actix-etcd has its own thread, as by default, and etcd-client a second worker.
+//! The application has two workers.
 
 use std::{
     collections::HashMap,
@@ -92,13 +92,8 @@ pub fn main(allocations: fn() -> usize) -> ExitCode {
         })
         .collect();
     let endpoint = [arguments["endpoint"].clone()];
-    let mut builder = if arguments["client"] == "ours" {
-        tokio::runtime::Builder::new_current_thread()
-    } else {
-        let mut builder = tokio::runtime::Builder::new_multi_thread();
-        builder.worker_threads(2);
-        builder
-    };
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(2);
     let runtime = builder.enable_all().build().expect("start the runtime");
     runtime.block_on(async {
         if arguments["client"] == "ours" {

@@ -10,7 +10,11 @@ use std::ops::Range;
 use bytes::Bytes;
 use prost::Message;
 
-use crate::proto::{Event, KeyValue, ResponseHeader, WatchResponse};
+use crate::proto::{
+    Event, ResponseHeader, WatchResponse,
+    key_value_decoder::key_value,
+    wire_reader::{WireReader, delimited, number},
+};
 
 /// A full list grows by this many times its length, as moving events costs as much as decoding them.
 const GROWTH_FACTOR: usize = 3;
@@ -96,8 +100,7 @@ fn skip_header(mut header: WireReader<'_>) -> Option<()> {
 }
 
 fn header(wire: &mut WireReader<'_>) -> Option<ResponseHeader> {
-    let (from, end) = wire.delimited()?;
-    ResponseHeader::decode(&wire.bytes[from..end]).ok()
+    ResponseHeader::decode(wire.nested()?.rest()).ok()
 }
 
 fn push_event(wire: &mut WireReader<'_>, events: &mut Vec<Event>) -> Option<()> {
@@ -137,40 +140,6 @@ fn event(mut wire: WireReader<'_>) -> Option<Event> {
     })
 }
 
-fn key_value(mut wire: WireReader<'_>) -> Option<KeyValue> {
-    let (mut key, mut value) = ((0, 0), (0, 0));
-    let (mut create_revision, mut mod_revision, mut version, mut lease) = (0, 0, 0, 0);
-    while !wire.is_done() {
-        match wire.varint()? {
-            KEY => key = wire.delimited()?,
-            CREATE_REVISION => create_revision = wire.number()?,
-            MOD_REVISION => mod_revision = wire.number()?,
-            VERSION => version = wire.number()?,
-            VALUE => value = wire.delimited()?,
-            LEASE => lease = wire.number()?,
-            _ => return None,
-        }
-    }
-    Some(KeyValue {
-        key: wire.frame.slice(key.0..key.1),
-        create_revision,
-        mod_revision,
-        version,
-        value: wire.frame.slice(value.0..value.1),
-        lease,
-    })
-}
-
-/// Returns the wire key of a varint field.
-const fn number(field: u64) -> u64 {
-    field << 3
-}
-
-/// Returns the wire key of a length-delimited field.
-const fn delimited(field: u64) -> u64 {
-    field << 3 | 2
-}
-
 const HEADER: u64 = delimited(1);
 const WATCH_ID: u64 = number(2);
 const EVENTS: u64 = delimited(11);
@@ -183,93 +152,6 @@ const RAFT_TERM: u64 = number(4);
 const TYPE: u64 = number(1);
 const KV: u64 = delimited(2);
 const PREV_KV: u64 = delimited(3);
-
-const KEY: u64 = delimited(1);
-const CREATE_REVISION: u64 = number(2);
-const MOD_REVISION: u64 = number(3);
-const VERSION: u64 = number(4);
-const VALUE: u64 = delimited(5);
-const LEASE: u64 = number(6);
-
-/// Reads a part of a frame. Every method returns `None` if the part is too short.
-struct WireReader<'a> {
-    /// The whole frame; keys and values are slices of it.
-    frame: &'a Bytes,
-    /// The frame up to the end of this part.
-    bytes: &'a [u8],
-    position: usize,
-}
-
-impl<'a> WireReader<'a> {
-    fn new(frame: &'a Bytes, part: Range<usize>) -> Self {
-        Self {
-            frame,
-            bytes: &frame[..part.end],
-            position: part.start,
-        }
-    }
-
-    fn remaining(&self) -> usize {
-        self.bytes.len() - self.position
-    }
-
-    fn is_done(&self) -> bool {
-        self.position == self.bytes.len()
-    }
-
-    fn varint(&mut self) -> Option<u64> {
-        let first = *self.bytes.get(self.position)?;
-        // Field keys and most lengths are one byte.
-        if first & 0x80 == 0 {
-            self.position += 1;
-            return Some(u64::from(first));
-        }
-        let mut value = 0;
-        for (nth, byte) in self.bytes[self.position..].iter().take(9).enumerate() {
-            value |= u64::from(byte & 0x7f) << (7 * nth);
-            if byte & 0x80 == 0 {
-                self.position += nth + 1;
-                return Some(value);
-            }
-        }
-        // Ten bytes encode a negative number, which no field here may have.
-        None
-    }
-
-    /// Skips a number of up to 64 bits, as ids use all of them.
-    fn skip_varint(&mut self) -> Option<()> {
-        let bytes = &self.bytes[self.position..];
-        let nth = bytes.iter().take(10).position(|byte| byte & 0x80 == 0)?;
-        if nth == 9 && bytes[nth] > 1 {
-            return None;
-        }
-        self.position += nth + 1;
-        Some(())
-    }
-
-    fn number(&mut self) -> Option<i64> {
-        i64::try_from(self.varint()?).ok()
-    }
-
-    fn delimited(&mut self) -> Option<(usize, usize)> {
-        let length = usize::try_from(self.varint()?).ok()?;
-        if length > self.remaining() {
-            return None;
-        }
-        let from = self.position;
-        self.position += length;
-        Some((from, self.position))
-    }
-
-    fn nested(&mut self) -> Option<WireReader<'a>> {
-        let (position, end) = self.delimited()?;
-        Some(WireReader {
-            frame: self.frame,
-            bytes: &self.bytes[..end],
-            position,
-        })
-    }
-}
 
 #[cfg(test)]
 mod tests;

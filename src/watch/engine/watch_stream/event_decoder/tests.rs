@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::proto::{KeyValue, key_value_decoder::tests::key_values};
 
 /// Appends a response that lies between others in a frame.
 fn append(response: &[u8], watch_id: i64, events: &mut Vec<Event>) -> bool {
@@ -13,18 +14,7 @@ fn decode(response: &[u8]) -> Option<WatchResponse> {
 }
 
 fn kvs() -> impl Strategy<Value = KeyValue> {
-    let numbers = prop_oneof![Just(0), 1..300_i64, any::<i64>()];
-    let bytes = prop::collection::vec(any::<u8>(), 0..200);
-    (bytes.clone(), bytes, prop::array::uniform4(numbers)).prop_map(|(key, value, numbers)| {
-        KeyValue {
-            key: key.into(),
-            value: value.into(),
-            create_revision: numbers[0],
-            mod_revision: numbers[1],
-            version: numbers[2],
-            lease: numbers[3],
-        }
-    })
+    key_values(prop_oneof![Just(0), 1..300_i64, any::<i64>()])
 }
 
 fn responses() -> impl Strategy<Value = WatchResponse> {
