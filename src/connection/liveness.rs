@@ -183,6 +183,26 @@ mod tests {
     }
 
     #[test]
+    fn fast_probe_after_slow_first_contact_restores_configured_times() {
+        let link = link(ms(1300));
+        assert!(link.suspect_after() > ms(4000));
+        link.round_trips().add_sample(ms(10));
+        assert_eq!(link.suspect_after(), ms(250));
+        assert_eq!(link.hedge_after(), ms(400));
+        assert_eq!(link.unresponsive_after(), ms(400));
+    }
+
+    #[test]
+    fn varying_link_keeps_room_for_its_slow_round_trips() {
+        let link = link(ms(700));
+        for _ in 0..10 {
+            link.round_trips().add_sample(ms(300));
+            assert!(link.unresponsive_after() > ms(900));
+            link.round_trips().add_sample(ms(700));
+        }
+    }
+
+    #[test]
     fn derived_times_are_bounded() {
         assert_eq!(link(ms(60_000)).unresponsive_after(), MAX_DERIVED);
         let configured = Liveness::default().unresponsive_after(ms(9000));

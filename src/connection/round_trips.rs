@@ -1,12 +1,17 @@
 //! Estimates the round trip time of one connection.
 //!
-//! Probes provide samples, smoothed as TCP does it (RFC 6298): a mean and a mean deviation. A response to any other
-//! request is an upper bound only, because it includes the time that the member needed for the request.
+//! Probes provide samples, smoothed as TCP does it (RFC 6298): a mean and a mean deviation. A fast sample ends the effect
+//! of slow ones at once, because the link did not become fast: the member was frozen or busy, for example during the
+//! first contact. A response to any other request is an upper bound only, because it includes the time that the member
+//! needed for the request.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
+
+/// After a sample, the mean is at most this many times the sample, because the round trips of one link vary.
+const MAX_VARIATION: u64 = 2;
 
 /// Round trip time of a connection. Updated by every response, so it uses atomics instead of a lock.
 #[derive(Debug)]
@@ -38,10 +43,15 @@ impl RoundTrips {
         let sample = micros(sample);
         let mean = self.mean_micros.load(Ordering::Relaxed);
         let deviation = self.deviation_micros.load(Ordering::Relaxed);
-        let deviation = weighted(deviation, 3, mean.abs_diff(sample));
-        self.deviation_micros.store(deviation, Ordering::Relaxed);
-        self.mean_micros
-            .store(weighted(mean, 7, sample), Ordering::Relaxed);
+        let mut new_deviation = weighted(deviation, 3, mean.abs_diff(sample));
+        let mut new_mean = weighted(mean, 7, sample);
+        if sample < mean {
+            new_mean = new_mean.min(sample.saturating_mul(MAX_VARIATION));
+            new_deviation = new_deviation.min(sample);
+        }
+        self.deviation_micros
+            .store(new_deviation, Ordering::Relaxed);
+        self.mean_micros.store(new_mean, Ordering::Relaxed);
     }
 
     /// Lowers the estimate if the response to a request took less time.
@@ -99,6 +109,14 @@ mod tests {
         round_trips.add_upper_bound(ms(2));
         assert_eq!(round_trips.mean(), ms(2));
         assert_eq!(round_trips.deviation(), ms(1));
+    }
+
+    #[test]
+    fn fast_probe_ends_effect_of_slow_first_contact() {
+        let round_trips = RoundTrips::new(ms(1300));
+        round_trips.add_sample(ms(10));
+        assert_eq!(round_trips.mean(), ms(20));
+        assert_eq!(round_trips.deviation(), ms(10));
     }
 
     #[test]

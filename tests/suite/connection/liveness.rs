@@ -16,7 +16,7 @@ use crate::support::{
     quiet_window::ready_members,
     scripted_put::{PUT, put_reply},
     traffic::{Readers, Writers, check_applied_at_most_once},
-    wait::{until, until_async},
+    wait::{hold, until, until_async},
 };
 
 #[tokio::test]
@@ -234,4 +234,40 @@ async fn not_serving_member_gets_no_requests() {
     assert_eq!(changing.count(PUT), before);
     status_sender.send_replace(1);
     until("both members are ready again", || ready_members(&etcd) == 2).await;
+}
+
+/// The first response of a member that was frozen takes long. That must not delay how fast the client leaves the member
+/// when it freezes again.
+#[tokio::test]
+async fn member_that_freezes_again_is_left_at_once() {
+    let cluster = Cluster::start(3).await;
+    let etcd = Client::builder(cluster.endpoints())
+        .connect_timeout(Duration::from_secs(30))
+        .connect()
+        .await
+        .unwrap();
+    until("all members are ready", || ready_members(&etcd) == 3).await;
+    let link = cluster.member(0).client_link().clone();
+    let accepted = link.accepted();
+    link.set(Fault::Freeze);
+    until_async("a call leaves the frozen member", async || {
+        let _ = etcd.put("k", "v").await;
+        ready_members(&etcd) == 2
+    })
+    .await;
+    until("the frozen member is dialled", || {
+        link.accepted() > accepted
+    })
+    .await;
+    hold(Duration::from_millis(1500)).await;
+    link.heal();
+    until("all members are ready", || ready_members(&etcd) == 3).await;
+    link.set(Fault::Freeze);
+    let mut failures = Vec::new();
+    while ready_members(&etcd) == 3 || failures.is_empty() {
+        failures.extend(etcd.put("k", "v").await.err());
+    }
+    for error in failures {
+        assert_eq!(error.kind(), ErrorKind::MemberUnresponsive, "{error}");
+    }
 }
