@@ -11,7 +11,7 @@ use testbed::{Cluster, Direction, Fault};
 use crate::support::{
     connected_cluster::StartWithClient,
     quiet_window::ready_members,
-    wait::{until, until_async},
+    wait::{TEST_TIMEOUT, until, until_async},
 };
 
 async fn check_killed_member(on_unknown: OnUnknown) {
@@ -49,7 +49,12 @@ async fn killed_leader_costs_no_write_with_read_back() {
 async fn lose_response(on_unknown: OnUnknown) -> (Result<BulkReport, BulkFailed>, Vec<i64>) {
     let (cluster, etcd) = Cluster::start_with_client(1).await;
     let link = cluster.member(0).client_link().clone();
-    let mut bulk = etcd.bulk().on_unknown(on_unknown).start();
+    // Only the fault ends an attempt, not a slow disk.
+    let mut bulk = etcd
+        .bulk()
+        .on_unknown(on_unknown)
+        .timeout(TEST_TIMEOUT)
+        .start();
     bulk.put("k/0", "v").await.unwrap();
     bulk.flush().await.unwrap();
     let before = cluster.revision().await;
