@@ -135,7 +135,7 @@ pub fn client_name(client: &str) -> String {
 /// Returns the colour of a client: blue tones for this client, others for its peers.
 pub fn client_color(client: &str) -> RGBColor {
     match client {
-        "ours" => RGBColor(9, 105, 218),
+        "ours" | "actix-etcd" => RGBColor(9, 105, 218),
         "ours-in-place" => RGBColor(84, 174, 255),
         "ours-actor" => RGBColor(27, 124, 131),
         "go" => RGBColor(87, 96, 106),
