@@ -3,7 +3,8 @@
 //! [`addresses`](dial::addresses) looks up the addresses of an endpoint, and [`dial`](dial::dial) opens a connection to
 //! one of them, over TCP or a Unix socket, with or without TLS. It returns two halves: the
 //! [`Channel`](channel::Channel), which callers on any thread use, and the [`Driver`](driver::Driver), which the
-//! connection's actor runs. Unlike a connection pool, this layer reports when the connection ends and whether a request
+//! connection's actor runs. Both use one [`SharedConnection`](shared_connection::SharedConnection), which the runtime of
+//! busy callers can drive instead. Unlike a connection pool, this layer reports when the connection ends and whether a request
 //! can have reached the member ([`WireLog`](wire_log::WireLog)).
 
 pub(crate) mod address_history;

@@ -8,7 +8,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     task::{Context, Poll},
 };
 
@@ -24,27 +24,19 @@ pub(super) enum RegisteredSocket {
 }
 
 /// The socket of a connection.
-pub(super) struct MovableSocket(SocketRegistration);
+pub(super) struct MovableSocket(Arc<Mutex<RegisteredSocket>>);
 
-/// Moves a socket between runtimes.
+/// Moves a socket between runtimes. Does not keep the socket open.
 #[derive(Clone)]
-pub(super) struct SocketRegistration(Arc<Mutex<RegisteredSocket>>);
-
-impl MovableSocket {
-    pub(super) fn new(socket: RegisteredSocket) -> Self {
-        Self(SocketRegistration(Arc::new(Mutex::new(socket))))
-    }
-
-    pub(super) fn registration(&self) -> SocketRegistration {
-        self.0.clone()
-    }
-}
+pub(super) struct SocketRegistration(Weak<Mutex<RegisteredSocket>>);
 
 impl SocketRegistration {
     /// Registers the socket with the current runtime. After that the socket must be polled, because the wakers of the
     /// last polls are registered with the earlier runtime. Without success the socket stays where it is.
     pub(super) fn move_to_current_runtime(&self) -> io::Result<()> {
-        let mut socket = self.lock();
+        let closed = || io::Error::new(io::ErrorKind::NotConnected, "the connection is closed");
+        let socket = self.0.upgrade().ok_or_else(closed)?;
+        let mut socket = lock(&socket);
         // Registering a second descriptor of the socket keeps the first one usable if it fails.
         let moved = match &*socket {
             RegisteredSocket::Tcp(tcp) => {
@@ -59,9 +51,15 @@ impl SocketRegistration {
         *socket = moved;
         Ok(())
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, RegisteredSocket> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl MovableSocket {
+    pub(super) fn new(socket: RegisteredSocket) -> Self {
+        Self(Arc::new(Mutex::new(socket)))
+    }
+
+    pub(super) fn registration(&self) -> SocketRegistration {
+        SocketRegistration(Arc::downgrade(&self.0))
     }
 
     /// Runs an operation of the socket. It is pending if the runtime of the socket has ended: the client's thread then
@@ -70,7 +68,7 @@ impl SocketRegistration {
         &self,
         poll: impl FnOnce(Pin<&mut dyn TokioSocket>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        let polled = match &mut *self.lock() {
+        let polled = match &mut *lock(&self.0) {
             RegisteredSocket::Tcp(tcp) => poll(Pin::new(tcp)),
             RegisteredSocket::Unix(unix) => poll(Pin::new(unix)),
         };
@@ -81,6 +79,10 @@ impl SocketRegistration {
     }
 }
 
+fn lock(socket: &Mutex<RegisteredSocket>) -> MutexGuard<'_, RegisteredSocket> {
+    socket.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 trait TokioSocket: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> TokioSocket for T {}
 
@@ -88,7 +90,7 @@ fn duplicate(socket: &impl AsFd) -> io::Result<OwnedFd> {
     socket.as_fd().try_clone_to_owned()
 }
 
-/// Runs a registration. tokio panics on a runtime without I/O and has no way to ask for it.
+/// Runs a registration. tokio panics on a runtime without I/O, and offers no way to check for it.
 fn register<T>(register: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     catch_unwind(AssertUnwindSafe(register))
         .unwrap_or_else(|_| Err(io::Error::other("the tokio runtime has no I/O")))
@@ -106,7 +108,7 @@ impl AsyncRead for MovableSocket {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.0.poll_io(|socket| socket.poll_read(cx, buf))
+        self.poll_io(|socket| socket.poll_read(cx, buf))
     }
 }
 
@@ -116,7 +118,7 @@ impl AsyncWrite for MovableSocket {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.0.poll_io(|socket| socket.poll_write(cx, buf))
+        self.poll_io(|socket| socket.poll_write(cx, buf))
     }
 
     fn poll_write_vectored(
@@ -124,8 +126,7 @@ impl AsyncWrite for MovableSocket {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.0
-            .poll_io(|socket| socket.poll_write_vectored(cx, bufs))
+        self.poll_io(|socket| socket.poll_write_vectored(cx, bufs))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -133,10 +134,10 @@ impl AsyncWrite for MovableSocket {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.poll_io(|socket| socket.poll_flush(cx))
+        self.poll_io(|socket| socket.poll_flush(cx))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.poll_io(|socket| socket.poll_shutdown(cx))
+        self.poll_io(|socket| socket.poll_shutdown(cx))
     }
 }

@@ -294,8 +294,9 @@ impl ClientBuilder {
     /// ends, or if other runtimes make many calls, too. Actors, watches and leases stay on the client's thread in any case.
     ///
     /// Set it to `false` if the application often blocks its threads for a few milliseconds and uses watches that must
-    /// not be delayed by that. A runtime without I/O cannot get a socket: tokio prints a panic message when the client
-    /// tries, once per connection, and the client's thread keeps the socket. Default: `true`.
+    /// not be delayed by that. A runtime without I/O cannot get a socket: when the client tries, at most once per hour
+    /// and connection, tokio panics, which runs the panic hook of the application; the client catches the panic, and its
+    /// thread keeps the socket. Default: `true`.
     pub fn sockets_follow_callers(mut self, enabled: bool) -> Self {
         self.dial.follow_callers = enabled;
         self

@@ -99,7 +99,8 @@ impl Future for CallerDriver {
             Phase::Ended => return Poll::Ready(()),
         };
         let connection = self.connection.clone();
-        if !connection.is_driven_since(number) || connection.end().is_some() {
+        let has_ended = || !connection.is_driven_since(number) || connection.end().is_some();
+        if has_ended() {
             self.phase = Phase::Ended;
             return Poll::Ready(());
         }
@@ -109,20 +110,23 @@ impl Future for CallerDriver {
             let _ = pin!(yield_now()).poll(cx);
         } else {
             connection.poll_as(DrivenBy::Callers, cx);
+            // The wake at the end of the drive may have come before the poll registered the waker.
+            if has_ended() {
+                self.phase = Phase::Ended;
+                return Poll::Ready(());
+            }
         }
         Poll::Pending
     }
 }
 
 impl Drop for CallerDriver {
-    /// The runtime has ended, or the driver has.
+    /// If the runtime ended while this driver had the connection, the client's driver takes it back.
     fn drop(&mut self) {
         match self.phase {
             Phase::Moving => self.connection.choice().move_cancelled(),
             Phase::Driving(number) if self.connection.is_driven_since(number) => {
-                self.connection
-                    .caller_driver_lost
-                    .store(true, Ordering::SeqCst);
+                self.connection.lost_move.store(number, Ordering::SeqCst);
                 self.connection.state.wake(DrivenBy::Client);
             }
             Phase::Driving(_) | Phase::Ended => {}

@@ -1,8 +1,8 @@
 //! Decides which runtime drives a connection: the client's own, or the one that its callers run on.
 //!
-//! A connection that is driven where its callers run costs no change of threads per call. But its driver stands still
-//! when the application blocks that runtime, and callers on other runtimes depend on it. So a runtime gets the
-//! connection only while most calls come from it, often, and while it polls its tasks.
+//! A connection that is driven where its callers run costs no change of threads per call. But the driver makes no
+//! progress while the application blocks that runtime, and callers on other runtimes depend on it. So a runtime gets the
+//! connection only while it makes most of the calls, makes them often, and polls its tasks.
 
 use std::time::Duration;
 
@@ -14,16 +14,17 @@ const REQUIRED_SAMPLES: u32 = 4;
 const SAMPLE_WINDOW: Duration = Duration::from_millis(100);
 /// Number of samples after which the share of other runtimes is judged.
 const JUDGED_SAMPLES: u32 = 16;
-/// Number of samples from other runtimes, among the judged ones, that end the drive by callers.
+/// Number of samples from other runtimes, among the judged ones, that return the connection to the client.
 const FOREIGN_SAMPLES: u32 = 4;
 /// Number of checks without a call after which the client drives the connection again.
 const IDLE_CHECKS: u32 = 5;
-/// Time without a drive by callers after one that ended because of a blocked or wrong runtime; doubles each time.
+/// Time for which the client keeps a connection that it took back from a blocked runtime, or because several runtimes
+/// make calls. Doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
-/// Time without a drive by callers after a runtime could not take the socket.
+/// The same after a runtime could not register the socket.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(3600);
-/// A drive by callers that lasted this long resets the pause.
+/// The pause is reset if callers drove the connection for this long.
 const STEADY_AFTER: Duration = Duration::from_secs(10);
 
 /// The choice of one connection. `R` identifies a runtime.
@@ -33,6 +34,7 @@ pub(super) struct DriverChoice<R> {
     next_pause: Duration,
 }
 
+/// Who drives the connection.
 #[derive(Debug)]
 enum Drive<R> {
     /// The client's thread drives. After enough samples from one runtime: `Moving`.

@@ -68,7 +68,7 @@ impl DriverWakes {
         self.waker(driver).wake();
     }
 
-    /// Wakes the driver that drives.
+    /// Wakes the current driver.
     pub(crate) fn wake_current_driver(&self) {
         self.wake_driver(self.driven_by());
     }
@@ -88,9 +88,9 @@ impl DriverWakes {
             .store(driver == DrivenBy::Callers, Ordering::SeqCst);
     }
 
-    /// Runs a closure. Wakes of the connection by this thread are deferred meanwhile. Returns whether there was one: the
-    /// caller must then poll the connection or wake its driver.
-    pub(crate) fn deferred<R>(&self, run: impl FnOnce() -> R) -> (R, bool) {
+    /// Runs a closure and defers the wakes of this connection by this thread. Returns the result, and whether a wake was
+    /// deferred: the caller must then poll the connection or wake its driver.
+    pub(crate) fn defer_wakes_during<R>(&self, run: impl FnOnce() -> R) -> (R, bool) {
         let before = DEFERRAL.with(|deferral| {
             deferral.replace(Deferral {
                 connection: self.address(),
@@ -104,8 +104,8 @@ impl DriverWakes {
         (result, woken)
     }
 
-    /// Returns whether the wake was deferred.
-    fn defer(&self) -> bool {
+    /// Defers a wake if this thread runs such a closure for this connection. Returns whether it did.
+    fn try_defer(&self) -> bool {
         DEFERRAL.with(|deferral| {
             let defers = deferral.get().connection == self.address();
             if defers {
@@ -136,7 +136,7 @@ impl Wake for DriverWakes {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.defer() {
+        if !self.try_defer() {
             self.wake_current_driver();
         }
     }

@@ -7,10 +7,10 @@
 //!   the driver. The request is written on the caller's thread.
 //! - If a runtime other than the client's makes many calls, the connection moves there: a [`CallerDriver`] on that
 //!   runtime reads and writes the socket, as if the application had its own connection. The client's driver checks every
-//!   20 ms that it is polled, and takes the connection back if the application blocks its threads, if calls come
-//!   from several runtimes, or if there are no more calls ([`DriverChoice`]).
+//!   20 ms that the caller driver is polled, and takes the connection back if the application blocks its threads, if
+//!   calls come from several runtimes, or if there are no more calls ([`DriverChoice`]).
 //!
-//! No thread waits for the lock of the connection, and no wake is lost ([`SharedPoll`]).
+//! No poll waits for the lock of the connection, and no wake is lost ([`SharedPoll`]).
 
 mod caller_driver;
 mod driver_choice;
@@ -24,7 +24,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
@@ -34,6 +34,7 @@ use bytes::Bytes;
 use h2::client::Connection;
 use tokio::{
     runtime::{self, Handle},
+    task::coop::has_budget_remaining,
     time::Instant,
 };
 
@@ -52,7 +53,7 @@ pub(super) type H2Connection = Connection<LoggedIo<BoxedSocket>, Bytes>;
 
 /// Time between two checks of a connection that is driven by callers.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// One of so many calls is sampled for the choice of the driver.
+/// One call in this many is sampled for the choice of the driver.
 const SAMPLED_CALLS: u64 = 8;
 /// Largest number of open streams at which a caller writes its request itself. With more callers it is cheaper to write
 /// several requests at once.
@@ -82,8 +83,8 @@ pub(crate) struct SharedConnection {
     caller_polls: AtomicU64,
     /// Number of moves to a [`CallerDriver`].
     moves: AtomicU64,
-    /// Whether the runtime of the [`CallerDriver`] has ended.
-    caller_driver_lost: AtomicBool,
+    /// Number of the move whose [`CallerDriver`] ended with its runtime; 0 before the first one.
+    lost_move: AtomicU64,
     /// Why the connection ended.
     end: OnceLock<String>,
 }
@@ -118,21 +119,29 @@ impl SharedConnection {
             calls: AtomicU64::new(0),
             caller_polls: AtomicU64::new(0),
             moves: AtomicU64::new(0),
-            caller_driver_lost: AtomicBool::new(false),
+            lost_move: AtomicU64::new(0),
             end: OnceLock::new(),
         })
     }
 
     /// Runs `send`, which passes a request to h2. Writes the request at once if the connection is quiet.
+    ///
+    /// Without budget, tokio's sockets are not ready, and their wakes wait until the worker thread of the caller has run
+    /// other tasks. So such a caller leaves the poll to the driver.
     pub(super) fn send<R>(self: &Arc<Self>, send: impl FnOnce() -> R) -> R {
         if self.client_thread != thread_number() {
             self.count_call();
         }
-        if self.monitor.open_streams() > DIRECT_WRITE_STREAMS {
+        if self.monitor.open_streams() > DIRECT_WRITE_STREAMS || !has_budget_remaining() {
             return send();
         }
-        self.state
-            .poll_after(send, |state, cx| self.poll(state, cx))
+        let result = self
+            .state
+            .poll_after(send, |state, cx| self.poll(state, cx));
+        if !has_budget_remaining() {
+            self.state.wake(self.state.driven_by());
+        }
+        result
     }
 
     /// Polls the connection on the client's thread. Returns why it ended, if it has.
@@ -149,7 +158,8 @@ impl SharedConnection {
 
     /// Returns whether the runtime that drives the connection has ended. A check then moves it at once.
     pub(super) fn has_lost_its_driver(&self) -> bool {
-        self.caller_driver_lost.load(Ordering::SeqCst)
+        let lost = self.lost_move.load(Ordering::SeqCst);
+        lost != 0 && self.is_driven_since(lost)
     }
 
     /// Checks the driver on the runtime of the callers. Moves the connection to the current thread if needed.
@@ -167,10 +177,11 @@ impl SharedConnection {
         }
     }
 
-    /// Closes the connection at once.
+    /// Closes the connection at once. A [`CallerDriver`] then ends.
     pub(super) fn close(&self) {
-        let connection = self.state.wait().connection.take();
+        let connection = self.state.lock_blocking().connection.take();
         drop(connection);
+        self.set_end("the client closed the connection".to_owned());
         self.state.wake(DrivenBy::Callers);
     }
 
@@ -179,13 +190,14 @@ impl SharedConnection {
             match self.move_socket_here() {
                 Err(error) if self.has_lost_its_driver() => {
                     state.connection = None;
-                    self.set_end(format!("the socket cannot be used any more ({error})"));
+                    self.set_end(format!(
+                        "the socket could not be moved back to the client's thread ({error})"
+                    ));
                 }
                 // The next check tries again.
                 Err(_) => return None,
                 Ok(()) => {}
             }
-            self.caller_driver_lost.store(false, Ordering::SeqCst);
             Some(())
         };
         match self.hand_over(DrivenBy::Client, cx, prepare) {
@@ -222,7 +234,7 @@ impl SharedConnection {
     }
 
     fn poll(&self, state: &mut PolledConnection, cx: &mut Context<'_>) {
-        // Not in its place while it is polled: a connection that panicked has ended.
+        // Taken out while it is polled, so that a connection whose poll panicked has ended.
         let Some(mut connection) = state.connection.take() else {
             return;
         };

@@ -1,4 +1,4 @@
-//! A lock around something that several threads poll, none of which ever waits for the lock.
+//! A lock around a value that several threads poll. Polls never wait for it.
 //!
 //! A thread that finds the lock taken leaves its work to the holder: [`PollLock::run`] returns to the holder that it
 //! must arrange another poll. So no work is forgotten, and no thread is blocked by another one.
@@ -49,8 +49,8 @@ impl<T> PollLock<T> {
         })
     }
 
-    /// Waits for the value. For its end, not for polls.
-    pub(crate) fn wait(&self) -> MutexGuard<'_, T> {
+    /// Locks the value and waits if another thread holds it. Only for closing the connection.
+    pub(crate) fn lock_blocking(&self) -> MutexGuard<'_, T> {
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

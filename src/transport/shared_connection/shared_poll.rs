@@ -1,4 +1,4 @@
-//! A value that its driver polls, and its callers, each on its own thread.
+//! A value that its driver and its callers poll, each on its own thread.
 //!
 //! There are two drivers: one on the client's thread and one on the runtime of the callers. One of them at a time
 //! drives. Every wake leads to a poll: by the driver, by a caller that polls in its place, or by a thread that holds the
@@ -52,7 +52,7 @@ impl<T> SharedPoll<T> {
         self.wakes.wake_driver(driver);
     }
 
-    /// Polls as a driver, if it drives. `waker` is the waker of the driver's task.
+    /// Polls for `driver`, if it is the current driver. `waker` is the waker of the driver's task.
     pub(crate) fn poll_as(
         &self,
         driver: DrivenBy,
@@ -76,9 +76,9 @@ impl<T> SharedPoll<T> {
         work: impl FnOnce() -> R,
         poll: impl FnOnce(&mut T, &mut Context<'_>),
     ) -> R {
-        let (result, woken) = self.wakes.deferred(work);
+        let (result, woken) = self.wakes.defer_wakes_during(work);
         if woken {
-            let (polled, woken) = self.wakes.deferred(|| self.run(poll));
+            let (polled, woken) = self.wakes.defer_wakes_during(|| self.run(poll));
             if woken || polled.is_some_and(|polled| polled.again) {
                 self.wakes.wake_current_driver();
             }
@@ -116,9 +116,9 @@ impl<T> SharedPoll<T> {
         HandOver::Done(prepared)
     }
 
-    /// Waits for the value. For its end, not for polls.
-    pub(crate) fn wait(&self) -> impl std::ops::DerefMut<Target = T> {
-        self.value.wait()
+    /// Locks the value and waits if another thread holds it. Only for closing the connection.
+    pub(crate) fn lock_blocking(&self) -> impl std::ops::DerefMut<Target = T> {
+        self.value.lock_blocking()
     }
 
     fn run<R>(&self, poll: impl FnOnce(&mut T, &mut Context<'_>) -> R) -> Option<Polled<R>> {

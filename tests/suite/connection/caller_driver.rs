@@ -12,14 +12,14 @@ use std::{
 };
 
 use actix_etcd::{Client, WatchEvent, test_faults::connections_driven_by_callers};
-use testbed::Cluster;
+use testbed::{Cluster, Fault};
 use tokio::{
     runtime::{Builder, Runtime},
     task::JoinHandle,
     time::timeout,
 };
 
-use crate::support::wait::until;
+use crate::support::{quiet_window::ready_members, wait::until};
 
 /// An application with one thread, apart from the thread of the test.
 fn application() -> Runtime {
@@ -156,7 +156,7 @@ async fn ended_runtime_costs_no_call() {
 }
 
 #[tokio::test]
-async fn second_busy_runtime_returns_connections() {
+async fn second_busy_runtime_moves_connections_to_client() {
     let cluster = Cluster::start(1).await;
     let etcd = connect(&cluster).await;
     let (first, second) = (application(), application());
@@ -190,7 +190,7 @@ async fn moved_connections_survive_member_faults() {
 }
 
 #[tokio::test]
-async fn sockets_stay_with_client_on_request() {
+async fn sockets_stay_with_client_if_option_is_off() {
     let cluster = Cluster::start(1).await;
     let builder = Client::builder(cluster.endpoints()).sockets_follow_callers(false);
     let etcd = builder.connect().await.unwrap();
@@ -211,5 +211,33 @@ async fn runtime_without_io_gets_no_connection() {
         .unwrap();
     runtime.spawn(many_reads(etcd.clone())).await.unwrap();
     assert_eq!(connections_driven_by_callers(&etcd), 0);
+    runtime.shutdown_background();
+}
+
+/// Calls keep arriving on the connection of the frozen member, so it is still driven by them when the client leaves it.
+#[tokio::test]
+async fn left_connection_is_closed_while_calls_arrive() {
+    let cluster = Cluster::start(3).await;
+    let etcd = connect(&cluster).await;
+    let runtime = application();
+    let calls = move_connections(&etcd, &runtime, 3).await;
+    let arriving = etcd.clone();
+    let arrivals = runtime.spawn(async move {
+        let mut interval = tokio::time::interval(Duration::from_millis(1));
+        loop {
+            interval.tick().await;
+            tokio::spawn(arriving.get("key").serializable().into_future());
+        }
+    });
+    let link = cluster.member(0).client_link().clone();
+    link.set(Fault::Freeze);
+    until("the member is left", || ready_members(&etcd) == 2).await;
+    link.heal();
+    until("the member is used again", || ready_members(&etcd) == 3).await;
+    until("the old connection is closed", || link.connections() == 1).await;
+    arrivals.abort();
+    calls.finish().await;
+    let tasks = runtime.metrics();
+    until("no driver is left", || tasks.num_alive_tasks() == 0).await;
     runtime.shutdown_background();
 }
