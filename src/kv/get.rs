@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{IntoBytes, KeyValue, KeyValueStream, Pages, ResponseHeader};
+use super::{
+    IntoBytes, KeyValue, KeyValueStream, Pages, ResponseHeader, revision_filter::RevisionFilter,
+};
 use crate::{
     error::{Error, Result},
     proto::{
@@ -274,7 +276,7 @@ impl<C> Get<C> {
         client: &impl ClientHandle,
         timeout: Duration,
     ) -> impl Future<Output = Result<GetResponse>> {
-        // Not part of the future, which would keep the room of the request until the response arrives.
+        // Encoded outside of the future, which would contain the request until the response arrives.
         let encoded = self.encode();
         async move {
             let (rpc, body) = encoded?;
@@ -313,10 +315,11 @@ impl<C: ClientHandle> Get<C> {
     /// Reads a range of any size as a stream of keys and values, in ascending order of keys, all at one revision, in
     /// constant memory: parts of about 1 MiB, the next one being fetched while the application reads the current one.
     ///
-    /// Members with etcd 3.7 or later send the range with the RPC `RangeStream`; others are asked page by page. If the
+    /// Members with etcd 3.7 or later send the range with the RPC `RangeStream`; older ones page by page. If the
     /// member fails, the stream continues on another one after the last key, at the same revision. A compaction of that
     /// revision ends the stream with [`ErrorKind::Compacted`](crate::ErrorKind::Compacted). The timeout of the request
-    /// applies to each part.
+    /// applies to each part; a page that does not arrive in time is requested again with fewer keys, down to one. Bounds
+    /// of revisions are applied by the client, because etcd would read the whole range for each page.
     ///
     /// The first item is an error if the request is for a single key, has a limit, counts only, or is sorted other than
     /// by ascending keys.
@@ -334,8 +337,14 @@ impl<C: ClientHandle> Get<C> {
     pub fn stream(self) -> KeyValueStream {
         let client = self.client.clone();
         let timeout = self.timeout.unwrap_or_else(|| client.request_timeout());
-        let invalid = self.not_readable_in_parts();
-        KeyValueStream::new(self.unsorted(), client, timeout, invalid)
+        // Removes the bounds of revisions only after the check of the whole request.
+        let invalid = match self.wire() {
+            Err(error) => Some(error),
+            Ok(_) => self.not_readable_in_parts().map(Error::invalid),
+        };
+        let mut range = self.unsorted();
+        let filter = RevisionFilter::take_from(&mut range.wire);
+        KeyValueStream::new(range, filter, client, timeout, invalid)
     }
 }
 
@@ -354,8 +363,8 @@ impl<C> Get<C> {
         }
     }
 
-    /// Removes the sort options of a request [in parts](Self::not_readable_in_parts), which ask for the default order.
-    /// With them, etcd reads and sorts the whole range for each page.
+    /// Removes sort options, which only repeat the default order: with them, etcd reads and sorts the whole range for
+    /// each page.
     fn unsorted(mut self) -> Self {
         self.wire.set_sort_order(SortOrder::None);
         self

@@ -22,9 +22,10 @@ use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::Stream;
 
 use super::{
-    Get, KeyValue,
-    page_size::{FIRST_PAGE, MAX_KEYS, next_page_size},
+    Get, KeyValue, ResponseHeader,
+    page_size::{FIRST_PAGE, MAX_KEYS, next_page_size, page_size_after_timeout},
     pages::successor,
+    revision_filter::RevisionFilter,
 };
 use crate::{
     error::{Error, ErrorKind, Outcome, Result},
@@ -69,27 +70,30 @@ struct RangePart {
 impl KeyValueStream {
     pub(super) fn new<C: ClientHandle>(
         range: Get<C>,
+        filter: RevisionFilter,
         client: C,
         timeout: Duration,
-        invalid: Option<&'static str>,
+        invalid: Option<Error>,
     ) -> Self {
         let (sender, parts) = mpsc::channel(PARTS_AHEAD);
         let reader = RangeReader {
             next: range,
+            filter,
             client,
             timeout,
             page_size: FIRST_PAGE,
             largest_page: MAX_KEYS,
             revision: 0,
+            cluster: 0,
             stream: None,
+            stream_complete: false,
             stream_failures: 0,
             ended: false,
         };
         Self {
             state: ReaderState::Unstarted(match invalid {
-                Some(reason) => Box::pin(async move {
-                    let error = Error::invalid(reason).with_rpc(rpc::RANGE);
-                    let _ = sender.send(Err(error)).await;
+                Some(error) => Box::pin(async move {
+                    let _ = sender.send(Err(error.with_rpc(rpc::RANGE))).await;
                 }),
                 None => Box::pin(reader.send_parts_to(sender)),
             }),
@@ -147,7 +151,7 @@ impl Stream for KeyValueStream {
 }
 
 fn reader_stopped() -> Error {
-    let reason = "the task that reads the range was stopped";
+    let reason = "the task that reads the range ended without a result";
     Error::new(ErrorKind::Internal, Outcome::NotSent, reason).with_rpc(rpc::RANGE)
 }
 
@@ -160,14 +164,21 @@ impl fmt::Debug for KeyValueStream {
 }
 
 /// One message of a `RangeStream`.
-struct StreamedKeys(Vec<KeyValue>);
+struct StreamedKeys {
+    kvs: Vec<KeyValue>,
+    /// Present in the last message.
+    header: Option<ResponseHeader>,
+}
 
 impl TryFrom<RangeStreamResponse> for StreamedKeys {
     type Error = Error;
 
     fn try_from(response: RangeStreamResponse) -> Result<Self> {
         let range = response.range_response.unwrap_or_default();
-        Ok(Self(range.kvs))
+        Ok(Self {
+            kvs: range.kvs,
+            header: range.header,
+        })
     }
 }
 
@@ -175,6 +186,7 @@ impl TryFrom<RangeStreamResponse> for StreamedKeys {
 struct RangeReader<C> {
     /// The range from the first key that was not read yet.
     next: Get<C>,
+    filter: RevisionFilter,
     client: C,
     /// Longest time without a message of a `RangeStream`. Pages have the timeout of the request.
     timeout: Duration,
@@ -184,7 +196,11 @@ struct RangeReader<C> {
     largest_page: i64,
     /// Revision of the stream; 0 before the first response.
     revision: i64,
+    /// Cluster that the keys come from; 0 before the first response. With `follow_cluster_change` it can change.
+    cluster: u64,
     stream: Option<ResponseStream<StreamedKeys>>,
+    /// Whether the last message of the stream has arrived.
+    stream_complete: bool,
     stream_failures: u32,
     ended: bool,
 }
@@ -206,9 +222,13 @@ impl<C: ClientHandle> RangeReader<C> {
             self.open_stream().await;
         }
         if let Some(mut stream) = self.stream.take() {
-            // A stream that stalls and one that fails are treated alike: the next page finds out why.
+            // A stream that stalls and one that fails are treated alike: the next page returns a permanent error.
             match timeout(self.timeout, stream.next()).await {
-                Ok(Some(Ok(StreamedKeys(kvs)))) => {
+                Ok(Some(Ok(StreamedKeys { kvs, header }))) => {
+                    if let Some(header) = header {
+                        self.check_cluster(&header)?;
+                        self.stream_complete = true;
+                    }
                     self.stream = Some(stream);
                     if let Some(last) = kvs.last() {
                         self.stream_failures = 0;
@@ -216,14 +236,14 @@ impl<C: ClientHandle> RangeReader<C> {
                     }
                     return Ok(self.part(kvs));
                 }
-                Ok(None) => {
+                Ok(None) if self.stream_complete => {
                     self.ended = true;
                     return Ok(self.part(Vec::new()));
                 }
                 Ok(Some(Err(error))) if error.kind() == ErrorKind::Unimplemented => {
                     self.stream_failures = MAX_STREAM_FAILURES;
                 }
-                Ok(Some(Err(_))) | Err(_) => self.stream_failures += 1,
+                Ok(None | Some(Err(_))) | Err(_) => self.stream_failures += 1,
             }
         }
         self.read_page().await
@@ -233,6 +253,7 @@ impl<C: ClientHandle> RangeReader<C> {
         loop {
             let error = match self.next.clone().limit(self.page_size).await {
                 Ok(page) => {
+                    self.check_cluster(&page.header)?;
                     if self.revision == 0 {
                         self.revision = match self.next.wire()?.revision {
                             0 => page.header.revision,
@@ -259,10 +280,10 @@ impl<C: ClientHandle> RangeReader<C> {
                     None => return Err(error),
                 },
                 ErrorKind::ResponseTooLarge if self.page_size > 1 => self.page_size /= 2,
-                // Perhaps the page was too large for a slow path. If a small one fails, too, it was not.
-                ErrorKind::DeadlineExceeded if self.page_size > FIRST_PAGE => {
+                // The page may be too large for a slow path. If a single key fails, too, that error is returned.
+                ErrorKind::DeadlineExceeded if self.page_size > 1 => {
                     self.largest_page = self.page_size / 2;
-                    self.page_size = FIRST_PAGE;
+                    self.page_size = page_size_after_timeout(self.page_size);
                 }
                 _ => return Err(error),
             }
@@ -283,6 +304,7 @@ impl<C: ClientHandle> RangeReader<C> {
             request,
             None,
         );
+        self.stream_complete = false;
         match timeout(self.timeout, opened).await {
             Ok(Ok(stream)) => self.stream = Some(stream),
             Ok(Err(_)) | Err(_) => self.stream_failures += 1,
@@ -296,7 +318,21 @@ impl<C: ClientHandle> RangeReader<C> {
         Ok(())
     }
 
-    fn part(&self, kvs: Vec<KeyValue>) -> RangePart {
+    /// Fails if a response comes from another cluster than the first one: revisions of two clusters have nothing in
+    /// common.
+    fn check_cluster(&mut self, header: &ResponseHeader) -> Result<()> {
+        if self.cluster == 0 {
+            self.cluster = header.cluster_id;
+        }
+        if self.cluster == header.cluster_id {
+            return Ok(());
+        }
+        let reason = "the client changed to another cluster before the whole range was read";
+        Err(Error::new(ErrorKind::ClusterChanged, Outcome::NotSent, reason).with_rpc(rpc::RANGE))
+    }
+
+    fn part(&self, mut kvs: Vec<KeyValue>) -> RangePart {
+        kvs.retain(|kv| self.filter.allows(kv));
         RangePart {
             kvs,
             revision: self.revision,

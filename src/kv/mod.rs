@@ -28,6 +28,7 @@ mod key_value_stream;
 mod page_size;
 mod pages;
 mod put;
+mod revision_filter;
 mod split_rejection;
 mod txn;
 

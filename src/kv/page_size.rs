@@ -17,6 +17,15 @@ pub(super) fn next_page_size(previous: i64, keys: usize, bytes: usize) -> i64 {
     wanted.clamp(1, largest.max(1))
 }
 
+/// Returns the number of keys of the page after one that did not arrive in time.
+pub(super) fn page_size_after_timeout(previous: i64) -> i64 {
+    if previous > FIRST_PAGE {
+        FIRST_PAGE
+    } else {
+        (previous / MAX_GROWTH).max(1)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -36,6 +45,15 @@ mod tests {
     #[test]
     fn large_values_shrink_the_page_to_one_key() {
         assert_eq!(next_page_size(FIRST_PAGE, 32, 32 * (3 << 20)), 1);
+    }
+
+    #[test]
+    fn timeouts_shrink_the_page_to_one_key() {
+        let sizes: Vec<_> = std::iter::successors(Some(MAX_KEYS), |size| {
+            (*size > 1).then(|| page_size_after_timeout(*size))
+        })
+        .collect();
+        assert_eq!(sizes, [MAX_KEYS, FIRST_PAGE, 4, 1]);
     }
 
     #[test]

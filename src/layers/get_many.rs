@@ -1,8 +1,8 @@
 //! Reading any number of keys at one revision.
 //!
-//! etcd pays per request, not per key: 128 keys in one transaction cost little more than one key. [`GetMany`] reads the
-//! first transaction alone, because its response has the revision of all others, which are then sent at once.
-//! They need no quorum: the state at a given revision does not change.
+//! 128 keys in one transaction cost etcd little more than one key. Unless a revision is given, the first transaction is
+//! read alone, because its response has the revision of all others. These are then sent at once and need no quorum: the
+//! state at a given revision does not change.
 //!
 //! ```no_run
 //! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
@@ -34,7 +34,7 @@ use tokio::task::JoinSet;
 use crate::{
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
-    kv::{KeyValue, OpResponse, get, txn},
+    kv::{KeyValue, OpResponse, ResponseHeader, get, txn},
     request::{ClientHandle, IntoBytes, ResponseFuture, macros::etcd_request},
 };
 
@@ -59,6 +59,8 @@ pub struct GetMany<C = ()> {
 #[derive(Debug, Clone, Copy, Default)]
 struct ReadOptions {
     revision: i64,
+    /// Cluster of the first response; 0 before. With `follow_cluster_change` it can change.
+    cluster: u64,
     serializable: bool,
     keys_only: bool,
     timeout: Option<Duration>,
@@ -77,7 +79,11 @@ impl Client {
     /// Reads any number of keys at one revision, many per transaction. The response has them in the order of the
     /// request, with `None` for keys that do not exist.
     ///
-    /// Fails with [`ErrorKind::Compacted`] if the revision is compacted before all keys are read.
+    /// Fails with [`ErrorKind::Compacted`] if the revision is compacted before all keys are read, and with
+    /// [`ErrorKind::ClusterChanged`] if the client follows another cluster meanwhile.
+    ///
+    /// etcd 3.5.0 to 3.5.6 can crash when a transaction of reads is cancelled (etcd #14110 and #14891). Use a later
+    /// release.
     pub fn get_many<K: IntoBytes>(&self, keys: impl IntoIterator<Item = K>) -> GetMany<Self> {
         get_many(keys).on(self)
     }
@@ -102,7 +108,8 @@ impl<C> GetMany<C> {
     }
 
     /// Reads from one member per transaction without consulting the others: faster, but the data may be stale. It is
-    /// still of one revision. Default: linearizable, confirmed by a quorum.
+    /// still of one revision. Default: the first transaction is linearizable, the others read at its
+    /// revision.
     pub fn serializable(mut self) -> Self {
         self.read.serializable = true;
         self
@@ -161,7 +168,7 @@ async fn read_all<C: ClientHandle>(request: GetMany<C>) -> Result<GetManyRespons
         unread.start = first.end;
         let part = read_part(client.clone(), keys.clone(), first, read, max_ops.clone());
         let part = part.await?;
-        read.revision = part.revision;
+        (read.revision, read.cluster) = (part.revision, part.cluster);
         kvs.extend(part.kvs);
         // The state at a given revision is the same on every member that has it, so a quorum is asked only for members
         // that lag behind.
@@ -180,13 +187,23 @@ async fn read_all<C: ClientHandle>(request: GetMany<C>) -> Result<GetManyRespons
         }
         if let Some(ended) = tasks.join_next().await {
             let (task_number, part) = ended.map_err(|_| reading_stopped())?;
-            finished.add(task_number, part?.kvs, &mut kvs);
+            let part = part?;
+            check_cluster(read.cluster, part.cluster)?;
+            read.cluster = part.cluster;
+            finished.add(task_number, part.kvs, &mut kvs);
         }
     }
     Ok(GetManyResponse {
         revision: read.revision,
         kvs,
     })
+}
+
+/// Some of the requested keys.
+struct ReadPart {
+    revision: i64,
+    cluster: u64,
+    kvs: Vec<Option<KeyValue>>,
 }
 
 /// Parts that were read before an earlier one.
@@ -215,7 +232,7 @@ async fn read_part<C: ClientHandle>(
     part: Range<usize>,
     mut read: ReadOptions,
     max_ops: Arc<AtomicUsize>,
-) -> Result<GetManyResponse> {
+) -> Result<ReadPart> {
     let mut kvs = Vec::with_capacity(part.len());
     let mut unread = VecDeque::from([part]);
     while let Some(mut part) = unread.pop_front() {
@@ -225,10 +242,11 @@ async fn read_part<C: ClientHandle>(
             part.end = part.start + limit;
         }
         let error = match read_txn(&client, &keys[part.clone()], read, &mut kvs).await {
-            Ok(revision) => {
+            Ok(header) => {
                 if read.revision == 0 {
-                    read.revision = revision;
+                    read.revision = header.revision;
                 }
+                read.cluster = header.cluster_id;
                 continue;
             }
             Err(error) => error,
@@ -251,19 +269,20 @@ async fn read_part<C: ClientHandle>(
             _ => return Err(error),
         }
     }
-    Ok(GetManyResponse {
+    Ok(ReadPart {
         revision: read.revision,
+        cluster: read.cluster,
         kvs,
     })
 }
 
-/// Reads keys in one transaction, appends them to `kvs`, and returns the revision.
+/// Reads keys in one transaction, appends them to `kvs`, and returns the header of the response.
 async fn read_txn<C: ClientHandle>(
     client: &C,
     keys: &[Bytes],
     read: ReadOptions,
     kvs: &mut Vec<Option<KeyValue>>,
-) -> Result<i64> {
+) -> Result<ResponseHeader> {
     let read_key = |key: &Bytes| {
         let mut one = get(key.clone()).revision(read.revision);
         if read.serializable {
@@ -279,6 +298,7 @@ async fn read_txn<C: ClientHandle>(
         request = request.timeout(timeout);
     }
     let response = request.on(client).await?;
+    check_cluster(read.cluster, response.header.cluster_id)?;
     if response.responses.len() != keys.len() {
         return Err(unexpected_responses());
     }
@@ -288,7 +308,19 @@ async fn read_txn<C: ClientHandle>(
         };
         kvs.push(found.kvs.into_iter().next());
     }
-    Ok(response.header.revision)
+    Ok(response.header)
+}
+
+/// Fails if a response comes from another cluster than the first one, which is 0 before the first response.
+fn check_cluster(first: u64, cluster: u64) -> Result<()> {
+    if first == 0 || first == cluster {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::ClusterChanged,
+        Outcome::NotSent,
+        "the client changed to another cluster before all keys were read",
+    ))
 }
 
 fn unexpected_responses() -> Error {
@@ -303,7 +335,7 @@ fn reading_stopped() -> Error {
     Error::new(
         ErrorKind::Internal,
         Outcome::NotSent,
-        "a task that reads keys was stopped",
+        "the task that reads keys ended without a result",
     )
 }
 

@@ -1,4 +1,4 @@
-//! Requests that consist of many: built on the public API of this crate.
+//! Operations on many keys, each made of several requests.
 //!
 //! | layer | provides | start with |
 //! |---|---|---|

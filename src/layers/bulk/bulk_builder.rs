@@ -2,20 +2,23 @@
 
 use std::{
     fmt,
-    sync::{Arc, atomic::AtomicI64},
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU64},
+    },
     time::Duration,
 };
 
 use super::{
-    Bulk, BulkOutcome, BulkProgress,
-    bulk_progress::{OnBulkOutcome, OnBulkProgress, Tally},
+    Bulk, BulkPartResult, BulkProgress,
+    bulk_progress::{OnBulkPartResult, OnBulkProgress, Tally},
     chunk_delivery::Delivery,
     chunk_plan::ChunkLimits,
 };
 use crate::{client::Client, layers::get_many::DEFAULT_MAX_TXN_OPS};
 
 const DEFAULT_MAX_BYTES: usize = 1 << 20;
-const DEFAULT_IN_FLIGHT: usize = 16;
+const DEFAULT_MAX_IN_FLIGHT: usize = 16;
 const DEFAULT_GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 const DEFAULT_MAX_FAILURES: usize = 1_000;
 
@@ -26,13 +29,13 @@ impl Client {
             client: self.clone(),
             max_ops: DEFAULT_MAX_TXN_OPS,
             max_bytes: DEFAULT_MAX_BYTES,
-            in_flight: DEFAULT_IN_FLIGHT,
+            max_in_flight: DEFAULT_MAX_IN_FLIGHT,
             timeout: None,
             give_up_after: DEFAULT_GIVE_UP_AFTER,
             max_failures: DEFAULT_MAX_FAILURES,
             on_unknown: OnUnknown::default(),
             on_progress: None,
-            on_outcome: None,
+            on_part_result: None,
         }
     }
 }
@@ -45,8 +48,8 @@ pub enum OnUnknown {
     /// one overwrites that change.
     #[default]
     Repeat,
-    /// Reads its keys. Sends it again only if they do not have the written state. Another writer's change is
-    /// overwritten as well, unless all keys were read before it; but watches see most writes only once.
+    /// Reads its keys. Sends it again unless all of them have the written values and no copy can still be applied, so
+    /// watches see most writes only once. As with `Repeat`, sending it again overwrites another writer's change.
     ReadBack,
     /// Reports the writes as failed, with an unknown [outcome](crate::Outcome). A copy in flight may still be applied,
     /// even after a later write of the same key.
@@ -59,13 +62,13 @@ pub struct BulkBuilder {
     client: Client,
     max_ops: usize,
     max_bytes: usize,
-    in_flight: usize,
+    max_in_flight: usize,
     timeout: Option<Duration>,
     give_up_after: Duration,
     max_failures: usize,
     on_unknown: OnUnknown,
     on_progress: Option<OnBulkProgress>,
-    on_outcome: Option<OnBulkOutcome>,
+    on_part_result: Option<OnBulkPartResult>,
 }
 
 impl BulkBuilder {
@@ -83,10 +86,10 @@ impl BulkBuilder {
         self
     }
 
-    /// Number of transactions in flight. Together with [`max_bytes`](Self::max_bytes) this bounds the memory: the
+    /// Largest number of transactions in flight. Together with [`max_bytes`](Self::max_bytes) this bounds the memory: the
     /// writes in flight, their encoded form, and one more transaction that is being filled. Default: 16.
-    pub fn in_flight(mut self, transactions: usize) -> Self {
-        self.in_flight = transactions.max(1);
+    pub fn max_in_flight(mut self, transactions: usize) -> Self {
+        self.max_in_flight = transactions.max(1);
         self
     }
 
@@ -103,7 +106,7 @@ impl BulkBuilder {
         self
     }
 
-    /// Number of failures after which the bulk stops. Bounds the memory of the report. Default: 1,000.
+    /// Number of failed parts, of one or more writes each, after which the bulk stops. Bounds the memory of the report. Default: 1,000.
     pub fn max_failures(mut self, failures: usize) -> Self {
         self.max_failures = failures.max(1);
         self
@@ -122,10 +125,13 @@ impl BulkBuilder {
         self
     }
 
-    /// Calls this function with the outcome of each transaction. It runs within the methods of the [`Bulk`]. Default:
-    /// none; failures are also in the report.
-    pub fn on_outcome(mut self, callback: impl FnMut(&BulkOutcome) + Send + 'static) -> Self {
-        self.on_outcome = Some(Box::new(callback));
+    /// Calls this function with the result of each part of the input. It runs within the methods of the [`Bulk`]. Failures
+    /// are also in the report. Default: none.
+    pub fn on_part_result(
+        mut self,
+        callback: impl FnMut(&BulkPartResult) + Send + 'static,
+    ) -> Self {
+        self.on_part_result = Some(Box::new(callback));
         self
     }
 
@@ -138,9 +144,10 @@ impl BulkBuilder {
             on_unknown: self.on_unknown,
             limits: ChunkLimits::new(self.max_ops, self.max_bytes),
             revision: AtomicI64::new(0),
+            cluster: AtomicU64::new(0),
         };
-        let tally = Tally::new(self.max_failures, self.on_progress, self.on_outcome);
-        Bulk::new(Arc::new(delivery), self.in_flight, tally)
+        let tally = Tally::new(self.max_failures, self.on_progress, self.on_part_result);
+        Bulk::new(Arc::new(delivery), self.max_in_flight, tally)
     }
 }
 
@@ -149,7 +156,7 @@ impl fmt::Debug for BulkBuilder {
         f.debug_struct("BulkBuilder")
             .field("max_ops", &self.max_ops)
             .field("max_bytes", &self.max_bytes)
-            .field("in_flight", &self.in_flight)
+            .field("max_in_flight", &self.max_in_flight)
             .finish_non_exhaustive()
     }
 }

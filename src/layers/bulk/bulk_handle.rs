@@ -1,15 +1,15 @@
 //! The handle of a bulk.
 
-use std::{fmt, pin::pin, sync::Arc};
+use std::{collections::HashMap, fmt, pin::pin, sync::Arc};
 
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::{Id, JoinError, JoinSet};
 use tokio_stream::{Stream, StreamExt};
 
 use super::{
     BulkFailed, BulkProgress, BulkProgressUpdates, BulkReport, BulkWrite,
     bulk_progress::Tally,
-    chunk_delivery::{Delivered, Delivery},
-    chunk_plan::ChunkPlanner,
+    chunk_delivery::{Delivered, DeliveredPart, Delivery},
+    chunk_plan::{Chunk, ChunkPlanner},
 };
 use crate::{
     error::{Error, ErrorKind, Outcome, Result},
@@ -26,6 +26,8 @@ pub struct Bulk {
     planner: ChunkPlanner,
     max_in_flight: usize,
     in_flight: JoinSet<Delivered>,
+    /// What a task writes, for the report if it ends without a result.
+    tasks: HashMap<Id, DeliveredPart>,
     tally: Tally,
 }
 
@@ -36,6 +38,7 @@ impl Bulk {
             planner: ChunkPlanner::default(),
             max_in_flight,
             in_flight: JoinSet::new(),
+            tasks: HashMap::new(),
             tally,
         }
     }
@@ -55,34 +58,49 @@ impl Bulk {
 
     /// Accepts a write, for example a put with a lease. Like [`put`](Self::put) otherwise.
     pub async fn send(&mut self, write: impl Into<BulkWrite>) -> Result<()> {
+        self.await_room().await?;
+        self.accept(write.into());
+        Ok(())
+    }
+
+    /// Accepts all writes of a stream, no faster than they are written. Fails if the bulk has stopped. If this future is
+    /// dropped, all writes taken from the stream are accepted.
+    pub async fn send_all<S>(&mut self, writes: S) -> Result<()>
+    where
+        S: Stream<Item: Into<BulkWrite>>,
+    {
+        let mut writes = pin!(writes);
+        loop {
+            // First, so that no write is lost between the stream and the bulk.
+            self.await_room().await?;
+            let Some(write) = writes.next().await else {
+                return Ok(());
+            };
+            self.accept(write.into());
+        }
+    }
+
+    /// Waits until a write can be accepted. Fails if the bulk has stopped.
+    async fn await_room(&mut self) -> Result<()> {
         while self.planner.is_full(&self.delivery.limits) && self.tally.stopped().is_none() {
             if !self.start_chunk() {
                 self.await_one().await;
             }
         }
-        if let Some(reason) = self.tally.stopped() {
-            return Err(reason.clone());
+        match self.tally.stopped() {
+            Some(reason) => Err(reason.clone()),
+            None => Ok(()),
         }
-        self.planner.push(write.into());
+    }
+
+    fn accept(&mut self, write: BulkWrite) {
+        self.planner.push(write);
         if self.planner.is_full(&self.delivery.limits) {
             if self.collect_ready() {
                 self.tally.publish(self.planner.accepted());
             }
             self.start_chunk();
         }
-        Ok(())
-    }
-
-    /// Accepts all writes of a stream, no faster than they are written. Fails if the bulk has stopped.
-    pub async fn send_all<S>(&mut self, writes: S) -> Result<()>
-    where
-        S: Stream<Item: Into<BulkWrite>>,
-    {
-        let mut writes = pin!(writes);
-        while let Some(write) = writes.next().await {
-            self.send(write).await?;
-        }
-        Ok(())
     }
 
     /// Sends the writes that wait for a full transaction, and waits until no transaction is in flight. Fails if the
@@ -130,13 +148,15 @@ impl Bulk {
         let Some(chunk) = self.planner.next_chunk(&self.delivery.limits) else {
             return false;
         };
-        self.in_flight.spawn(self.delivery.clone().deliver(chunk));
+        let lost = lost(&chunk);
+        let task = self.in_flight.spawn(self.delivery.clone().deliver(chunk));
+        self.tasks.insert(task.id(), lost);
         true
     }
 
     /// Waits for a transaction in flight. Returns at once if there is none.
     async fn await_one(&mut self) {
-        if let Some(delivered) = self.in_flight.join_next().await {
+        if let Some(delivered) = self.in_flight.join_next_with_id().await {
             self.record(delivered);
             self.collect_ready();
             self.tally.publish(self.planner.accepted());
@@ -146,31 +166,47 @@ impl Bulk {
     /// Records the transactions that have ended. Returns whether there was one.
     fn collect_ready(&mut self) -> bool {
         let mut any = false;
-        while let Some(delivered) = self.in_flight.try_join_next() {
+        while let Some(delivered) = self.in_flight.try_join_next_with_id() {
             self.record(delivered);
             any = true;
         }
         any
     }
 
-    fn record(&mut self, delivered: Result<Delivered, JoinError>) {
-        match delivered {
-            Ok(Delivered { writes, parts }) => {
+    fn record(&mut self, ended: Result<(Id, Delivered), JoinError>) {
+        match ended {
+            Ok((task, Delivered { writes, parts })) => {
+                self.tasks.remove(&task);
                 self.planner.completed(&writes);
                 for part in parts {
                     self.tally.record(part);
                 }
             }
-            // The runtime shuts down, or a callback of the application panicked.
-            Err(error) => self.tally.stop(
-                Error::new(
-                    ErrorKind::Internal,
-                    Outcome::Unknown,
-                    "a task that writes keys was stopped",
-                )
-                .with_source(error),
-            ),
+            // The runtime shuts down, or a policy of the application panicked.
+            Err(error) => {
+                if let Some(lost) = self.tasks.remove(&error.id()) {
+                    self.tally.record(lost);
+                }
+            }
         }
+    }
+}
+
+/// Returns the result of a chunk whose task ends without one.
+fn lost(Chunk { start, writes }: &Chunk) -> DeliveredPart {
+    let key =
+        |write: Option<&BulkWrite>| write.map(|write| write.key().clone()).unwrap_or_default();
+    DeliveredPart {
+        positions: *start..*start + writes.len() as u64,
+        first_key: key(writes.first()),
+        last_key: key(writes.last()),
+        bytes: 0,
+        result: Err(Error::new(
+            ErrorKind::Internal,
+            Outcome::Unknown,
+            "the task of a transaction ended without a result; its writes may have been applied",
+        )),
+        stop: true,
     }
 }
 

@@ -10,27 +10,27 @@ use tokio::sync::watch;
 use tokio_stream::{Stream, wrappers::WatchStream};
 
 use super::{
-    BulkFailed, BulkOutcome, BulkReport, chunk_delivery::DeliveredPart,
+    BulkFailed, BulkPartResult, BulkReport, chunk_delivery::DeliveredPart,
     written_prefix::WrittenPrefix,
 };
 use crate::error::Error;
 
 pub(super) type OnBulkProgress = Box<dyn FnMut(BulkProgress) + Send>;
-pub(super) type OnBulkOutcome = Box<dyn FnMut(&BulkOutcome) + Send>;
+pub(super) type OnBulkPartResult = Box<dyn FnMut(&BulkPartResult) + Send>;
 
-/// How far a bulk is.
+/// The progress of a bulk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct BulkProgress {
     /// Number of writes accepted.
     pub accepted: u64,
-    /// Number of writes that are surely applied.
+    /// Number of writes that are known to be applied.
     pub written: u64,
     /// Number of writes that failed.
     pub failed: u64,
     /// Size of the written keys and values.
     pub written_bytes: u64,
-    /// Number of writes at the start of the input that are all surely written.
+    /// Number of writes at the start of the input that are all known to be written.
     pub resume_point: u64,
     /// Time since the start of the bulk.
     pub elapsed: Duration,
@@ -74,12 +74,12 @@ pub(super) struct Tally {
     progress: BulkProgress,
     prefix: WrittenPrefix,
     revision: i64,
-    failures: Vec<BulkOutcome>,
+    failures: Vec<BulkPartResult>,
     max_failures: usize,
     /// Why the bulk stopped.
     stopped: Option<Error>,
     on_progress: Option<OnBulkProgress>,
-    on_outcome: Option<OnBulkOutcome>,
+    on_part_result: Option<OnBulkPartResult>,
     updates: watch::Sender<BulkProgress>,
 }
 
@@ -87,7 +87,7 @@ impl Tally {
     pub(super) fn new(
         max_failures: usize,
         on_progress: Option<OnBulkProgress>,
-        on_outcome: Option<OnBulkOutcome>,
+        on_part_result: Option<OnBulkPartResult>,
     ) -> Self {
         Self {
             started: Instant::now(),
@@ -98,7 +98,7 @@ impl Tally {
             max_failures,
             stopped: None,
             on_progress,
-            on_outcome,
+            on_part_result,
             updates: watch::Sender::new(BulkProgress::default()),
         }
     }
@@ -106,10 +106,6 @@ impl Tally {
     /// Returns why the bulk stopped, or `None` while it accepts writes.
     pub(super) fn stopped(&self) -> Option<&Error> {
         self.stopped.as_ref()
-    }
-
-    pub(super) fn stop(&mut self, reason: Error) {
-        self.stopped.get_or_insert(reason);
     }
 
     pub(super) fn record(&mut self, part: DeliveredPart) {
@@ -129,17 +125,17 @@ impl Tally {
                 }
             }
         }
-        let outcome = BulkOutcome {
+        let result = BulkPartResult {
             positions: part.positions,
             first_key: part.first_key,
             last_key: part.last_key,
             result: part.result,
         };
-        if let Some(on_outcome) = &mut self.on_outcome {
-            on_outcome(&outcome);
+        if let Some(on_part_result) = &mut self.on_part_result {
+            on_part_result(&result);
         }
-        if outcome.result.is_err() {
-            self.failures.push(outcome);
+        if result.result.is_err() {
+            self.failures.push(result);
         }
     }
 

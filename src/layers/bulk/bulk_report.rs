@@ -6,18 +6,19 @@ use bytes::Bytes;
 
 use crate::error::{Error, Result};
 
-/// The outcome of consecutive writes of the input, which were sent in one transaction.
+/// The result of consecutive writes of the input, which were sent in one transaction.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct BulkOutcome {
+pub struct BulkPartResult {
     /// Positions of the writes in the input; the first write has position 0.
     pub positions: Range<u64>,
     /// Key of the first write.
     pub first_key: Bytes,
     /// Key of the last write.
     pub last_key: Bytes,
-    /// The revision at which the writes were applied, or why they failed. All of them were applied or none; the
-    /// error's [outcome](Error::outcome) is whether that is certain.
+    /// The revision at which the writes were applied ([`OnUnknown::ReadBack`](super::OnUnknown::ReadBack) may return a
+    /// later one), or why they failed. Either all of them were applied or none. If the
+    /// [outcome](Error::outcome) of the error is `Unknown`, they may have been applied.
     pub result: Result<i64>,
 }
 
@@ -25,7 +26,7 @@ pub struct BulkOutcome {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct BulkReport {
-    /// Number of writes that are surely applied.
+    /// Number of writes that are known to be applied.
     pub written: u64,
     /// Number of writes that failed; those with an unknown outcome may be applied.
     pub failed: u64,
@@ -33,21 +34,21 @@ pub struct BulkReport {
     pub unsent: u64,
     /// Size of the written keys and values.
     pub written_bytes: u64,
-    /// Newest revision of the written keys; 0 if none was written.
+    /// A revision at which all written keys are visible; 0 if none was written.
     pub revision: i64,
-    /// Number of writes at the start of the input that are all surely written. An import of the same input can be
+    /// Number of writes at the start of the input that are all known to be written. An import of the same input can be
     /// resumed at this position.
     pub resume_point: u64,
     /// Key of the last write before the resume point. A sorted input without repeated keys can be resumed after this
     /// key.
     pub resume_key: Option<Bytes>,
     /// The failed writes, in the order in which they failed.
-    pub failures: Vec<BulkOutcome>,
+    pub failures: Vec<BulkPartResult>,
     /// Time since the start of the bulk.
     pub elapsed: Duration,
 }
 
-/// Not all writes of a bulk are surely applied. Converts into [`Error`], the reason of the first failure.
+/// Not all writes of a bulk are known to be applied. Converts into [`Error`], its [`reason`](Self::reason).
 #[derive(Debug, Clone)]
 pub struct BulkFailed(Box<(BulkReport, Error)>);
 

@@ -6,14 +6,14 @@
 //! transaction has a condition that only one of the attempts can meet: the key of its first put was last changed at or
 //! before a revision that existed when the attempt was sent. A transaction without puts has this condition on all its
 //! keys. If another writer changes the key meanwhile, the condition fails, and the transaction is sent again with the
-//! newer revision. An attempt whose key is found unchanged may still arrive, even if the keys already have the values
-//! that it writes.
+//! newer revision. `ReadBack` regards an attempt as resolved only if the key of its condition has changed since: an
+//! attempt whose condition still holds may be applied later, even if the keys already have its values.
 
 use std::{
     ops::Range,
     sync::{
         Arc,
-        atomic::{AtomicI64, Ordering::Relaxed},
+        atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -31,7 +31,7 @@ use crate::{
     call::deadline_in,
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
-    kv::{Compare, KeyValue},
+    kv::{Compare, KeyValue, ResponseHeader},
     layers::get_many::get_many,
     runtime::backoff::{Backoff, BackoffTimer},
 };
@@ -53,6 +53,8 @@ pub(super) struct Delivery {
     pub(super) limits: ChunkLimits,
     /// Newest known revision; 0 before the first response.
     pub(super) revision: AtomicI64,
+    /// Cluster of the first response; 0 before.
+    pub(super) cluster: AtomicU64,
 }
 
 /// A chunk that needs no more requests.
@@ -155,7 +157,7 @@ impl Delivery {
             };
             let error = match attempted {
                 Ok(Some(revision)) => return PartResult::Written(revision),
-                // Another writer changed the key of the condition; the known revision is newer now.
+                // Another writer, or an earlier attempt, changed the key of the condition; the known revision is newer now.
                 Ok(None) => {
                     unmet_conditions += 1;
                     if unmet_conditions > IMMEDIATE_RETRIES && !wait(&mut backoff, give_up).await {
@@ -195,8 +197,8 @@ impl Delivery {
         }
     }
 
-    /// Sends the transaction once, on the condition that its keys were not changed after the known revision. Returns
-    /// its revision, or `None` if the condition did not hold.
+    /// Sends the transaction once, with the [condition](self) for this known revision. Returns its revision, or `None`
+    /// if the condition did not hold.
     async fn attempt(&self, writes: &[BulkWrite], known: i64) -> Result<Option<i64>> {
         let unchanged = |write: &BulkWrite| Compare::mod_revision(write.key()).lt(known + 1);
         let conditions: Vec<_> = match first_put(writes) {
@@ -209,8 +211,30 @@ impl Delivery {
             txn = txn.timeout(timeout);
         }
         let response = txn.await?;
-        self.revision.fetch_max(response.header.revision, Relaxed);
-        Ok(response.succeeded.then_some(response.header.revision))
+        self.check_cluster(&response.header, Outcome::Unknown)?;
+        let revision = response.header.revision;
+        if revision < known {
+            // Restored from an older backup. With the larger revision, the condition would always hold.
+            self.revision.fetch_min(revision, Relaxed);
+        } else {
+            self.revision.fetch_max(revision, Relaxed);
+        }
+        Ok(response.succeeded.then_some(revision))
+    }
+
+    /// Fails if a response comes from another cluster than the first one. `outcome` is that of the request.
+    fn check_cluster(&self, header: &ResponseHeader, outcome: Outcome) -> Result<()> {
+        let first = self
+            .cluster
+            .compare_exchange(0, header.cluster_id, Relaxed, Relaxed);
+        match first {
+            Err(first) if first != header.cluster_id => Err(Error::new(
+                ErrorKind::ClusterChanged,
+                outcome,
+                "the client changed to another cluster during the bulk, so each cluster has a part of the writes",
+            )),
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     async fn known_revision(&self, writes: &[BulkWrite]) -> Result<i64> {
@@ -222,7 +246,9 @@ impl Delivery {
         if let Some(timeout) = self.timeout {
             read = read.timeout(timeout);
         }
-        let revision = read.await?.header.revision;
+        let header = read.await?.header;
+        self.check_cluster(&header, Outcome::NotSent)?;
+        let revision = header.revision;
         Ok(self.revision.fetch_max(revision, Relaxed).max(revision))
     }
 
@@ -285,6 +311,6 @@ fn condition_never_met() -> Error {
     Error::new(
         ErrorKind::Unavailable,
         Outcome::Rejected,
-        "another writer changes the same keys all the time",
+        "other writers changed its keys before every attempt",
     )
 }

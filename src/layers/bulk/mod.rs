@@ -1,6 +1,7 @@
 //! Writing any number of keys.
 //!
-//! etcd pays per request, not per key: one transaction with 128 puts costs little more than one put. A [`Bulk`] packs
+//! The cost of a request to etcd depends little on its number of keys: one transaction with 128 puts costs little more than
+//! one put. A [`Bulk`] packs
 //! writes into transactions, as large as the server allows, and keeps several of them in flight.
 //!
 //! ```no_run
@@ -10,7 +11,7 @@
 //!     .on_progress(|done| println!("{} keys, {:.0}/s", done.written, done.keys_per_sec()))
 //!     .start();
 //! for number in 0..100_000 {
-//!     bulk.put(format!("import/{number:06}"), "value").await?; // waits while etcd is slower
+//!     bulk.put(format!("import/{number:06}"), "value").await?; // waits while 16 transactions are in flight
 //! }
 //! bulk.delete("import/marker").await?;
 //! match bulk.finish().await {
@@ -30,7 +31,7 @@
 //!   [`OnUnknown::Report`], and a transaction whose response was lost and whose first put key is deleted while a copy of
 //!   the transaction is still in flight.
 //! - **Bounded memory and backpressure.** [`put`](Bulk::put) waits while
-//!   [`in_flight`](BulkBuilder::in_flight) transactions are in flight. A transaction is sent when it is full, or by
+//!   [`max_in_flight`](BulkBuilder::max_in_flight) transactions are in flight. A transaction is sent when it is full, or by
 //!   [`flush`](Bulk::flush) or [`finish`](Bulk::finish).
 //! - **Failures.** Transient errors, such as a lost member or an election, are retried for
 //!   [`give_up_after`](BulkBuilder::give_up_after). A transaction that the server refuses as too large is split, and
@@ -39,8 +40,8 @@
 //!   (no space, a shutdown) stop the bulk: `put` and `finish` return them.
 //! - **Unknown outcomes.** A transaction whose response was lost may have been applied. [`OnUnknown`] is the reaction:
 //!   repeat it (the default), read its keys and compare, or report it.
-//! - **Resumable.** [`BulkReport::resume_point`] is the number of writes at the start of the input that are all surely
-//!   written, whatever failed later. [`BulkReport::resume_key`] is the key of the last of them: a sorted input can be
+//! - **Resumable.** [`BulkReport::resume_point`] is the number of writes at the start of the input that are all known
+//!   to be written, whatever failed later. [`BulkReport::resume_key`] is the key of the last of them: a sorted input can be
 //!   resumed after it.
 //!
 //! # Files
@@ -50,7 +51,7 @@
 //! | `bulk_progress`, `bulk_report` | progress while it runs, and the result |
 //! | `chunk_plan` | decides which writes form a transaction, and when it may be sent |
 //! | `chunk_delivery`, `failure_reaction` | sends a transaction, and decides what follows a failure |
-//! | `written_prefix` | how far the input is surely written |
+//! | `written_prefix` | how far the input is known to be written |
 
 mod bulk_builder;
 mod bulk_handle;
@@ -65,5 +66,5 @@ mod written_prefix;
 pub use bulk_builder::{BulkBuilder, OnUnknown};
 pub use bulk_handle::Bulk;
 pub use bulk_progress::{BulkProgress, BulkProgressUpdates};
-pub use bulk_report::{BulkFailed, BulkOutcome, BulkReport};
+pub use bulk_report::{BulkFailed, BulkPartResult, BulkReport};
 pub use bulk_write::BulkWrite;

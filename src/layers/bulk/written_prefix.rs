@@ -1,4 +1,4 @@
-//! How far the input is surely written: the resume point.
+//! How far the input is known to be written: the resume point.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -7,7 +7,7 @@ use bytes::Bytes;
 /// The first writes of the input that are all written, although chunks complete in any order.
 #[derive(Debug, Default)]
 pub(super) struct WrittenPrefix {
-    /// Number of writes before the first one that is not surely written.
+    /// Number of writes before the first one that is not known to be written.
     length: u64,
     /// Key of the last write of the prefix.
     last_key: Option<Bytes>,

@@ -29,7 +29,7 @@ async fn bulk_writes_and_deletes_every_key() {
     let seen = positions.clone();
     let mut bulk = etcd
         .bulk()
-        .on_outcome(move |outcome| {
+        .on_part_result(move |outcome| {
             assert!(outcome.result.is_ok(), "{outcome:?}");
             seen.lock().unwrap().push(outcome.positions.clone());
         })
@@ -134,7 +134,7 @@ async fn fill(bulk: &mut Bulk) -> u64 {
 #[tokio::test]
 async fn full_bulk_waits_and_stops_when_dropped() {
     let (cluster, etcd) = Cluster::start_with_client(1).await;
-    let mut bulk = etcd.bulk().max_ops(10).in_flight(2).start();
+    let mut bulk = etcd.bulk().max_ops(10).max_in_flight(2).start();
     bulk.put("known/revision", "v").await.unwrap();
     bulk.flush().await.unwrap();
     cluster.member(0).client_link().set(Fault::Freeze);
@@ -148,4 +148,23 @@ async fn full_bulk_waits_and_stops_when_dropped() {
     let found = values(&etcd, "full/").await;
     assert!(found.len() <= 21, "{} keys", found.len());
     assert!(!found.iter().any(|(key, _)| key == "full/00020"));
+}
+
+#[tokio::test]
+async fn cancelled_send_all_loses_no_write() {
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
+    let link = cluster.member(0).client_link().clone();
+    let mut bulk = etcd.bulk().max_ops(10).max_in_flight(2).start();
+    bulk.put("known/revision", "v").await.unwrap();
+    bulk.flush().await.unwrap();
+    let writes = (0..100).map(|n| BulkWrite::put(format!("all/{n:03}"), "v"));
+    let mut writes = tokio_stream::iter(writes);
+    link.set(Fault::Freeze);
+    let cancelled = timeout(Duration::from_millis(300), bulk.send_all(&mut writes)).await;
+    assert!(cancelled.is_err(), "the bulk is full");
+    link.heal();
+    bulk.send_all(writes).await.unwrap();
+    let report = bulk.finish().await.unwrap();
+    assert_eq!(report.written, 101);
+    assert_eq!(values(&etcd, "all/").await.len(), 100);
 }

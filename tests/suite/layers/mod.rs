@@ -3,6 +3,8 @@
 mod bulk_chaos;
 mod bulk_faults;
 mod bulk_limits;
+mod bulk_scripted;
 mod bulk_writes;
 mod get_many;
 mod range_streams;
+mod scripted_streams;

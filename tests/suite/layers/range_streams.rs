@@ -50,7 +50,7 @@ async fn stream_shows_one_revision_during_writes() {
 }
 
 #[tokio::test]
-async fn stream_covers_every_kind_of_range() {
+async fn stream_equals_whole_range() {
     let (_cluster, etcd) = Cluster::start_with_client(1).await;
     import(&etcd, 1_200, 10).await;
     let all = || etcd.get("").prefix();
@@ -72,6 +72,12 @@ async fn stream_covers_every_kind_of_range() {
         assert_eq!(stream.revision(), Some(whole.header.revision));
         assert!(stream.next().await.is_none());
     }
+}
+
+#[tokio::test]
+async fn stream_rejects_options_it_cannot_continue() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    let all = || etcd.get("").prefix();
     for invalid in [
         etcd.get("r/000100"),
         all().limit(3),
