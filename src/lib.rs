@@ -74,7 +74,7 @@
 //! `session`, `watch`, `register` and `discover` have the option `.wait()`: no deadline until the cluster is reachable.
 //! [`Client::shutdown`] first stops singletons and work under locks, then releases locks and revokes leases.
 //!
-//! **[Bulk](layers::bulk)** writes any number of keys, many per transaction, and reports how far it is:
+//! **[Bulk](layers::bulk)** writes any number of keys, many per transaction, and reports its progress:
 //! ```no_run
 //! # async fn example(etcd: actix_etcd::Client) -> actix_etcd::Result<()> {
 //! let mut bulk = etcd.bulk().start();
@@ -111,7 +111,8 @@
 //! # Guarantees
 //! 1. **A write is applied at most once.** The [`Outcome`] of its error is *not sent*, *rejected* (not applied) or
 //!    *unknown*. After *unknown*, the client retries only requests that are safe to repeat, such as a lease grant;
-//!    never a put, a delete or a transaction that writes.
+//!    never a put, a delete or a transaction that writes. The exception is a [bulk](layers::bulk), which repeats them
+//!    unless you choose another [`OnUnknown`](layers::bulk::OnUnknown).
 //! 2. **A watch never loses, repeats, reorders or splits a revision**, over any number of reconnects, reports up to which
 //!    revision it is complete ([`watch::Freshness`]), and ends with exactly one reason ([`watch::WatchEnd`]).
 //! 3. **A lease lives as long as the cluster keeps it**: a frozen, dead or partitioned member does not end it. If it is
@@ -124,8 +125,8 @@
 //! # Requirements
 //! A tokio runtime with time enabled: `#[tokio::main]`, `#[actix_rt::main]`, or `Builder::enable_all`. By default the
 //! actors of a client run on a thread of their own; [`ClientBuilder::on_current_arbiter`] runs them on the caller's
-//! arbiter. A runtime that makes many calls gets the sockets of the client, until it is blocked, idle or gone
-//! ([`ClientBuilder::sockets_follow_callers`]). Servers: etcd 3.4 to 3.7. Platforms: Unix.
+//! arbiter. A runtime that makes many calls also reads and writes the sockets of the client, until it is blocked, is idle
+//! or has ended ([`ClientBuilder::sockets_follow_callers`]). Servers: etcd 3.4 to 3.7. Platforms: Unix.
 //!
 //! # Feature flags
 //! | feature | default | effect |

@@ -8,8 +8,8 @@ use super::{
     wire_reader::{WireReader, delimited, number},
 };
 
-/// Most key-values that a short list grows by at once, as the estimate of their number can be wrong.
-const MIN_GROWTH: usize = 1024;
+/// A short list grows by at most this many key-values at once, because the estimate of their number can be wrong.
+const SHORT_LIST_GROWTH: usize = 1024;
 /// A longer list grows by at most this many times its length.
 const GROWTH_FACTOR: usize = 3;
 
@@ -23,7 +23,7 @@ pub(crate) fn append_key_values(part: &Bytes, rest: usize, kvs: &mut Vec<KeyValu
         appended = wire.position();
         if kvs.len() == kvs.capacity() {
             let rest_at_same_size = (wire.remaining() + rest) / length + 1;
-            kvs.reserve(rest_at_same_size.min(MIN_GROWTH.max(kvs.len() * GROWTH_FACTOR)));
+            kvs.reserve(rest_at_same_size.min(SHORT_LIST_GROWTH.max(kvs.len() * GROWTH_FACTOR)));
         }
         kvs.push(kv);
     }
@@ -110,7 +110,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn key_value_with_negative_number_is_left() {
+    fn key_value_with_negative_number_is_not_decoded() {
         let negative = KeyValue {
             lease: -1,
             ..KeyValue::default()
@@ -127,7 +127,11 @@ pub(crate) mod tests {
         let encoded = encode(vec![KeyValue::default()]);
         let mut kvs = Vec::new();
         append_key_values(&encoded, 1 << 30, &mut kvs);
-        assert!(kvs.capacity() <= 2 * MIN_GROWTH, "{}", kvs.capacity());
+        assert!(
+            kvs.capacity() <= 2 * SHORT_LIST_GROWTH,
+            "{}",
+            kvs.capacity()
+        );
     }
 
     #[test]

@@ -14,7 +14,8 @@ pub(crate) const fn delimited(field: u64) -> u64 {
     field << 3 | 2
 }
 
-/// Reads a part of a frame. Every method returns `None` if the part is too short.
+/// Reads a part of a frame. Methods that read a value return `None` if the part is too short, or if only the generated
+/// code decodes the value, such as a negative number.
 pub(crate) struct WireReader<'a> {
     /// The whole frame; keys and values are slices of it.
     frame: &'a Bytes,

@@ -225,7 +225,7 @@ impl<C: WatchClient> WatchRequest<C> {
 
     async fn open(&self) -> Result<Watch> {
         let known_keys = if self.options.resync {
-            // Boxed: otherwise every future that opens a watch would have room for the read.
+            // Boxed: otherwise the read would enlarge every future that opens a watch.
             Some(Box::pin(self.read_known_keys()).await?)
         } else {
             None
@@ -262,8 +262,8 @@ impl<C: WatchClient> WatchRequest<C> {
         read_known_keys(&self.client, &spec).await
     }
 
-    /// Sends the watch to the hub. Not part of the future that opens a watch, which would keep the room of every value
-    /// that is created here. With thousands of watches opened at once, that memory counts.
+    /// Sends the watch to the hub. Not `async`: otherwise the values created here would enlarge the future that opens a
+    /// watch, and thousands may be opened at once.
     fn start(&self, known_keys: Option<(KnownKeys, i64)>) -> Result<WatchOpening> {
         let mut spec = validate(&self.range, self.options.clone())?;
         let known_keys = known_keys.map(|(known_keys, revision)| {
@@ -395,6 +395,7 @@ impl<C: WatchClient> IntoFuture for WatchRequest<C> {
     type IntoFuture = ResponseFuture<Watch>;
 
     fn into_future(self) -> Self::IntoFuture {
+        // Without `wait`, a smaller future.
         if self.wait {
             Box::pin(async move { attempt_until_available(true, || self.open()).await })
         } else {

@@ -82,8 +82,8 @@ impl<'a> ReadyEndpoints<'a> {
         }
     }
 
-    /// Returns whether these are all ready endpoints. Otherwise some of them cannot serve this request: for example,
-    /// the copy of a late request goes to another member. A policy that remembers the member it chose should remember
+    /// Returns whether these are all ready endpoints. If not, the others cannot serve this request: for example, the
+    /// copy of a late request goes to another member. A policy that remembers the member it chose should remember
     /// only a choice among all.
     pub fn is_complete(&self) -> bool {
         self.complete

@@ -39,7 +39,7 @@ enum FieldLength {
     Known(usize),
     /// The bytes end before the length of the field.
     Unknown,
-    /// The bytes are no field, or one of a group: only the decoder of the message can say.
+    /// The bytes are no field, or one of a group: the decoder of the message decides.
     Invalid,
 }
 
@@ -116,8 +116,8 @@ impl<M: Message + Default + 'static> IncrementalDecoder<M> {
         Ok(())
     }
 
-    /// Decodes the key-values at the start of `bytes`, if the message is a range. The generated code reads the length of
-    /// each twice, and needs half as much time again.
+    /// Decodes the key-values at the start of `bytes`, if the message is a range. The generated code reads each
+    /// length twice and takes 1.5 times as long.
     fn take_key_values(&mut self, bytes: &mut Bytes) {
         if let Some(range) = (&mut self.message as &mut dyn Any).downcast_mut::<RangeResponse>() {
             let length = append_key_values(bytes, self.missing, &mut range.kvs);
