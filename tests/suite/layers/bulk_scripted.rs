@@ -12,11 +12,11 @@ use testbed::{Reply, ScriptedServer};
 
 use crate::support::{scripted_put::RANGE, store_server::TXN};
 
-fn header(revision: i64) -> Option<ResponseHeader> {
-    Some(ResponseHeader {
+fn header(revision: i64) -> ResponseHeader {
+    ResponseHeader {
         revision,
         ..ResponseHeader::default()
-    })
+    }
 }
 
 /// Returns the revision that a transaction compares with.
@@ -32,7 +32,7 @@ async fn condition_follows_revision_of_restored_cluster() {
     let server = ScriptedServer::start().await;
     server.on(RANGE, |_| {
         Reply::message(&RangeResponse {
-            header: header(1_000),
+            header: Some(header(1_000)),
             ..RangeResponse::default()
         })
     });
@@ -44,7 +44,7 @@ async fn condition_follows_revision_of_restored_cluster() {
         // The cluster was restored from a backup after the first transaction.
         let revision = [1_001, 500, 501][call.nth];
         Reply::message(&TxnResponse {
-            header: header(revision),
+            header: Some(header(revision)),
             succeeded: true,
             ..TxnResponse::default()
         })
@@ -74,7 +74,7 @@ async fn panicking_policy_leaves_writes_unknown() {
     let server = ScriptedServer::start().await;
     server.on(RANGE, |_| {
         Reply::message(&RangeResponse {
-            header: header(1),
+            header: Some(header(1)),
             ..RangeResponse::default()
         })
     });
