@@ -54,7 +54,7 @@ pub(super) type H2Connection = Connection<LoggedIo<BoxedSocket>, Bytes>;
 /// Time between two checks of a connection that is driven by callers.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// One call in this many is sampled for the choice of the driver.
-const SAMPLED_CALLS: u64 = 8;
+const SAMPLED_CALLS: u64 = 4;
 /// Largest number of open streams at which a caller writes its request itself. With more callers it is cheaper to write
 /// several requests at once.
 const DIRECT_WRITE_STREAMS: usize = 2;
