@@ -99,12 +99,12 @@ impl LinePanel {
     }
 }
 
-/// Returns ticks of a logarithmic axis: powers of ten, with 2 and 5 between them if the range is short.
+/// Returns ticks of a logarithmic axis: powers of ten, with more values between them if the range is short.
 fn log_ticks(low: f64, high: f64) -> Vec<f64> {
-    let steps: &[f64] = if high / low > 2e3 {
-        &[1.0]
-    } else {
-        &[1.0, 2.0, 5.0]
+    let steps: &[f64] = match high / low {
+        ..5.0 => &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0],
+        ..2e3 => &[1.0, 2.0, 5.0],
+        _ => &[1.0],
     };
     let mut ticks = Vec::new();
     let mut power = 10_f64.powf(low.log10().floor());

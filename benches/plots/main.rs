@@ -28,7 +28,7 @@ const BENCHES: [&[&str]; 6] = [
     &["growth"],
 ];
 /// The pictures of the README.
-const SHOWN: [&str; 3] = ["calls.svg", "failover.svg", "bulk.svg"];
+const SHOWN: [&str; 4] = ["calls.svg", "failover.svg", "bulk.svg", "growth.svg"];
 
 fn main() -> ExitCode {
     let mut failed: Vec<&&[&str]> = Vec::new();
