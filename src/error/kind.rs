@@ -207,7 +207,7 @@ kinds! {
     ConnectionLost: "the connection was lost", "";
     MemberUnresponsive: "the member does not respond", "";
     NotServing: "the member does not serve requests now, probably because of a defragmentation", "use another member, or wait";
-    LeaderLost: "the leader changed before the response arrived", "a write may have been applied; read the key before you repeat it";
+    LeaderLost: "the leader changed before the response arrived", "";
     DeadlineExceeded: "the deadline of the call passed", "";
     Overloaded: "the client has the maximum number of calls in flight", "make fewer calls at once, or raise the limit";
     Shutdown: "the client has been shut down", "create a new client";
