@@ -132,6 +132,7 @@
 //! | feature | default | effect |
 //! |---|---|---|
 //! | `tls` | yes | `https://` and `unixs://` endpoints with rustls; [`TlsOptions`] |
+//! | `serde` | no | values of any type with serde's traits, as JSON: `layers::codec::Json` |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

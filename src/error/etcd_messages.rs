@@ -271,6 +271,7 @@ impl ErrorKind {
             | Self::SessionLost
             | Self::LockBlocked
             | Self::FileFailed
+            | Self::CodecFailed
             | Self::Internal
             | Self::Other => Outcome::Unknown,
         }

@@ -176,6 +176,7 @@ pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
         | ErrorKind::LockBlocked
         | ErrorKind::NoElectionLeader
         | ErrorKind::FileFailed
+        | ErrorKind::CodecFailed
         | ErrorKind::Other => RetryDecision::Fail,
     }
 }
