@@ -9,11 +9,13 @@ mod grpc_service;
 mod requests;
 mod running_client;
 mod startup;
+pub(crate) mod subscription;
 
 pub use crate::connection::Liveness;
 pub use builder::ClientBuilder;
 pub use connectivity_changes::{ConnectivityChanges, ConnectivityStream, SubscribeConnectivity};
 pub use grpc_service::{GrpcService, ResponseBody};
+pub use subscription::Subscription;
 
 use std::{fmt, sync::Arc, time::Duration};
 

@@ -11,3 +11,4 @@
 pub mod bulk;
 pub mod codec;
 pub mod get_many;
+pub(crate) mod read_then_watch;
