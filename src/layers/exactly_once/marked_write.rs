@@ -8,6 +8,7 @@ use super::{
     fence::Fences,
     held_slot::{HeldSlot, Resolution},
     marker_slot::{Ending, MarkerSlot, SlotContent},
+    reserved_prefix::check_markers_untouched,
     slot_pool::SlotPool,
 };
 use crate::{
@@ -71,7 +72,8 @@ impl MarkedWrite {
     /// out before the deadline, or if the marker was deleted.
     pub(crate) async fn send(&self, client: &Client, timeout: Duration) -> Result<MarkedResponse> {
         // Invalid input is refused before a lease is granted.
-        self.wire_txn(&MarkerSlot::new("slot".into(), 1)).wire()?;
+        let wire = self.txn.wire()?;
+        check_markers_untouched(&wire, client.marker_prefix())?;
         let deadline = deadline_in(timeout);
         let pool = SlotPool::of(client);
         let mut backoff = RETRY_BACKOFF.start();

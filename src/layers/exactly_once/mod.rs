@@ -58,6 +58,7 @@ mod fence;
 mod held_slot;
 mod marked_write;
 mod marker_slot;
+mod reserved_prefix;
 mod slot_pool;
 
 pub use self::{
