@@ -73,6 +73,10 @@ impl Client {
         });
         let in_flight = InFlightLimit::new(options.max_in_flight);
         let budget = RetryBudget::new(options.retry_budget, Instant::now());
+        let request_options = RequestOptions {
+            timeout: options.request_timeout,
+            marker_prefix: options.marker_prefix,
+        };
         let (policy, retry_policy) = (options.balance_policy, options.retry_policy);
         let hedging = options.hedging;
         let (caller, auth) = runtime
@@ -127,10 +131,6 @@ impl Client {
             balancer: caller.balancer.clone(),
             auth,
             shutdown_grace: options.shutdown_grace,
-        };
-        let request_options = RequestOptions {
-            timeout: options.request_timeout,
-            marker_prefix: options.marker_prefix,
         };
         let running = Arc::new(RunningClient::new(caller, actors, request_options, runtime));
         if let Some(interval) = options.auto_sync {

@@ -104,9 +104,10 @@ impl MarkedWrite {
         client: &Client,
         timeout: Duration,
     ) -> Result<MarkedResponse> {
-        let request = match self.fences.is_empty() {
-            true => self.txn.clone(),
-            false => txn().when(self.fences.conditions()).then(self.txn.clone()),
+        let request = if self.fences.is_empty() {
+            self.txn.clone()
+        } else {
+            txn().when(self.fences.conditions()).then(self.txn.clone())
         };
         let mut response = request.timeout(timeout).on(client).await?;
         let revision = response.header.revision;
@@ -278,9 +279,10 @@ impl MarkedWrite {
             return Err(unexpected_response());
         }
         response.responses.remove(0);
-        let ending = match response.succeeded {
-            true => Ending::Then,
-            false => Ending::Otherwise,
+        let ending = if response.succeeded {
+            Ending::Then
+        } else {
+            Ending::Otherwise
         };
         Ok((ending, response))
     }
