@@ -44,7 +44,7 @@
 //! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
 //! let mutex = etcd.mutex("locks/report").await?;
 //! let guard = mutex.lock().await?;
-//! etcd.put("reports/latest", "…").exactly_once().fenced_by(&guard.ownership()).await?;
+//! etcd.put("reports/latest", "…").exactly_once().fenced_by(&guard).await?;
 //! # Ok(())
 //! # }
 //! ```
