@@ -69,6 +69,8 @@ pub mod election;
 mod lock_queue;
 pub mod mutex;
 mod ownership_lost;
+pub mod rw_lock;
+pub mod semaphore;
 pub mod session;
 pub mod singleton;
 mod txn_read;
