@@ -64,7 +64,9 @@
 //! | all | `ownership_lost` | why a lock or a leadership was lost |
 //! | | `txn_read` | reads the key that a transaction returned |
 
+pub mod barrier;
 pub mod discovery;
+pub mod double_barrier;
 pub mod election;
 mod lock_queue;
 pub mod mutex;

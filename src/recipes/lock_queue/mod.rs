@@ -167,19 +167,20 @@ impl LockQueue {
         value: Bytes,
         cancel: &mut oneshot::Receiver<()>,
     ) -> Result<Option<QueueEntry>> {
-        self.join_and(&UntilAdmitted, value, cancel).await
+        let joined = self.join_and(&UntilAdmitted, value, cancel).await?;
+        Ok(joined.map(|(entry, ())| entry))
     }
 
     /// Joins the queue and waits. On `cancel`, leaves the queue and returns `None`; in an outage, leaving continues in
     /// the background.
     ///
     /// If the session heals, the loss of its lease does not end the wait: the queue is joined again at its end.
-    pub(super) async fn join_and(
+    pub(super) async fn join_and<W: EntryWait>(
         &self,
-        wait: &impl EntryWait,
+        wait: &W,
         value: Bytes,
         cancel: &mut oneshot::Receiver<()>,
-    ) -> Result<Option<QueueEntry>> {
+    ) -> Result<Option<(QueueEntry, W::Output)>> {
         loop {
             let lease = tokio::select! {
                 biased;
@@ -206,13 +207,13 @@ impl LockQueue {
         }
     }
 
-    async fn join_once(
+    async fn join_once<W: EntryWait>(
         &self,
         lease: SessionLease,
-        wait: &impl EntryWait,
+        wait: &W,
         value: Bytes,
         cancel: &mut oneshot::Receiver<()>,
-    ) -> Result<Option<QueueEntry>> {
+    ) -> Result<Option<(QueueEntry, W::Output)>> {
         let key = tokio::select! {
             biased;
             _ = &mut *cancel => return Ok(None),
@@ -233,12 +234,12 @@ impl LockQueue {
         };
         let waited = tokio::select! {
             biased;
-            _ = cancel => Ok(false),
-            waited = wait.wait(&entry) => waited.map(|()| true),
+            _ = cancel => Ok(None),
+            waited = wait.wait(&entry) => waited.map(Some),
         };
         match waited {
-            Ok(true) => Ok(Some(entry)),
-            Ok(false) => {
+            Ok(Some(output)) => Ok(Some((entry, output))),
+            Ok(None) => {
                 leave(entry).await;
                 Ok(None)
             }

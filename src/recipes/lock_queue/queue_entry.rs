@@ -61,14 +61,18 @@ enum Blockers {
 
 /// How an entry waits in the queue.
 pub(in crate::recipes) trait EntryWait: Sync {
+    type Output: Send;
+
     /// Waits while the entry's key is in the queue. If it fails, the entry leaves the queue.
-    fn wait(&self, entry: &QueueEntry) -> impl Future<Output = Result<()>> + Send;
+    fn wait(&self, entry: &QueueEntry) -> impl Future<Output = Result<Self::Output>> + Send;
 }
 
 /// Waits until no older key blocks the entry, and fails as [`QueueEntry::wait_until_admitted`] does.
 pub(in crate::recipes) struct UntilAdmitted;
 
 impl EntryWait for UntilAdmitted {
+    type Output = ();
+
     async fn wait(&self, entry: &QueueEntry) -> Result<()> {
         entry.wait_until_admitted().await
     }
@@ -256,7 +260,7 @@ impl QueueEntry {
 
     /// Returns why this entry's key is gone: etcd deletes it together with the lease, before the session detects the
     /// loss.
-    async fn why_key_gone(&self) -> OwnershipLost {
+    pub(in crate::recipes) async fn why_key_gone(&self) -> OwnershipLost {
         let lease = self.ownership.lease();
         match self.ownership.client.time_to_live(lease).await {
             Ok(found) if found.remaining.is_none() => {
@@ -286,7 +290,7 @@ impl QueueEntry {
 
     /// Deletes the key and returns whether it belonged to this entry until then. If that fails, deleting continues in
     /// the background.
-    pub(super) async fn leave(mut self) -> Result<bool> {
+    pub(in crate::recipes) async fn leave(mut self) -> Result<bool> {
         self.mark_stopped();
         let deadline = deadline_in(self.ownership.client.request_timeout());
         let mut outcome_unknown = false;

@@ -5,9 +5,10 @@ use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 use super::{ClaimGuard, Ownership};
 use crate::error::{Error, ErrorKind, Outcome, Result};
 
-/// Waits for a guard for at most `timeout`. Fails with [`ErrorKind::DeadlineExceeded`] after it.
+/// Waits for a request for at most `timeout`. Fails with [`ErrorKind::DeadlineExceeded`] and this reason after it.
 pub(in crate::recipes) async fn acquired_within<G>(
     timeout: Duration,
+    reason: &'static str,
     request: impl IntoFuture<Output = Result<G>>,
 ) -> Result<G> {
     match tokio::time::timeout(timeout, request.into_future()).await {
@@ -15,7 +16,7 @@ pub(in crate::recipes) async fn acquired_within<G>(
         Err(_) => Err(Error::new(
             ErrorKind::DeadlineExceeded,
             Outcome::Rejected,
-            "the lock was not acquired within the timeout",
+            reason,
         )),
     }
 }

@@ -58,6 +58,9 @@ use super::{
 };
 use crate::{error::Result, request::IntoBytes};
 
+/// Reason of a request that has timed out.
+const NOT_ACQUIRED: &str = "the lock was not acquired within the timeout";
+
 impl Session {
     /// Returns the lock with this name. It works until the session ends: a lost or closed session loses its locks.
     pub fn mutex(&self, name: impl IntoBytes) -> Mutex {
@@ -88,7 +91,7 @@ impl Mutex {
     /// Requests the lock and waits for at most `timeout`. Fails as [`lock`](Self::lock) does, and with
     /// [`ErrorKind::DeadlineExceeded`](crate::ErrorKind::DeadlineExceeded) after the timeout, whether another session holds the lock or no member responds.
     pub async fn lock_within(&self, timeout: Duration) -> Result<LockGuard> {
-        acquired_within(timeout, self.lock()).await
+        acquired_within(timeout, NOT_ACQUIRED, self.lock()).await
     }
 
     /// Takes the lock if no session holds it or waits for it. Returns `None` otherwise, without writing anything. Fails as

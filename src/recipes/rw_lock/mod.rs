@@ -64,6 +64,9 @@ use super::{
 };
 use crate::{error::Result, request::IntoBytes};
 
+/// Reason of a request that has timed out.
+const NOT_ACQUIRED: &str = "the lock was not acquired within the timeout";
+
 impl Session {
     /// Returns the read-write lock with this name. It works until the session ends: a lost or closed session loses its
     /// locks.
@@ -102,13 +105,13 @@ impl RwLock {
     /// Requests the lock as a reader and waits for at most `timeout`. Fails as [`read`](Self::read) does, and with
     /// [`ErrorKind::DeadlineExceeded`](crate::ErrorKind::DeadlineExceeded) after the timeout.
     pub async fn read_within(&self, timeout: Duration) -> Result<ReadGuard> {
-        acquired_within(timeout, self.read()).await
+        acquired_within(timeout, NOT_ACQUIRED, self.read()).await
     }
 
     /// Requests the lock as a writer and waits for at most `timeout`. Fails as [`write`](Self::write) does, and with
     /// [`ErrorKind::DeadlineExceeded`](crate::ErrorKind::DeadlineExceeded) after the timeout.
     pub async fn write_within(&self, timeout: Duration) -> Result<WriteGuard> {
-        acquired_within(timeout, self.write()).await
+        acquired_within(timeout, NOT_ACQUIRED, self.write()).await
     }
 
     /// Takes the lock as a reader if no writer holds it or waits for it. Returns `None` otherwise, without writing

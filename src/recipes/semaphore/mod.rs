@@ -56,6 +56,9 @@ use super::{
 };
 use crate::{error::Result, request::IntoBytes};
 
+/// Reason of a request that has timed out.
+const NOT_ACQUIRED: &str = "the permit was not acquired within the timeout";
+
 impl Session {
     /// Returns the semaphore with this name and number of permits. It works until the session ends: a lost or closed
     /// session loses its permits.
@@ -95,7 +98,7 @@ impl Semaphore {
     /// Requests a permit and waits for at most `timeout`. Fails as [`acquire`](Self::acquire) does, and with
     /// [`ErrorKind::DeadlineExceeded`](crate::ErrorKind::DeadlineExceeded) after the timeout.
     pub async fn acquire_within(&self, timeout: Duration) -> Result<Permit> {
-        acquired_within(timeout, self.acquire()).await
+        acquired_within(timeout, NOT_ACQUIRED, self.acquire()).await
     }
 
     /// Takes a permit if one is available and no other request waits for it. Returns `None` otherwise, without writing
