@@ -170,13 +170,22 @@ impl HoldTask {
             }
         };
         let repeated = async {
+            let mut outcome_unknown = false;
             loop {
-                match request().await {
-                    Err(error) if is_temporary(&error) && Instant::now() < self.deadline => {
-                        tokio::time::sleep(RETRY_DELAY).await;
-                    }
-                    done => return done,
+                let error = match request().await {
+                    Ok(done) => return Ok(done),
+                    Err(error) => error,
+                };
+                outcome_unknown |= error.outcome() == Outcome::Unknown;
+                if !is_temporary(&error) || Instant::now() >= self.deadline {
+                    // The last error does not tell about the requests before.
+                    return Err(if outcome_unknown {
+                        error.with_outcome(Outcome::Unknown)
+                    } else {
+                        error
+                    });
                 }
+                tokio::time::sleep(RETRY_DELAY).await;
             }
         };
         tokio::select! {

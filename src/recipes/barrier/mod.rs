@@ -107,18 +107,19 @@ impl Barrier {
     pub async fn release(&self) -> Result<bool> {
         self.check_name()?;
         let deadline = deadline_in(self.client.request_timeout());
-        let mut held = None;
+        let (mut held, mut maybe_released) = (None, false);
         loop {
             let error = match self.release_once(&mut held).await {
                 Ok(released) => return Ok(released),
                 Err(error) => error,
             };
+            maybe_released |= held.is_some() && error.outcome() == Outcome::Unknown;
             if !is_temporary(&error) || Instant::now() >= deadline {
-                // The error of a read, or of a repeated delete, does not tell about the deletes before.
-                return Err(if held.is_some() && !error.is_conflict() {
-                    error.with_outcome(Outcome::Unknown)
-                } else {
-                    error
+                return Err(match held {
+                    None => error.with_outcome(Outcome::NotSent),
+                    // The last error does not tell about the requests before.
+                    Some(_) if maybe_released => error.with_outcome(Outcome::Unknown),
+                    Some(_) => error,
                 });
             }
             tokio::time::sleep(RETRY_DELAY).await;

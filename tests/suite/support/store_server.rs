@@ -1,16 +1,16 @@
 //! A scripted server that stores keys, and can delay or reject a transaction or lose its response.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     sync::{Arc, Mutex},
 };
 
 use actix_etcd::{
     Client,
     proto::{
-        self, Compare, Event, KeyValue, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
-        RangeRequest, RangeResponse, RequestOp, ResponseHeader, ResponseOp, TxnRequest,
-        TxnResponse, WatchRequest, WatchResponse,
+        self, Compare, Event, KeyValue, LeaseRevokeRequest, LeaseRevokeResponse,
+        LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, RangeRequest, RangeResponse, RequestOp,
+        ResponseHeader, ResponseOp, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
         compare::{CompareResult, CompareTarget, TargetUnion},
         event::EventType,
         request_op::Request,
@@ -23,7 +23,11 @@ use prost::Message;
 use testbed::Reply;
 use tokio::sync::broadcast;
 
-use crate::support::{lease_server::LeaseServer, scripted_put::RANGE, watch_server::WATCH};
+use crate::support::{
+    lease_server::{LeaseServer, REVOKE},
+    scripted_put::RANGE,
+    watch_server::WATCH,
+};
 
 pub const TXN: &str = "/etcdserverpb.KV/Txn";
 const TIME_TO_LIVE: &str = "/etcdserverpb.Lease/LeaseTimeToLive";
@@ -41,7 +45,7 @@ pub enum TxnFate {
 
 type TxnScript = Box<dyn FnMut(&TxnRequest) -> TxnFate + Send>;
 
-/// The server. Its leases never expire.
+/// The server. Its leases never expire, but can be revoked.
 pub struct ScriptedStore {
     pub lease_server: LeaseServer,
     state: Arc<Mutex<State>>,
@@ -53,6 +57,7 @@ struct State {
     delayed: Vec<TxnRequest>,
     script: TxnScript,
     events: broadcast::Sender<Event>,
+    revoked: HashSet<i64>,
 }
 
 impl ScriptedStore {
@@ -65,6 +70,7 @@ impl ScriptedStore {
             script: Box::new(|_| TxnFate::Applied),
             // More than any test has: a watch that falls behind would lose events.
             events: broadcast::Sender::new(4096),
+            revoked: HashSet::new(),
         }));
         let shared = state.clone();
         lease_server.server.on(TXN, move |call| {
@@ -80,6 +86,12 @@ impl ScriptedStore {
         lease_server.server.on(TIME_TO_LIVE, move |call| {
             let request = LeaseTimeToLiveRequest::decode(call.body).unwrap();
             Reply::message(&shared.lock().unwrap().time_to_live(&request))
+        });
+        let shared = state.clone();
+        lease_server.server.on(REVOKE, move |call| {
+            let request = LeaseRevokeRequest::decode(call.body).unwrap();
+            shared.lock().unwrap().revoke(request.id);
+            Reply::message(&LeaseRevokeResponse::default())
         });
         let shared = state.clone();
         lease_server
@@ -111,7 +123,9 @@ impl ScriptedStore {
     pub fn apply_delayed(&self) {
         let mut state = self.state.lock().unwrap();
         for request in std::mem::take(&mut state.delayed) {
-            state.apply(request);
+            if !state.needs_missing_lease(&request) {
+                state.apply(request);
+            }
         }
     }
 
@@ -132,7 +146,7 @@ pub fn puts(request: &TxnRequest) -> bool {
     request.success.iter().any(put)
 }
 
-/// Creates every requested watch of one key, and sends the events from then on.
+/// Creates every requested watch of a key or a range, and sends the events from then on.
 fn watch_keys(state: &Arc<Mutex<State>>) -> Reply {
     let state = state.clone();
     Reply::streaming(async move |mut sender, mut receiver| {
@@ -149,12 +163,12 @@ fn watch_keys(state: &Arc<Mutex<State>>) -> Reply {
                     None => return,
                     Some(request) => match request.request_union {
                         Some(RequestUnion::CreateRequest(create)) => {
-                            watched.push((create.watch_id, create.key));
+                            watched.push((create.watch_id, create.key, create.range_end));
                             let created = true;
                             vec![WatchResponse { created, ..response(create.watch_id) }]
                         }
                         Some(RequestUnion::CancelRequest(cancel)) => {
-                            watched.retain(|(id, _)| *id != cancel.watch_id);
+                            watched.retain(|(id, ..)| *id != cancel.watch_id);
                             let canceled = true;
                             vec![WatchResponse { canceled, ..response(cancel.watch_id) }]
                         }
@@ -164,9 +178,11 @@ fn watch_keys(state: &Arc<Mutex<State>>) -> Reply {
                 event = events.recv() => {
                     let event = event.unwrap();
                     let key = event.kv.as_ref().unwrap().key.clone();
-                    let of_key = watched.iter().filter(|(_, watched)| *watched == key);
+                    let of_key = watched.iter().filter(|(_, watched, end)| {
+                        *watched == key || (!end.is_empty() && (watched..end).contains(&&key))
+                    });
                     let event_of = |id| WatchResponse { events: vec![event.clone()], ..response(id) };
-                    of_key.map(|(id, _)| event_of(*id)).collect()
+                    of_key.map(|(id, ..)| event_of(*id)).collect()
                 }
             };
             for response in responses {
@@ -176,6 +192,25 @@ fn watch_keys(state: &Arc<Mutex<State>>) -> Reply {
             }
         }
     })
+}
+
+/// Returns whether a key has the number that a comparison names.
+fn equals(kv: &KeyValue, compare: &Compare) -> bool {
+    match compare.target_union {
+        Some(TargetUnion::CreateRevision(expected)) => kv.create_revision == expected,
+        Some(TargetUnion::ModRevision(expected)) => kv.mod_revision == expected,
+        Some(TargetUnion::Version(expected)) => kv.version == expected,
+        Some(TargetUnion::Lease(expected)) => kv.lease == expected,
+        // Protobuf does not encode a zero.
+        None => match compare.target() {
+            CompareTarget::Create => kv.create_revision == 0,
+            CompareTarget::Mod => kv.mod_revision == 0,
+            CompareTarget::Version => kv.version == 0,
+            CompareTarget::Lease => kv.lease == 0,
+            CompareTarget::Value => panic!("the scripted store does not compare values"),
+        },
+        Some(TargetUnion::Value(_)) => panic!("the scripted store does not compare values"),
+    }
 }
 
 impl State {
@@ -191,6 +226,9 @@ impl State {
     fn handle(&mut self, request: TxnRequest) -> Reply {
         let timed_out = Reply::status(14, "etcdserver: request timed out");
         match (self.script)(&request) {
+            _ if self.needs_missing_lease(&request) => {
+                Reply::status(5, "etcdserver: requested lease not found")
+            }
             TxnFate::Applied => Reply::message(&self.apply(request)),
             TxnFate::ResponseLost => {
                 self.apply(request);
@@ -204,11 +242,31 @@ impl State {
         }
     }
 
+    /// Returns whether the transaction would bind a key to a lease that was revoked.
+    fn needs_missing_lease(&self, request: &TxnRequest) -> bool {
+        let is_missing = |op: &RequestOp| match &op.request {
+            Some(Request::RequestPut(put)) => self.revoked.contains(&put.lease),
+            _ => false,
+        };
+        self.succeeds(request) && request.success.iter().any(is_missing)
+    }
+
+    fn revoke(&mut self, lease: i64) {
+        self.revoked.insert(lease);
+        let bound = self.keys.values().filter(|kv| kv.lease == lease);
+        let bound: Vec<_> = bound.map(|kv| kv.key.clone()).collect();
+        for key in bound {
+            self.delete(key);
+        }
+    }
+
+    fn succeeds(&self, request: &TxnRequest) -> bool {
+        let mut conditions = request.compare.iter();
+        conditions.all(|compare| self.compare_succeeds(compare))
+    }
+
     fn apply(&mut self, request: TxnRequest) -> TxnResponse {
-        let succeeded = request
-            .compare
-            .iter()
-            .all(|compare| self.compare_succeeds(compare));
+        let succeeded = self.succeeds(&request);
         let ops = if succeeded {
             request.success
         } else {
@@ -236,27 +294,17 @@ impl State {
         if found.is_empty() && end.is_empty() {
             found.push(&missing);
         }
-        let negated = match compare.result() {
-            CompareResult::Equal => false,
-            CompareResult::NotEqual => true,
-            other => panic!("the scripted store does not compare with {other:?}"),
+        let has_result = |kv: &KeyValue| match (compare.result(), &compare.target_union) {
+            (CompareResult::Less, Some(TargetUnion::CreateRevision(limit))) => {
+                kv.create_revision < *limit
+            }
+            (CompareResult::Less | CompareResult::Greater, target) => {
+                panic!("the scripted store does not compare with less or greater: {target:?}")
+            }
+            (CompareResult::Equal, _) => equals(kv, compare),
+            (CompareResult::NotEqual, _) => !equals(kv, compare),
         };
-        let equal = |kv: &&KeyValue| match compare.target_union {
-            Some(TargetUnion::CreateRevision(expected)) => kv.create_revision == expected,
-            Some(TargetUnion::ModRevision(expected)) => kv.mod_revision == expected,
-            Some(TargetUnion::Version(expected)) => kv.version == expected,
-            Some(TargetUnion::Lease(expected)) => kv.lease == expected,
-            // Protobuf does not encode a zero.
-            None => match compare.target() {
-                CompareTarget::Create => kv.create_revision == 0,
-                CompareTarget::Mod => kv.mod_revision == 0,
-                CompareTarget::Version => kv.version == 0,
-                CompareTarget::Lease => kv.lease == 0,
-                CompareTarget::Value => panic!("the scripted store does not compare values"),
-            },
-            Some(TargetUnion::Value(_)) => panic!("the scripted store does not compare values"),
-        };
-        found.iter().all(|kv| equal(kv) != negated)
+        found.into_iter().all(has_result)
     }
 
     fn apply_operation(&mut self, op: RequestOp, before: i64) -> ResponseOp {
@@ -282,20 +330,7 @@ impl State {
                 Response::ResponsePut(proto::PutResponse::default())
             }
             Request::RequestDeleteRange(delete) => {
-                let removed = self.keys.remove(&delete.key);
-                if removed.is_some() {
-                    self.revision += 1;
-                    let mut deleted = Event {
-                        kv: Some(KeyValue {
-                            key: delete.key,
-                            mod_revision: self.revision,
-                            ..Default::default()
-                        }),
-                        ..Default::default()
-                    };
-                    deleted.set_type(EventType::Delete);
-                    let _ = self.events.send(deleted);
-                }
+                self.delete(delete.key);
                 Response::ResponseDeleteRange(proto::DeleteRangeResponse::default())
             }
             Request::RequestTxn(_) => panic!("the scripted store has no nested transactions"),
@@ -303,6 +338,24 @@ impl State {
         ResponseOp {
             response: Some(response),
         }
+    }
+
+    fn delete(&mut self, key: Bytes) {
+        if self.keys.remove(&key).is_none() {
+            return;
+        }
+        self.revision += 1;
+        let mut deleted = Event {
+            kv: Some(KeyValue {
+                key,
+                mod_revision: self.revision,
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        deleted.set_type(EventType::Delete);
+        // An error means that there is no watch.
+        let _ = self.events.send(deleted);
     }
 
     fn time_to_live(&self, request: &LeaseTimeToLiveRequest) -> LeaseTimeToLiveResponse {
