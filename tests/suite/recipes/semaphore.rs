@@ -136,7 +136,7 @@ async fn waiting_requests_watch_once_and_seldom_read() {
     let reads = (ranges().await - before) / f64::from(WAITING);
     println!("{reads:.1} reads per release");
     // Each transaction counts several reads: its conditions and its operations.
-    assert!(reads < 40.0, "{reads} reads per release");
+    assert!(reads < 15.0, "{reads} reads per release");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -160,7 +160,9 @@ async fn holders_never_exceed_permits() {
                     };
                     let holders = now.fetch_add(1, Ordering::SeqCst) + 1;
                     most.fetch_max(holders, Ordering::SeqCst);
-                    etcd.get("pause").await.unwrap();
+                    for _ in 0..3 {
+                        etcd.get("pause").await.unwrap();
+                    }
                     now.fetch_sub(1, Ordering::SeqCst);
                     permit.release().await.unwrap();
                 }
@@ -170,7 +172,11 @@ async fn holders_never_exceed_permits() {
     for task in tasks {
         task.await.unwrap();
     }
-    assert_eq!(most.load(Ordering::SeqCst), PERMITS);
+    let most = most.load(Ordering::SeqCst);
+    assert!(
+        (2..=PERMITS).contains(&most),
+        "{most} permits were held at the same time"
+    );
     assert_eq!(key_count(&etcd, "s/").await, 0);
 }
 

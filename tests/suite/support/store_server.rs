@@ -13,6 +13,7 @@ use actix_etcd::{
         ResponseHeader, ResponseOp, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
         compare::{CompareResult, CompareTarget, TargetUnion},
         event::EventType,
+        range_request::SortOrder,
         request_op::Request,
         response_op::Response,
         watch_request::RequestUnion,
@@ -383,7 +384,10 @@ impl State {
             })
             .cloned()
             .collect();
-        kvs.sort_by_key(|kv| -kv.create_revision);
+        match request.sort_order() {
+            SortOrder::Ascend => kvs.sort_by_key(|kv| kv.create_revision),
+            SortOrder::None | SortOrder::Descend => kvs.sort_by_key(|kv| -kv.create_revision),
+        }
         RangeResponse {
             header: Some(self.header()),
             count: i64::try_from(kvs.len()).unwrap(),
