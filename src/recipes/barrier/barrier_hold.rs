@@ -48,7 +48,8 @@ impl HoldOutcome {
     }
 }
 
-/// Holds a barrier. Runs on the client's thread, so that it is completed or undone if its caller is gone.
+/// Holds a barrier. Runs on the client's thread, so that it is undone if its caller is gone.
+#[derive(Clone)]
 pub(super) struct HoldTask {
     client: Client,
     key: Bytes,
@@ -78,38 +79,45 @@ impl HoldTask {
         outcome.await.map_err(|_| Error::shut_down())?
     }
 
-    async fn run(self, done: oneshot::Sender<Result<HoldOutcome>>) {
-        let held = self.hold().await;
-        let undo = match done.send(held) {
-            Err(Ok(HoldOutcome::Held { revision })) => Some(revision),
-            _ => None,
+    async fn run(self, mut done: oneshot::Sender<Result<HoldOutcome>>) {
+        let held = match self.create_with_lease(&mut done).await {
+            Ok((HoldOutcome::Held { revision }, lease)) => self.keep(revision, lease).await,
+            Ok((outcome, lease)) => {
+                self.end_lease(lease).await;
+                Ok(outcome)
+            }
+            Err(error) => Err(error),
         };
-        if let Some(revision) = undo {
+        if let Err(Ok(HoldOutcome::Held { revision })) = done.send(held) {
             self.remove(revision).await;
         }
     }
 
-    async fn hold(&self) -> Result<HoldOutcome> {
+    /// Creates the key, bound to a short lease that is revoked when it is dropped. Fails if the caller is gone.
+    async fn create_with_lease(
+        &self,
+        done: &mut oneshot::Sender<Result<HoldOutcome>>,
+    ) -> Result<(HoldOutcome, Lease)> {
+        // Not cancelled with the caller: the lease of a grant without a response could not be revoked.
         let grant = self.client.lease(CREATION_TTL).keep_alive();
-        // The outcome of the grant is not that of the hold: the barrier is not held.
         let lease = grant.revoke_on_drop().await;
+        // The outcome of the grant is not that of the hold: the barrier is not held.
         let lease = lease.map_err(|error| error.with_outcome(Outcome::NotSent))?;
-        let created = self.until_deadline(async || self.create(lease.id()).await);
-        let revision = match created.await? {
-            HoldOutcome::Held { revision } => revision,
-            outcome @ HoldOutcome::AlreadyHeld(_) => {
-                self.end_lease(lease).await;
-                return Ok(outcome);
-            }
+        let create = async || self.create(lease.id()).await;
+        let outcome = tokio::select! {
+            biased;
+            // The lease is dropped, and the key with it.
+            () = done.closed() => return Err(Error::shut_down()),
+            created = self.until_deadline(create) => created?,
         };
+        Ok((outcome, lease))
+    }
+
+    /// Detaches the key from the short lease, and ends that lease. If that fails, deletes the key in the background.
+    async fn keep(&self, revision: i64, lease: Lease) -> Result<HoldOutcome> {
         let bound = self.until_deadline(async || self.rebind(revision).await);
         if let Err(error) = bound.await {
-            let task = Self {
-                client: self.client.clone(),
-                key: self.key.clone(),
-                session: None,
-                deadline: self.deadline,
-            };
+            let task = self.clone();
             actix_rt::spawn(async move { task.remove(revision).await });
             return Err(error);
         }
@@ -117,7 +125,7 @@ impl HoldTask {
         Ok(HoldOutcome::Held { revision })
     }
 
-    /// Creates the key, bound to the short lease, by which it is recognized after a lost response.
+    /// Creates the key. It is recognized by its lease after a lost response.
     async fn create(&self, lease: i64) -> Result<HoldOutcome> {
         let key = &self.key;
         let response = self

@@ -23,6 +23,9 @@
 //!   wait: [`DoubleBarrier::enter`] fails with [`ErrorKind::BarrierFull`](crate::ErrorKind::BarrierFull).
 //! - Dropping a [`Participation`] leaves without waiting for the others.
 //!
+//! Each participant reads the keys of all others once when it enters, and then watches the ready key and its own. While it
+//! waits for the others to leave, it watches one of their keys at a time.
+//!
 //! # Keys
 //! `<name>/waiters/<claim>` for each participant, bound to the lease of its session, and `<name>/ready`, which the
 //! participant puts that completes the round, as in the Go client's recipe `DoubleBarrier`: Go programs can take part. The
