@@ -271,6 +271,8 @@ impl ErrorKind {
             | Self::SessionLost
             | Self::LockBlocked
             | Self::BarrierFull
+            | Self::MarkersDenied
+            | Self::Conflict
             | Self::FileFailed
             | Self::CodecFailed
             | Self::Internal

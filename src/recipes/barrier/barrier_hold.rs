@@ -161,8 +161,8 @@ impl HoldTask {
         Ok(())
     }
 
-    /// Revokes the short lease, so that no late request can create the key. If etcd does not respond in time, that
-    /// continues in the background.
+    /// Revokes the short lease, so that no late request can create the key. If etcd does not respond in time, the lease
+    /// expires.
     async fn end_lease(&self, lease: Lease) {
         if let Err(error) = lease.revoke().await {
             tracing::debug!(%error, key = ?self.key, "lease of a barrier's creation not revoked, it expires");

@@ -25,8 +25,9 @@
 //! A request to create the key that gets no response may be applied much later, when the barrier was released long ago.
 //! Therefore the key is created with a short lease of its own, and detached from it by a second request that only changes
 //! an existing key. The short lease is revoked before [`Barrier::hold`] returns: a late request to create the key fails
-//! then. A `hold` that fails, or whose future is dropped, leaves no key behind; neither does a process that ends in the
-//! middle of it, after at most 30 s.
+//! then. A `hold` that fails, or whose future is dropped, leaves no key behind. If the short lease cannot be revoked,
+//! because etcd does not respond or the process ends in the middle of a `hold`, it expires within 30 s, and with it a key
+//! that was created late.
 
 mod barrier_hold;
 mod wait_barrier;

@@ -11,7 +11,10 @@ use crate::{
     client::Client,
     error::Result,
     kv::{Compare, OpResponse, delete, get},
-    layers::read_then_watch::{KeysUpdate, ReadThenWatch},
+    layers::{
+        exactly_once::Fence,
+        read_then_watch::{KeysUpdate, ReadThenWatch},
+    },
     recipes::lock_queue::{ClaimGuard, QueueEntry},
     retry::availability::{RETRY_DELAY, is_temporary},
 };
@@ -150,6 +153,16 @@ impl LeftRound {
 impl ClaimGuard for Participation {
     async fn release(self) -> Result<()> {
         self.leave().await
+    }
+}
+
+impl Fence for Participation {
+    fn fence_conditions(&self) -> Vec<Compare> {
+        (**self).fence_conditions()
+    }
+
+    fn fence_key(&self) -> Bytes {
+        (**self).fence_key()
     }
 }
 

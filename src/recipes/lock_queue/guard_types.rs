@@ -35,6 +35,16 @@ macro_rules! guard_types {
             }
         }
 
+        impl $crate::layers::exactly_once::Fence for $guard {
+            fn fence_conditions(&self) -> Vec<$crate::kv::Compare> {
+                (**self).fence_conditions()
+            }
+
+            fn fence_key(&self) -> bytes::Bytes {
+                (**self).fence_key()
+            }
+        }
+
         impl std::ops::Deref for $guard {
             type Target = $crate::recipes::lock_queue::Ownership;
 

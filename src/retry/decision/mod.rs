@@ -176,6 +176,8 @@ pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
         | ErrorKind::LockBlocked
         | ErrorKind::BarrierFull
         | ErrorKind::NoElectionLeader
+        | ErrorKind::MarkersDenied
+        | ErrorKind::Conflict
         | ErrorKind::FileFailed
         | ErrorKind::CodecFailed
         | ErrorKind::Other => RetryDecision::Fail,

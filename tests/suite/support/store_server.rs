@@ -143,7 +143,11 @@ pub fn deletes(request: &TxnRequest) -> bool {
 
 /// Returns whether a transaction puts keys if its comparisons succeed.
 pub fn puts(request: &TxnRequest) -> bool {
-    let put = |op: &RequestOp| matches!(op.request, Some(Request::RequestPut(_)));
+    let put = |op: &RequestOp| match &op.request {
+        Some(Request::RequestPut(_)) => true,
+        Some(Request::RequestTxn(nested)) => puts(nested),
+        _ => false,
+    };
     request.success.iter().any(put)
 }
 
@@ -195,7 +199,7 @@ fn watch_keys(state: &Arc<Mutex<State>>) -> Reply {
     })
 }
 
-/// Returns whether a key has the number that a comparison names.
+/// Returns whether a key has the number or the value that a comparison names.
 fn equals(kv: &KeyValue, compare: &Compare) -> bool {
     match compare.target_union {
         Some(TargetUnion::CreateRevision(expected)) => kv.create_revision == expected,
@@ -210,7 +214,8 @@ fn equals(kv: &KeyValue, compare: &Compare) -> bool {
             CompareTarget::Lease => kv.lease == 0,
             CompareTarget::Value => panic!("the scripted store does not compare values"),
         },
-        Some(TargetUnion::Value(_)) => panic!("the scripted store does not compare values"),
+        // A condition on the value of a missing key does not hold.
+        Some(TargetUnion::Value(ref expected)) => kv.version > 0 && kv.value == *expected,
     }
 }
 
@@ -267,13 +272,18 @@ impl State {
     }
 
     fn apply(&mut self, request: TxnRequest) -> TxnResponse {
+        let before = self.revision;
+        self.apply_at(request, before)
+    }
+
+    /// Applies a transaction, or a nested one, that began at revision `before`.
+    fn apply_at(&mut self, request: TxnRequest, before: i64) -> TxnResponse {
         let succeeded = self.succeeds(&request);
         let ops = if succeeded {
             request.success
         } else {
             request.failure
         };
-        let before = self.revision;
         let responses = ops
             .into_iter()
             .map(|op| self.apply_operation(op, before))
@@ -295,15 +305,15 @@ impl State {
         if found.is_empty() && end.is_empty() {
             found.push(&missing);
         }
-        let has_result = |kv: &KeyValue| match (compare.result(), &compare.target_union) {
-            (CompareResult::Less, Some(TargetUnion::CreateRevision(limit))) => {
-                kv.create_revision < *limit
-            }
-            (CompareResult::Less | CompareResult::Greater, target) => {
-                panic!("the scripted store does not compare with less or greater: {target:?}")
-            }
+        let has_result = |kv: &KeyValue| match (compare.result(), compare.target()) {
             (CompareResult::Equal, _) => equals(kv, compare),
             (CompareResult::NotEqual, _) => !equals(kv, compare),
+            (CompareResult::Greater, CompareTarget::Version) => kv.version > 0,
+            (CompareResult::Less, CompareTarget::Create) => match compare.target_union {
+                Some(TargetUnion::CreateRevision(limit)) => kv.create_revision < limit,
+                _ => false,
+            },
+            other => panic!("the scripted store does not compare with {other:?}"),
         };
         found.into_iter().all(has_result)
     }
@@ -334,7 +344,7 @@ impl State {
                 self.delete(delete.key);
                 Response::ResponseDeleteRange(proto::DeleteRangeResponse::default())
             }
-            Request::RequestTxn(_) => panic!("the scripted store has no nested transactions"),
+            Request::RequestTxn(nested) => Response::ResponseTxn(self.apply_at(nested, before)),
         };
         ResponseOp {
             response: Some(response),
