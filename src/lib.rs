@@ -75,7 +75,7 @@
 //! ```
 //! [`Client::lease_from`] adopts a lease by its id, for example after a restart of the process.
 //!
-//! **[Recipes](recipes)** are locks, elections, singletons and service discovery:
+//! **[Recipes](recipes)** are locks, semaphores, barriers, elections, singletons and service discovery:
 //! ```no_run
 //! # async fn example(etcd: actix_etcd::Client) -> actix_etcd::Result<()> {
 //! let mutex = etcd.mutex("jobs/report").await?;

@@ -18,8 +18,8 @@
 //! | `client.cluster()`, `maintenance`, `health`, `auth`, … | `requests()` of the module |
 //! | `client.connectivity_changes().deliver_to(..)` | [`SubscribeConnectivity`](crate::client::SubscribeConnectivity) |
 //!
-//! Sessions, locks, elections and singletons have no message. Create them with a clone of the client; they send their
-//! events to actors, too.
+//! Sessions, locks, semaphores, barriers, elections and singletons have no message. Create them with a clone of the client;
+//! they send their events to actors, too.
 //!
 //! The actor runs each request in a task of its own, so slow requests do not fill its mailbox. actix does not bound a
 //! mailbox for `send` and `do_send`; instead, the actor bounds the requests in flight and the requests that wait, see
