@@ -71,6 +71,7 @@ pub mod mutex;
 mod ownership_lost;
 pub mod session;
 pub mod singleton;
+pub mod stm;
 mod txn_read;
 
 use crate::{client::subscription, layers::read_then_watch};

@@ -174,6 +174,7 @@ pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
         | ErrorKind::SessionLost
         | ErrorKind::LockLost
         | ErrorKind::LockBlocked
+        | ErrorKind::Conflict
         | ErrorKind::NoElectionLeader
         | ErrorKind::FileFailed
         | ErrorKind::CodecFailed

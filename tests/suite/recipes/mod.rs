@@ -31,4 +31,6 @@ mod singleton;
 mod singleton_chaos;
 mod singleton_processes;
 mod singleton_states;
+mod stm;
+mod stm_chaos;
 mod waiting;
