@@ -270,6 +270,7 @@ impl ErrorKind {
             | Self::CredentialsUnavailable
             | Self::SessionLost
             | Self::LockBlocked
+            | Self::MarkersDenied
             | Self::Conflict
             | Self::FileFailed
             | Self::CodecFailed

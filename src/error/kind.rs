@@ -109,7 +109,6 @@ impl ErrorKind {
                 | Self::SessionLost
                 | Self::LockLost
                 | Self::LockBlocked
-                | Self::Conflict
                 | Self::NoElectionLeader
         )
     }
@@ -223,7 +222,8 @@ kinds! {
     SessionLost: "the session was lost", "create a new session; keys attached to the old one are deleted";
     LockLost: "the lock or leadership is no longer held", "stop the work that needs it, and acquire it again";
     LockBlocked: "a key under the name of the lock or election was not put by a contender", "delete or move that key, or use another name";
-    Conflict: "other clients changed the same keys in each attempt", "retry later, or allow more attempts and time";
+    MarkersDenied: "the user may not write the client's markers", "grant the user's role `readwrite` on the prefix, or choose another one with `ClientBuilder::marker_prefix`";
+    Conflict: "other writers changed the keys before every attempt", "try again later, or write these keys from fewer places";
     FileFailed: "a file could not be read or written", "check the path, its permissions and the free space";
     CodecFailed: "a value could not be encoded or decoded", "check the type, the codec, and who else writes the key";
     Internal: "an actor of the client failed", "retry; if it happens again, report it as a bug";

@@ -62,8 +62,8 @@
 //!
 //! Differences from the Go client: the first read of each key is linearizable at every level (Go reads
 //! possibly stale values at the two weaker levels); `ReadCommitted` reads again each time; conflicts are retried with
-//! delays and within bounds; a commit without a response is resolved, so that the closure is not applied
-//! twice. A conflict does not read the keys for the next attempt in advance: after the delay these values would be old,
+//! delays and within bounds; a commit is applied [exactly once](crate::layers::exactly_once), also if its response is lost.
+//! A conflict does not read the keys for the next attempt in advance: after the delay these values would be old,
 //! and a cause of the next conflict.
 //!
 //! # Actors

@@ -6,14 +6,14 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     Isolation, Transaction,
-    commit::commit,
+    commit::{StmFence, commit},
     transaction::{Attempted, deadline_passed},
 };
 use crate::{
     call::deadline_in,
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
-    layers::get_many::DEFAULT_MAX_TXN_OPS,
+    layers::{exactly_once::Fence, get_many::DEFAULT_MAX_TXN_OPS},
     runtime::backoff::Backoff,
 };
 
@@ -32,6 +32,7 @@ impl Client {
             max_attempts: DEFAULT_MAX_ATTEMPTS,
             timeout: None,
             max_ops: DEFAULT_MAX_TXN_OPS,
+            fences: Vec::new(),
         }
     }
 }
@@ -45,6 +46,7 @@ pub struct Stm {
     max_attempts: u32,
     timeout: Option<Duration>,
     max_ops: usize,
+    fences: Vec<StmFence>,
 }
 
 impl Stm {
@@ -67,10 +69,18 @@ impl Stm {
         self
     }
 
-    /// Largest number of writes, and of keys that a commit depends on. Raise it together with `--max-txn-ops` of the
-    /// servers. Default: 128, as in etcd.
+    /// The largest number of operations that the servers allow per transaction (`--max-txn-ops`). Three are used to apply
+    /// the commit exactly once; the others are the largest number of writes, and of conditions: one per key or prefix that
+    /// was read, and one per key that is written. Default: 128, as in etcd.
     pub fn max_ops(mut self, ops: usize) -> Self {
         self.max_ops = ops;
+        self
+    }
+
+    /// Writes only while this lock or leadership is held. Otherwise the commit fails with [`ErrorKind::LockLost`], and
+    /// nothing is written. Can be called several times. Default: no such condition.
+    pub fn fenced_by(mut self, fence: &impl Fence) -> Self {
+        self.fences.push(StmFence::new(fence));
         self
     }
 
@@ -82,8 +92,8 @@ impl Stm {
     ///   nothing was written,
     /// - with [`ErrorKind::DeadlineExceeded`] if the timeout ends while the closure runs: nothing was written,
     /// - with [`ErrorKind::TooManyOps`] if one transaction cannot have so many reads or writes; it was not sent,
-    /// - with the error of the commit. The closure's writes are applied at most once; its [`Outcome`] tells whether they
-    ///   may have been.
+    /// - with the error of the commit, whose writes are applied [exactly once](crate::layers::exactly_once), or surely
+    ///   not: its outcome is [`Outcome::Unknown`] only if it could not be found out before the timeout.
     ///
     /// If the future is dropped, the closure ends. Its writes are applied only if the commit was already sent.
     pub async fn run<T, E, F>(self, mut work: impl FnMut(Transaction) -> F) -> Result<T, E>
@@ -103,7 +113,7 @@ impl Stm {
             let sets = attempt.end();
             match worked {
                 Ok(Ok(result)) => {
-                    if commit(&attempt, sets, self.max_ops).await? {
+                    if commit(&attempt, sets, self.max_ops, &self.fences).await? {
                         return Ok(result);
                     }
                 }

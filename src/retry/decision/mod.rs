@@ -174,8 +174,9 @@ pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
         | ErrorKind::SessionLost
         | ErrorKind::LockLost
         | ErrorKind::LockBlocked
-        | ErrorKind::Conflict
         | ErrorKind::NoElectionLeader
+        | ErrorKind::MarkersDenied
+        | ErrorKind::Conflict
         | ErrorKind::FileFailed
         | ErrorKind::CodecFailed
         | ErrorKind::Other => RetryDecision::Fail,

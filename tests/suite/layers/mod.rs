@@ -5,6 +5,7 @@ mod bulk_faults;
 mod bulk_limits;
 mod bulk_scripted;
 mod bulk_writes;
+mod exactly_once_scripted;
 mod get_many;
 mod range_streams;
 mod scripted_streams;
