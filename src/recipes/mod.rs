@@ -64,6 +64,7 @@
 //! | all | `ownership_lost` | why a lock or a leadership was lost |
 //! | | `txn_read` | reads the key that a transaction returned |
 
+pub mod counter;
 pub mod discovery;
 pub mod election;
 mod lock_queue;

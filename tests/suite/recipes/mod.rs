@@ -2,6 +2,7 @@
 
 mod actor_events;
 mod blocked_locks;
+mod counter;
 mod discovery;
 mod discovery_faults;
 mod discovery_scripted;
