@@ -70,6 +70,7 @@ pub mod election;
 mod lock_queue;
 pub mod mutex;
 mod ownership_lost;
+pub mod queue;
 pub mod session;
 pub mod singleton;
 pub mod stm;

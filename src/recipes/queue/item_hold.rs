@@ -1,0 +1,199 @@
+//! An item while it is taken: its ownership, and the task that ends it when the visibility time-out has passed.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::{sync::watch, time::Instant};
+
+use crate::{
+    call::deadline_in,
+    error::{Error, ErrorKind, Outcome, Result},
+    kv::{IntoOps, delete, put},
+    recipes::{
+        lock_queue::remove, mutex::Ownership, ownership_lost::OwnershipLost, session::Session,
+    },
+    retry::availability::{RETRY_DELAY, is_temporary},
+    runtime::{backoff::Backoff, holders::Holder},
+};
+
+/// Delays between deletes of a claim that etcd refuses.
+const REFUSED_BACKOFF: Backoff = Backoff::new(RETRY_DELAY, Duration::from_secs(5));
+
+/// What the handle of an item and its delivery share.
+pub(super) struct ItemHold {
+    pub(super) ownership: Ownership,
+    item: Bytes,
+    /// When the item is ready again; `None` once it is completed or given back.
+    overdue_at: watch::Sender<Option<Instant>>,
+    /// Makes a shutdown of the client wait for the work on the item.
+    holder: Mutex<Option<Holder>>,
+    /// Kept open while the item is taken.
+    _session: Arc<Session>,
+}
+
+impl ItemHold {
+    /// Starts to hold an item. Fails if the client shuts down. Runs on the client's thread.
+    pub(super) fn start(
+        ownership: Ownership,
+        item: Bytes,
+        session: Arc<Session>,
+        visibility: Duration,
+    ) -> Result<Arc<Self>> {
+        let holder = ownership.client().holders().register(ownership.lease());
+        let may_start = holder.hold(Duration::ZERO);
+        let overdue_at = watch::Sender::new(Some(deadline_in(visibility)));
+        let task = end_when_overdue(ownership.for_background(), overdue_at.subscribe());
+        actix_rt::spawn(task);
+        let hold = Self {
+            ownership,
+            item,
+            overdue_at,
+            holder: Mutex::new(Some(holder)),
+            _session: session,
+        };
+        if may_start {
+            return Ok(Arc::new(hold));
+        }
+        hold.overdue_at.send_replace(Some(Instant::now()));
+        Err(Error::shut_down())
+    }
+
+    /// Returns how long the item is certain to be taken.
+    pub(super) fn remaining(&self) -> Duration {
+        let overdue_at = *self.overdue_at.borrow();
+        let visible_in = overdue_at.map(|at| at.saturating_duration_since(Instant::now()));
+        visible_in
+            .unwrap_or_default()
+            .min(self.ownership.remaining())
+    }
+
+    pub(super) fn extend(&self, duration: Duration) -> Result<()> {
+        if let Some(loss) = self.ownership.loss_now() {
+            return Err(loss.into());
+        }
+        let extended = self.overdue_at.send_if_modified(|overdue_at| {
+            let is_held = overdue_at.is_some();
+            *overdue_at = is_held.then(|| deadline_in(duration));
+            is_held
+        });
+        if extended {
+            Ok(())
+        } else {
+            Err(no_longer_taken())
+        }
+    }
+
+    /// Returns whether the item is completed or given back.
+    pub(super) fn has_ended(&self) -> bool {
+        self.overdue_at.borrow().is_none()
+    }
+
+    /// Applies operations and removes the item, if it is still taken.
+    pub(super) async fn complete(&self, ops: impl IntoOps) -> Result<()> {
+        if self.has_ended() {
+            return Err(no_longer_taken());
+        }
+        let (item, claim) = (delete(&self.item), delete(self.ownership.key()));
+        let txn = self.ownership.client().txn().then(ops).then([item, claim]);
+        txn.exactly_once().fenced_by(&self.ownership).await?;
+        self.end();
+        Ok(())
+    }
+
+    /// Makes the item ready for the next taker.
+    pub(super) async fn put_back(&self) -> Result<()> {
+        if self.has_ended() {
+            return Err(no_longer_taken());
+        }
+        let removed = remove(&self.ownership).await?;
+        self.end();
+        if removed {
+            Ok(())
+        } else {
+            Err(OwnershipLost::Taken.into())
+        }
+    }
+
+    /// Binds the claim to a lease that ends after the delay.
+    pub(super) async fn retry_after(&self, delay: Duration) -> Result<()> {
+        if self.has_ended() {
+            return Err(no_longer_taken());
+        }
+        let lease = self.ownership.client().lease(delay).await?;
+        let claim = put(self.ownership.key(), "").ignore_value().lease(&lease);
+        let bound = self.ownership.txn().then(claim).exactly_once().await?;
+        self.end();
+        if bound.succeeded {
+            Ok(())
+        } else {
+            Err(OwnershipLost::Taken.into())
+        }
+    }
+
+    /// Ends the work on the item without its completion: it is ready again when it is overdue.
+    pub(super) fn stop(&self) {
+        let mut holder = self.holder.lock().unwrap_or_else(PoisonError::into_inner);
+        *holder = None;
+    }
+
+    fn end(&self) {
+        self.overdue_at.send_replace(None);
+        self.ownership.early_end.set(OwnershipLost::Taken);
+        self.stop();
+    }
+}
+
+/// Waits until the item is overdue, and deletes its claim. Returns early if the item is completed or given back, or the
+/// lease has ended.
+async fn end_when_overdue(ownership: Ownership, mut overdue_at: watch::Receiver<Option<Instant>>) {
+    let overdue = async {
+        loop {
+            let at = *overdue_at.borrow_and_update();
+            let Some(at) = at else {
+                return false;
+            };
+            tokio::select! {
+                biased;
+                // Once the item is dropped, the time does not change any more.
+                Ok(()) = overdue_at.changed() => {}
+                () = tokio::time::sleep_until(at) => return true,
+            }
+        }
+    };
+    let delete_when_overdue = async {
+        if overdue.await {
+            ownership.early_end.set(OwnershipLost::TimedOut);
+            remove_until_gone(&ownership).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        // etcd deletes the claim with its lease.
+        _ = ownership.session_lease.ended() => {}
+        () = delete_when_overdue => {}
+    }
+}
+
+/// Deletes a claim. Repeats that until it is gone or the client is shut down.
+pub(super) async fn remove_until_gone(ownership: &Ownership) {
+    let mut backoff = REFUSED_BACKOFF.start();
+    loop {
+        match remove(ownership).await {
+            Ok(_) => return,
+            Err(error) if error.kind() == ErrorKind::Shutdown => return,
+            Err(error) if is_temporary(&error) => tokio::time::sleep(RETRY_DELAY).await,
+            Err(error) => {
+                tracing::warn!(%error, key = ?ownership.key(), "claim of a queue's item not deleted yet");
+                tokio::time::sleep(backoff.next_delay(fastrand::f64())).await;
+            }
+        }
+    }
+}
+
+fn no_longer_taken() -> Error {
+    let reason = "the item was already completed or given back";
+    Error::new(ErrorKind::LockLost, Outcome::NotSent, reason)
+}
