@@ -98,9 +98,21 @@ impl ItemHold {
         }
         let (item, claim) = (delete(&self.item), delete(self.ownership.key()));
         let txn = self.ownership.client().txn().then(ops).then([item, claim]);
-        txn.exactly_once().fenced_by(&self.ownership).await?;
+        let write = txn.clone().exactly_once().fenced_by(&self.ownership);
+        let completed = match write.await {
+            // No marker can be created any more, but the client still sends requests.
+            Err(error) if error.kind() == ErrorKind::Shutdown => {
+                let plain = txn.when(self.ownership.conditions()).await?;
+                plain.succeeded
+            }
+            written => written.map(|_| true)?,
+        };
         self.end();
-        Ok(())
+        if completed {
+            Ok(())
+        } else {
+            Err(OwnershipLost::Taken.into())
+        }
     }
 
     /// Makes the item ready for the next taker.

@@ -20,7 +20,10 @@ use actix_etcd::{
 use bytes::Bytes;
 use testbed::Cluster;
 
-use crate::support::connected_cluster::StartWithClient;
+use crate::support::{
+    connected_cluster::StartWithClient,
+    store_server::{ScriptedStore, TxnFate},
+};
 
 const ALL_LEVELS: [Isolation; 4] = [
     Isolation::SerializableSnapshot,
@@ -518,4 +521,49 @@ async fn actors_run_transactions_as_messages() {
     }
     results.sort_unstable();
     assert_eq!(results, (1..=10).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn commit_without_response_is_applied_once() {
+    for fate in [TxnFate::ResponseLost, TxnFate::Delayed] {
+        let (store, etcd) = ScriptedStore::start().await;
+        let mut first = true;
+        store.on_txn(move |_| {
+            if std::mem::take(&mut first) {
+                fate
+            } else {
+                TxnFate::Applied
+            }
+        });
+        let stm = etcd.stm().isolation(Isolation::Serializable);
+        let attempts = stm
+            .run(async |tx| {
+                let n: u32 = read(&tx, "n").await?.parse().unwrap_or_default();
+                tx.put("n", (n + 1).to_string());
+                Ok::<_, Error>(tx.attempt())
+            })
+            .await
+            .unwrap();
+        store.apply_delayed();
+        assert_eq!(attempts, 1, "{fate:?}");
+        assert_eq!(value(&etcd, "n").await.unwrap(), "1", "{fate:?}");
+    }
+}
+
+#[tokio::test]
+async fn fenced_transaction_needs_the_lock() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    let mutex = etcd.mutex("lock").await.unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let stm = etcd.stm().fenced_by(&guard);
+    let write = async |tx: Transaction| {
+        tx.put("a", tx.attempt().to_string());
+        Ok::<_, AppError>(())
+    };
+    assert_eq!(stm.clone().run(write).await, Ok(()));
+    guard.unlock().await.unwrap();
+    let lost = Err(AppError::Etcd(ErrorKind::LockLost, Outcome::Rejected));
+    assert_eq!(stm.run(write).await, lost);
+    let found = etcd.get("a").await.unwrap();
+    assert_eq!(found.first().unwrap().version, 1);
 }
