@@ -38,7 +38,9 @@ pub struct Modify<C = ()> {
 }
 
 #[derive(Clone)]
-struct ChangeFunction(Arc<dyn Fn(Option<&KeyValue>) -> Result<Change> + Send + Sync>);
+struct ChangeFunction(Arc<ChangeFn>);
+
+type ChangeFn = dyn Fn(Option<&KeyValue>) -> Result<Change> + Send + Sync;
 
 impl fmt::Debug for ChangeFunction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -62,13 +62,11 @@ pub(super) async fn write_if(
 }
 
 fn found_key(response: TxnResponse) -> Result<Option<KeyValue>> {
-    match response.responses.into_iter().next() {
-        Some(OpResponse::Get(found)) => Ok(found.kvs.into_iter().next()),
-        _ => {
-            let reason = "the response of the transaction does not match its operations";
-            Err(Error::new(ErrorKind::Protocol, Outcome::Rejected, reason))
-        }
+    if let Some(OpResponse::Get(found)) = response.responses.into_iter().next() {
+        return Ok(found.kvs.into_iter().next());
     }
+    let reason = "the response of the transaction does not match its operations";
+    Err(Error::new(ErrorKind::Protocol, Outcome::Rejected, reason))
 }
 
 /// Implements the options that all conditional writes have.

@@ -8,6 +8,7 @@ use super::{
     fence::Fences,
     held_slot::{HeldSlot, Resolution},
     marker_slot::{Ending, MarkerSlot, SlotContent},
+    reserved_prefix::check_markers_untouched,
     slot_pool::SlotPool,
 };
 use crate::{
@@ -71,7 +72,8 @@ impl MarkedWrite {
     /// out before the deadline, or if the marker was deleted.
     pub(crate) async fn send(&self, client: &Client, timeout: Duration) -> Result<MarkedResponse> {
         // Invalid input is refused before a lease is granted.
-        self.wire_txn(&MarkerSlot::new("slot".into(), 1)).wire()?;
+        let wire = self.txn.wire()?;
+        check_markers_untouched(&wire, client.marker_prefix())?;
         let deadline = deadline_in(timeout);
         let pool = SlotPool::of(client);
         let mut backoff = RETRY_BACKOFF.start();
@@ -102,9 +104,10 @@ impl MarkedWrite {
         client: &Client,
         timeout: Duration,
     ) -> Result<MarkedResponse> {
-        let request = match self.fences.is_empty() {
-            true => self.txn.clone(),
-            false => txn().when(self.fences.conditions()).then(self.txn.clone()),
+        let request = if self.fences.is_empty() {
+            self.txn.clone()
+        } else {
+            txn().when(self.fences.conditions()).then(self.txn.clone())
         };
         let mut response = request.timeout(timeout).on(client).await?;
         let revision = response.header.revision;
@@ -276,9 +279,10 @@ impl MarkedWrite {
             return Err(unexpected_response());
         }
         response.responses.remove(0);
-        let ending = match response.succeeded {
-            true => Ending::Then,
-            false => Ending::Otherwise,
+        let ending = if response.succeeded {
+            Ending::Then
+        } else {
+            Ending::Otherwise
         };
         Ok((ending, response))
     }

@@ -44,7 +44,7 @@
 //! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
 //! let mutex = etcd.mutex("locks/report").await?;
 //! let guard = mutex.lock().await?;
-//! etcd.put("reports/latest", "…").exactly_once().fenced_by(&guard.ownership()).await?;
+//! etcd.put("reports/latest", "…").exactly_once().fenced_by(&guard).await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -58,6 +58,7 @@ mod fence;
 mod held_slot;
 mod marked_write;
 mod marker_slot;
+mod reserved_prefix;
 mod slot_pool;
 
 pub use self::{

@@ -175,7 +175,7 @@ async fn write_without_marker_is_unknown_after_lost_response() {
     assert_eq!(store.keys().len(), 1, "only the key, and no marker");
 }
 
-/// Connects another client that has the same markers, as a user of the same name space would.
+/// Deletes the markers, as another program would that does not know them.
 async fn delete_markers(store: &ScriptedStore, etcd: &Client) {
     for kv in store.keys() {
         if kv.key.starts_with(b"actix-etcd/markers/") {
@@ -281,7 +281,4 @@ async fn abandoned_write_is_cancelled_in_background() {
     .await;
     store.apply_delayed();
     assert_eq!(version(&store, "k"), 0);
-    // The slot is used again.
-    etcd.put("k", "v").exactly_once().await.unwrap();
-    assert_eq!(store.keys().len(), 2);
 }

@@ -5,6 +5,8 @@ mod bulk_faults;
 mod bulk_limits;
 mod bulk_scripted;
 mod bulk_writes;
+mod exactly_once;
+mod exactly_once_chaos;
 mod exactly_once_scripted;
 mod get_many;
 mod range_streams;
