@@ -129,7 +129,7 @@ impl CounterRequest {
         }
         let result = Arc::new(AtomicI64::new(0));
         let written = result.clone();
-        let change = modify(&key.clone(), move |current| {
+        let change = modify(key.clone(), move |current| {
             let after = changed(&key, current.map(|kv| &kv.value), operation)?;
             written.store(after, Relaxed);
             Ok::<_, Error>(Change::Put(after.to_string().into()))

@@ -95,13 +95,13 @@ async fn read(client: &Client, keys: &QueueKeys, items: Get) -> Result<(GetRespo
         .await?
         .responses
         .into_iter();
-    match (responses.next(), responses.next()) {
-        (Some(OpResponse::Get(items)), Some(OpResponse::Get(claims))) => Ok((items, claims)),
-        _ => {
-            let reason = "the response of the transaction does not match its reads";
-            Err(Error::new(ErrorKind::Protocol, Outcome::NotSent, reason))
-        }
+    if let (Some(OpResponse::Get(items)), Some(OpResponse::Get(claims))) =
+        (responses.next(), responses.next())
+    {
+        return Ok((items, claims));
     }
+    let reason = "the response of the transaction does not match its reads";
+    Err(Error::new(ErrorKind::Protocol, Outcome::NotSent, reason))
 }
 
 fn first_ready(

@@ -6,6 +6,15 @@ use bytes::Bytes;
 
 use crate::kv::{Compare, KeyValue};
 
+/// What an attempt knows about a key.
+#[derive(Debug, PartialEq)]
+pub(super) enum Known<T> {
+    /// Nothing: a request is needed.
+    Unread,
+    /// The key, or `None` if it does not exist.
+    Read(Option<T>),
+}
+
 /// The keys and prefixes that an attempt has read.
 #[derive(Debug, Default)]
 pub(super) struct ReadSet {
@@ -16,18 +25,19 @@ pub(super) struct ReadSet {
 }
 
 impl ReadSet {
-    /// Returns what is known about a key: `None` if it was not read, `Some(None)` if it did not exist.
-    pub(super) fn get(&self, key: &[u8]) -> Option<Option<&KeyValue>> {
-        let covered = || self.prefixes.keys().any(|prefix| key.starts_with(prefix));
+    /// Returns what is known about a key, as of its first read.
+    pub(super) fn get(&self, key: &[u8]) -> Known<&KeyValue> {
+        let covers = |prefix: &Bytes| key.starts_with(prefix);
         match self.keys.get(key) {
-            Some(found) => Some(found.as_ref()),
-            None => covered().then_some(None),
+            Some(found) => Known::Read(found.as_ref()),
+            None if self.prefixes.keys().any(covers) => Known::Read(None),
+            None => Known::Unread,
         }
     }
 
     /// Records a key. An earlier read of it is kept.
     pub(super) fn insert(&mut self, key: Bytes, found: Option<KeyValue>) {
-        if self.get(&key).is_none() {
+        if self.get(&key) == Known::Unread {
             self.keys.insert(key, found);
         }
     }
@@ -92,8 +102,8 @@ mod tests {
             9,
             vec![kv("a/1", 8), kv("a/2", 9), kv("a/3", 7)],
         );
-        assert_eq!(reads.get(b"a/1").unwrap().unwrap().mod_revision, 3);
-        assert_eq!(reads.get(b"a/2"), Some(None));
+        assert_eq!(reads.get(b"a/1"), Known::Read(Some(&kv("a/1", 3))));
+        assert_eq!(reads.get(b"a/2"), Known::Read(None));
         let found: Vec<_> = reads
             .with_prefix(&Bytes::from_static(b"a/"))
             .into_iter()
@@ -109,8 +119,8 @@ mod tests {
     fn prefix_covers_its_absent_keys() {
         let mut reads = ReadSet::default();
         reads.insert_prefix(Bytes::from_static(b"a/"), 9, Vec::new());
-        assert_eq!(reads.get(b"a/1"), Some(None));
-        assert_eq!(reads.get(b"b"), None);
+        assert_eq!(reads.get(b"a/1"), Known::Read(None));
+        assert_eq!(reads.get(b"b"), Known::Unread);
         assert!(reads.has_prefix(b"a/b/") && !reads.has_prefix(b"a"));
         assert_eq!(reads.unchanged().len(), 1);
     }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{
     Isolation,
-    read_set::ReadSet,
+    read_set::{Known, ReadSet},
     write_set::{KeyWrite, WriteSet},
 };
 use crate::{
@@ -54,13 +54,15 @@ pub(super) struct AttemptSets {
 }
 
 impl AttemptSets {
-    /// Returns the value that a read finds without a request, or `None` if a request is needed.
-    fn known(&self, key: &[u8]) -> Option<Option<Bytes>> {
+    /// Returns the value that a read finds without a request.
+    fn known(&self, key: &[u8]) -> Known<Bytes> {
         if let Some(write) = self.writes.get(key) {
-            return Some(write.value().cloned());
+            return Known::Read(write.value().cloned());
         }
-        let read = self.reads.get(key)?;
-        Some(read.map(|kv| kv.value.clone()))
+        match self.reads.get(key) {
+            Known::Read(found) => Known::Read(found.map(|kv| kv.value.clone())),
+            Known::Unread => Known::Unread,
+        }
     }
 
     fn set_first_revision(&mut self, revision: i64) {
@@ -159,7 +161,7 @@ impl Transaction {
     pub async fn get(&self, key: impl IntoBytes) -> Result<Option<Bytes>> {
         let key = key.into_bytes();
         let _reading = self.attempt.reading.lock().await;
-        if let Some(known) = self.attempt.with_sets(|sets| sets.known(&key))? {
+        if let Known::Read(known) = self.attempt.with_sets(|sets| sets.known(&key))? {
             return Ok(known);
         }
         let found = self.attempt.read(|etcd| etcd.get(key.clone())).await?;
@@ -178,7 +180,7 @@ impl Transaction {
         let keys: Vec<Bytes> = keys.into_iter().map(IntoBytes::into_bytes).collect();
         let _reading = self.attempt.reading.lock().await;
         let unknown: Vec<Bytes> = self.attempt.with_sets(|sets| {
-            let is_unknown = |key: &&Bytes| sets.known(key).is_none();
+            let is_unknown = |key: &&Bytes| sets.known(key) == Known::Unread;
             keys.iter().filter(is_unknown).cloned().collect()
         })?;
         let mut newest = HashMap::new();
@@ -192,7 +194,10 @@ impl Transaction {
         }
         self.attempt.with_sets(|sets| {
             let read = |key: &Bytes| Some(newest.get(key)?.as_ref()?.value.clone());
-            let value = |key: &Bytes| sets.known(key).unwrap_or_else(|| read(key));
+            let value = |key: &Bytes| match sets.known(key) {
+                Known::Read(value) => value,
+                Known::Unread => read(key),
+            };
             keys.iter().map(value).collect()
         })
     }
