@@ -129,6 +129,16 @@ impl ItemHold {
         }
     }
 
+    /// As [`put_back`](Self::put_back), but repeats it until the claim is gone.
+    pub(super) async fn give_back(&self) {
+        tokio::select! {
+            biased;
+            _ = self.ownership.session_lease.ended() => {}
+            () = remove_until_gone(&self.ownership) => {}
+        }
+        self.end();
+    }
+
     /// Binds the claim to a lease that ends after the delay.
     pub(super) async fn retry_after(&self, delay: Duration) -> Result<()> {
         if self.has_ended() {
@@ -146,7 +156,7 @@ impl ItemHold {
     }
 
     /// Ends the work on the item without its completion: it is ready again when it is overdue.
-    pub(super) fn stop(&self) {
+    fn stop(&self) {
         let mut holder = self.holder.lock().unwrap_or_else(PoisonError::into_inner);
         *holder = None;
     }
@@ -190,7 +200,7 @@ async fn end_when_overdue(ownership: Ownership, mut overdue_at: watch::Receiver<
 }
 
 /// Deletes a claim. Repeats that until it is gone or the client is shut down.
-pub(super) async fn remove_until_gone(ownership: &Ownership) {
+async fn remove_until_gone(ownership: &Ownership) {
     let mut backoff = REFUSED_BACKOFF.start();
     loop {
         match remove(ownership).await {

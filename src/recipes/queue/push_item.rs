@@ -52,8 +52,9 @@ impl<C> PushItem<C> {
         }
     }
 
-    /// Sets the priority, for takers that take [by priority](super::Queue::by_priority): the smallest first. Default: no
-    /// priority, which comes after all others.
+    /// Sets the priority, for takers that take [by priority](super::Queue::by_priority): the smallest first. Give all
+    /// items of such a queue one: items without a priority come last if few items are ready, and otherwise at an
+    /// undefined place. Default: no priority.
     pub fn priority(mut self, priority: u16) -> Self {
         self.priority = Some(priority);
         self

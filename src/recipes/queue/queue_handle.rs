@@ -134,7 +134,7 @@ impl Queue<Client> {
     /// - with [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) if the session is lost for good, for example
     ///   because the client shuts down,
     /// - with [`ErrorKind::PermissionDenied`](crate::ErrorKind::PermissionDenied) if the user may not read and write the
-    ///   [keys](self#keys).
+    ///   [keys](crate::recipes::queue#keys).
     pub async fn take(&self) -> Result<QueueItem> {
         let item = self.taker().await?.take().await?;
         Ok(item.kept_by(&self.client))

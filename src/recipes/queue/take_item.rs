@@ -8,7 +8,6 @@ use tokio::sync::oneshot;
 use super::{
     QueueItem,
     claim_item::ClaimTask,
-    item_hold::remove_until_gone,
     next_item::{ReadyItem, TakeOrder, next_item},
     queue_keys::QueueKeys,
 };
@@ -109,7 +108,7 @@ impl Taker {
             actix_rt::spawn(async move {
                 let result = claim_and_hold(&task, session, visibility, &mut sender).await;
                 if let Err(Ok(Some(unreceived))) = sender.send(result) {
-                    give_back(unreceived).await;
+                    unreceived.hold().give_back().await;
                 }
             });
         });
@@ -166,16 +165,6 @@ async fn claim_and_hold(
         claimed.token,
     );
     QueueItem::start(ownership, claimed, session, visibility).map(Some)
-}
-
-/// Makes an item ready again that nobody has received.
-async fn give_back(item: QueueItem) {
-    let ownership = item.ownership().clone();
-    tokio::select! {
-        biased;
-        _ = ownership.session_lease.ended() => {}
-        () = remove_until_gone(&ownership) => {}
-    }
 }
 
 /// Changes after which an item may be ready.

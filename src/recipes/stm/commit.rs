@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::{
     Isolation,
+    read_set::Known,
     transaction::{AttemptSets, Attempted},
 };
 use crate::{
@@ -74,7 +75,10 @@ impl Fence for StmFence {
 fn conditions(isolation: Isolation, sets: &AttemptSets) -> Vec<Compare> {
     let mut conditions = sets.reads.unchanged();
     if isolation == Isolation::SerializableSnapshot && sets.first_revision != 0 {
-        conditions.extend(sets.writes.not_put_after(sets.first_revision));
+        // The conditions of keys that were read are stricter.
+        let unread = |key: &Bytes| sets.reads.get(key) == Known::Unread;
+        let writes = sets.writes.not_put_after(sets.first_revision, unread);
+        conditions.extend(writes);
     }
     conditions
 }

@@ -113,7 +113,7 @@ mod write_set;
 pub use stm_builder::Stm;
 pub use transaction::Transaction;
 
-/// What a [`Transaction`] is protected from. See the [table](self#levels-of-isolation).
+/// What a [`Transaction`] is protected from. See the [table](crate::recipes::stm#levels-of-isolation).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Isolation {

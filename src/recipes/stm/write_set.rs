@@ -55,9 +55,13 @@ impl WriteSet {
         }
     }
 
-    /// Returns conditions that hold while no key of the set was put after this revision.
-    pub(super) fn not_put_after(&self, revision: i64) -> impl Iterator<Item = Compare> {
-        let keys = self.0.keys();
+    /// Returns conditions that hold while none of the selected keys was put after this revision.
+    pub(super) fn not_put_after(
+        &self,
+        revision: i64,
+        selected: impl Fn(&Bytes) -> bool,
+    ) -> impl Iterator<Item = Compare> {
+        let keys = self.0.keys().filter(move |key| selected(key));
         keys.map(move |key| Compare::mod_revision(key.clone()).lt(revision + 1))
     }
 
