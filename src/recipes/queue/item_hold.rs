@@ -1,7 +1,10 @@
 //! An item while it is taken: its ownership, and the task that ends it when the visibility time-out has passed.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
@@ -26,7 +29,9 @@ const REFUSED_BACKOFF: Backoff = Backoff::new(RETRY_DELAY, Duration::from_secs(5
 pub(super) struct ItemHold {
     pub(super) ownership: Ownership,
     item: Bytes,
-    /// When the item is ready again; `None` once it is completed or given back.
+    /// Whether it was neither completed nor given back.
+    is_taken: AtomicBool,
+    /// When the item is ready again; `None` once its claim is gone or bound to another lease.
     overdue_at: watch::Sender<Option<Instant>>,
     /// Makes a shutdown of the client wait for the work on the item.
     holder: Mutex<Option<Holder>>,
@@ -50,6 +55,7 @@ impl ItemHold {
         let hold = Self {
             ownership,
             item,
+            is_taken: AtomicBool::new(true),
             overdue_at,
             holder: Mutex::new(Some(holder)),
             _session: session,
@@ -88,7 +94,7 @@ impl ItemHold {
 
     /// Returns whether the item is completed or given back.
     pub(super) fn has_ended(&self) -> bool {
-        self.overdue_at.borrow().is_none()
+        !self.is_taken.load(SeqCst)
     }
 
     /// Applies operations and removes the item, if it is still taken.
@@ -115,11 +121,10 @@ impl ItemHold {
         }
     }
 
-    /// Makes the item ready for the next taker.
+    /// Makes the item ready for the next taker. If this fails or is dropped, it continues in the background.
     pub(super) async fn put_back(&self) -> Result<()> {
-        if self.has_ended() {
-            return Err(no_longer_taken());
-        }
+        self.begin_return()?;
+        let _in_background = OverdueOnDrop(&self.overdue_at);
         let removed = remove(&self.ownership).await?;
         self.end();
         if removed {
@@ -141,9 +146,7 @@ impl ItemHold {
 
     /// Binds the claim to a lease that ends after the delay.
     pub(super) async fn retry_after(&self, delay: Duration) -> Result<()> {
-        if self.has_ended() {
-            return Err(no_longer_taken());
-        }
+        self.begin_return()?;
         let lease = self.ownership.client().lease(delay).await?;
         let claim = put(self.ownership.key(), "").ignore_value().lease(&lease);
         let bound = self.ownership.txn().then(claim).exactly_once().await?;
@@ -155,16 +158,35 @@ impl ItemHold {
         }
     }
 
-    /// Ends the work on the item without its completion: it is ready again when it is overdue.
-    fn stop(&self) {
+    /// Ends the ownership before the request that gives the item back: that request can be applied although it fails.
+    fn begin_return(&self) -> Result<()> {
+        if !self.is_taken.swap(false, SeqCst) {
+            return Err(no_longer_taken());
+        }
+        self.ownership.early_end.set(OwnershipLost::Taken);
+        Ok(())
+    }
+
+    /// Ends the ownership and its task.
+    fn end(&self) {
+        self.is_taken.store(false, SeqCst);
+        self.ownership.early_end.set(OwnershipLost::Taken);
+        self.overdue_at.send_replace(None);
         let mut holder = self.holder.lock().unwrap_or_else(PoisonError::into_inner);
         *holder = None;
     }
+}
 
-    fn end(&self) {
-        self.overdue_at.send_replace(None);
-        self.ownership.early_end.set(OwnershipLost::Taken);
-        self.stop();
+/// When dropped, lets the task of an item delete its claim at once, unless that is done.
+struct OverdueOnDrop<'a>(&'a watch::Sender<Option<Instant>>);
+
+impl Drop for OverdueOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.send_if_modified(|overdue_at| {
+            let is_pending = overdue_at.is_some();
+            *overdue_at = is_pending.then(Instant::now);
+            is_pending
+        });
     }
 }
 

@@ -123,15 +123,17 @@ impl QueueItem {
         self.hold.complete(ops).await
     }
 
-    /// Makes the item ready for the next taker at once, at its old place. Fails with
-    /// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if it was no longer taken by this taker.
+    /// Makes the item ready for the next taker at once, at its old place. From now on, this taker has it no longer, also if
+    /// the request fails: it is then repeated in the background. Fails with
+    /// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if the item was no longer taken by this taker.
     pub async fn put_back(&self) -> Result<()> {
         self.hold.put_back().await
     }
 
     /// Makes the item ready again after a delay, also if this process ends before. etcd rounds it up to whole
-    /// seconds, and to one and a half election timeouts. Fails with
-    /// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if it was no longer taken by this taker.
+    /// seconds, and to one and a half election timeouts. From now on, this taker has it no longer; if the request fails,
+    /// the item is ready after its visibility time-out at the latest. Fails with
+    /// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if the item was no longer taken by this taker.
     pub async fn retry_after(&self, delay: Duration) -> Result<()> {
         self.hold.retry_after(delay).await
     }

@@ -1,9 +1,12 @@
 //! Queues whose writes are delayed, or applied without a response.
 
-use actix_etcd::proto::{TxnRequest, request_op::Request};
+use actix_etcd::{
+    Outcome,
+    proto::{TxnRequest, request_op::Request},
+};
 
 use crate::support::{
-    store_server::{ScriptedStore, TxnFate, puts},
+    store_server::{ScriptedStore, TxnFate, deletes, puts},
     wait::until,
 };
 
@@ -116,4 +119,26 @@ async fn claim_of_a_dropped_take_is_given_back() {
     })
     .await;
     assert_eq!(keys_below(&store, b"jobs/"), 1);
+}
+
+#[tokio::test]
+async fn failed_return_ends_the_ownership_and_is_repeated() {
+    for fate in [TxnFate::ResponseLost, TxnFate::Delayed] {
+        let (store, etcd) = ScriptedStore::start().await;
+        let jobs = etcd.queue("jobs");
+        jobs.push("a").await.unwrap();
+        let item = jobs.take().await.unwrap();
+        store.on_txn(first_matching(deletes, fate));
+        let error = item.put_back().await.unwrap_err();
+        assert_eq!(error.outcome(), Outcome::Unknown, "{fate:?}");
+        assert!(!item.ownership().is_certain());
+        until("the claim is deleted", || {
+            keys_below(&store, b"__jobs/claims/") == 0
+        })
+        .await;
+        let again = jobs.take().await.unwrap();
+        assert_eq!(again.attempt(), 2, "{fate:?}");
+        store.apply_delayed();
+        again.done().await.unwrap();
+    }
 }
