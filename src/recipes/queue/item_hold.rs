@@ -77,18 +77,19 @@ impl ItemHold {
     }
 
     pub(super) fn extend(&self, duration: Duration) -> Result<()> {
-        if let Some(loss) = self.ownership.loss_now() {
-            return Err(loss.into());
-        }
+        let mut loss = None;
         let extended = self.overdue_at.send_if_modified(|overdue_at| {
-            let is_held = overdue_at.is_some();
-            *overdue_at = is_held.then(|| deadline_in(duration));
-            is_held
+            loss = self.ownership.loss_now();
+            let may_extend = overdue_at.is_some() && loss.is_none();
+            if may_extend {
+                *overdue_at = Some(deadline_in(duration));
+            }
+            may_extend
         });
-        if extended {
-            Ok(())
-        } else {
-            Err(no_longer_taken())
+        match loss {
+            Some(loss) => Err(loss.into()),
+            None if extended => Ok(()),
+            None => Err(no_longer_taken()),
         }
     }
 
@@ -192,24 +193,9 @@ impl Drop for OverdueOnDrop<'_> {
 
 /// Waits until the item is overdue, and deletes its claim. Returns early if the item is completed or given back, or the
 /// lease has ended.
-async fn end_when_overdue(ownership: Ownership, mut overdue_at: watch::Receiver<Option<Instant>>) {
-    let overdue = async {
-        loop {
-            let at = *overdue_at.borrow_and_update();
-            let Some(at) = at else {
-                return false;
-            };
-            tokio::select! {
-                biased;
-                // Once the item is dropped, the time does not change any more.
-                Ok(()) = overdue_at.changed() => {}
-                () = tokio::time::sleep_until(at) => return true,
-            }
-        }
-    };
+async fn end_when_overdue(ownership: Ownership, overdue_at: watch::Receiver<Option<Instant>>) {
     let delete_when_overdue = async {
-        if overdue.await {
-            ownership.early_end.set(OwnershipLost::TimedOut);
+        if overdue(&ownership, overdue_at).await {
             remove_until_gone(&ownership).await;
         }
     };
@@ -218,6 +204,30 @@ async fn end_when_overdue(ownership: Ownership, mut overdue_at: watch::Receiver<
         // etcd deletes the claim with its lease.
         _ = ownership.session_lease.ended() => {}
         () = delete_when_overdue => {}
+    }
+}
+
+/// Waits until the item is overdue, and ends its ownership. Returns `false` if that was ended before.
+async fn overdue(ownership: &Ownership, mut overdue_at: watch::Receiver<Option<Instant>>) -> bool {
+    loop {
+        let at = {
+            // Locked until the ownership has ended, so that the item is not extended in between.
+            let overdue_at = overdue_at.borrow_and_update();
+            match *overdue_at {
+                None => return false,
+                Some(at) if at > Instant::now() => at,
+                Some(_) => {
+                    ownership.early_end.set(OwnershipLost::TimedOut);
+                    return true;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            // Once the item is dropped, the time does not change any more.
+            Ok(()) = overdue_at.changed() => {}
+            () = tokio::time::sleep_until(at) => {}
+        }
     }
 }
 
