@@ -88,7 +88,8 @@ impl Run {
         }
     }
 
-    /// Takes items until the end. Crashes now and then: then its client cannot release anything.
+    /// Takes items until the end. Is cut off now and then: then its client cannot release anything. After that it has
+    /// crashed, or continues although it has lost its item.
     async fn take(self, endpoints: Vec<String>, by_priority: bool) {
         while self.take.load(SeqCst) {
             let links = NodeLinks::to(&endpoints);
@@ -102,16 +103,23 @@ impl Run {
             } else {
                 jobs
             };
-            let crashed = self.work(&jobs).await;
-            if let Some(item) = crashed {
+            if let Some(item) = self.work(&jobs).await {
                 links.set(Fault::Freeze);
                 self.crashes.fetch_add(1, SeqCst);
+                if fastrand::bool() {
+                    item.lost().await;
+                    tokio::time::sleep(SECOND.mul_f64(fastrand::f64())).await;
+                    links.set(Fault::None);
+                    let value = String::from_utf8(item.value().to_vec()).unwrap();
+                    let late = item.done_with(put(format!("ledger/{value}"), "")).await;
+                    self.records.lock().unwrap().completed += usize::from(late.is_ok());
+                }
                 drop((item, jobs, etcd));
             }
         }
     }
 
-    /// Returns an item that is not completed because its taker crashes.
+    /// Returns an item that is not completed because its taker is cut off.
     async fn work(&self, jobs: &Queue<Client>) -> Option<QueueItem> {
         while self.take.load(SeqCst) {
             let item = match tokio::time::timeout(SECOND, jobs.take()).await {
@@ -181,7 +189,7 @@ async fn each_item_is_completed_once_under_random_faults() {
     takers.join_all().await;
     let records = std::mem::take(&mut *run.records.lock().unwrap());
     println!(
-        "{} items pushed, {} unknown, {} completed, {} failures, {} crashes, {} faults",
+        "{} items pushed, {} unknown, {} completed, {} failures, {} cut off, {} faults",
         records.pushed.len(),
         records.pushes_unknown,
         records.completed,
