@@ -82,6 +82,7 @@ impl ErrorKind {
                 | Self::AuthOldRevision
                 | Self::AuthNotEnabled
                 | Self::CredentialsUnavailable
+                | Self::MarkersDenied
         )
     }
 
@@ -110,6 +111,7 @@ impl ErrorKind {
                 | Self::LockLost
                 | Self::LockBlocked
                 | Self::NoElectionLeader
+                | Self::Conflict
         )
     }
 }
