@@ -15,6 +15,8 @@
 //! | `client.revoke(id)`, `time_to_live`, `leases`, `keep_alive_once`, `lease_from` | the function of the same name in [`lease`](crate::lease) |
 //! | `client.register(..)`, `client.discover(..).deliver_to(..)` | the function of the same name in [`discovery`](crate::recipes::discovery) |
 //! | `client.leaders(name).deliver_to(..)` | [`leaders(name)`](crate::recipes::election::leaders)`.deliver_to(recipient)` |
+//! | `client.queue(name).push(..)`, `client.queue(name).deliver_to(..)` | [`queue(name)`](crate::recipes::queue::queue)`.push(value)`, `.deliver_to(recipient)` |
+//! | `client.counter(name).add(..)`, `set`, `get` | [`counter(name)`](crate::recipes::counter::counter)`.add(1)`, … |
 //! | `client.cluster()`, `maintenance`, `health`, `auth`, … | `requests()` of the module |
 //! | `client.connectivity_changes().deliver_to(..)` | [`SubscribeConnectivity`](crate::client::SubscribeConnectivity) |
 //!

@@ -1,4 +1,5 @@
-//! Sessions, locks, semaphores, barriers, elections, singletons, service registration and service discovery.
+//! Sessions, locks, semaphores, barriers, elections, singletons, service registration and discovery, queues, counters,
+//! transactions.
 //!
 //! | recipe | provides | start with |
 //! |---|---|---|
@@ -11,6 +12,9 @@
 //! | [`election`] | one leader at a time, visible to all clients | [`Client::election`](crate::Client::election), [`Session::election`](session::Session::election) |
 //! | [`singleton`] | an actor that runs on one node at a time | [`Client::singleton`](crate::Client::singleton) |
 //! | [`discovery`] | the instances of a service: registration and a live list | [`Client::register`](crate::Client::register), [`Client::discover`](crate::Client::discover) |
+//! | [`queue`] | items that are taken by one taker at a time and completed once | [`Client::queue`](crate::Client::queue) |
+//! | [`mod@counter`] | a number without lost or doubled increments | [`Client::counter`](crate::Client::counter) |
+//! | [`stm`] | a closure whose writes are applied together or not at all | [`Client::stm`](crate::Client::stm) |
 //!
 //! The recipes send every request to etcd through the public API of this crate. Their background work runs on the
 //! client's thread, so a lock is released and a key is put again even while the application blocks its own threads.
@@ -76,20 +80,34 @@
 //! | | `discovery/instance_key` | reads and writes the key of an instance |
 //! | | `discovery/discover`, `live_instances` | a request for the instances, and the live list |
 //! | | `discovery/instance`, `instance_list` | the encoding of an instance, and differences between lists |
+//! | queue | `queue/queue_handle`, `queue_item` | a queue with its options, an item that was taken |
+//! | | `queue/queue_keys` | the keys of a queue |
+//! | | `queue/push_item` | a request to push an item |
+//! | | `queue/next_item`, `take_item` | finds the next item, and waits for one in a line |
+//! | | `queue/claim_item` | marks an item as taken |
+//! | | `queue/item_hold` | completes an item, or ends its visibility time-out |
+//! | | `queue/item_delivery` | takes items on behalf of an actor |
+//! | counter | `counter` | the counter and its requests |
+//! | stm | `stm/stm_builder` | options, and the loop over attempts |
+//! | | `stm/transaction` | the handle of an attempt |
+//! | | `stm/read_set`, `write_set`, `commit` | what an attempt has read and writes, and its commit |
 //! | all | `ownership_lost` | why a lock or a leadership was lost |
 //! | | `txn_read` | reads the key that a transaction returned |
 
 pub mod barrier;
+pub mod counter;
 pub mod discovery;
 pub mod double_barrier;
 pub mod election;
 mod lock_queue;
 pub mod mutex;
 mod ownership_lost;
+pub mod queue;
 pub mod rw_lock;
 pub mod semaphore;
 pub mod session;
 pub mod singleton;
+pub mod stm;
 mod txn_read;
 
 use crate::{client::subscription, layers::read_then_watch};

@@ -47,7 +47,6 @@ pub(super) use contenders::{check_prefix, queue_prefix};
 use create_entry::{CreateEntry, JoinMode};
 pub(super) use guard_types::guard_types;
 use late_key_cleanup::delete_when_late;
-pub(super) use ownership::EarlyEnd;
 pub use ownership::Ownership;
 pub(super) use queue_builder::QueueBuilder;
 pub(super) use queue_entry::{EntryWait, QueueEntry, UntilAdmitted};
@@ -344,13 +343,7 @@ impl LockQueue {
     }
 
     fn ownership(&self, session_lease: SessionLease, key: Bytes, token: i64) -> Ownership {
-        Ownership {
-            client: self.client.clone(),
-            session_lease,
-            key,
-            token,
-            early_end: EarlyEnd::default(),
-        }
+        Ownership::new(self.client.clone(), session_lease, key, token)
     }
 
     /// Creates the key on a separate task that continues if this future is dropped: a put that is cancelled halfway

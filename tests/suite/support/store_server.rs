@@ -343,8 +343,12 @@ impl State {
                     kv.create_revision = self.revision;
                 }
                 kv.key = put.key;
-                kv.value = put.value;
-                kv.lease = put.lease;
+                if !put.ignore_value {
+                    kv.value = put.value;
+                }
+                if !put.ignore_lease {
+                    kv.lease = put.lease;
+                }
                 kv.version += 1;
                 kv.mod_revision = self.revision;
                 let put = Event {
