@@ -9,6 +9,7 @@ mod grpc_service;
 mod requests;
 mod running_client;
 mod startup;
+pub(crate) mod subscription;
 
 pub use crate::connection::Liveness;
 pub use builder::ClientBuilder;

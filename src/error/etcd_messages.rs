@@ -271,6 +271,9 @@ impl ErrorKind {
             | Self::SessionLost
             | Self::LockBlocked
             | Self::FileFailed
+            | Self::CheckpointMismatch
+            | Self::CheckpointTaken
+            | Self::DestinationNotEmpty
             | Self::CodecFailed
             | Self::Internal
             | Self::Other => Outcome::Unknown,

@@ -62,7 +62,6 @@
 //! | | `discovery/discover`, `live_instances` | a request for the instances, and the live list |
 //! | | `discovery/instance`, `instance_list` | the encoding of an instance, and differences between lists |
 //! | all | `read_then_watch` | a read of keys, followed by every later change |
-//! | | `subscription` | delivery of events to an actor |
 //! | | `ownership_lost` | why a lock or a leadership was lost |
 //! | | `txn_read` | reads the key that a transaction returned |
 
@@ -74,5 +73,6 @@ mod ownership_lost;
 mod read_then_watch;
 pub mod session;
 pub mod singleton;
-mod subscription;
 mod txn_read;
+
+use crate::client::subscription;

@@ -176,6 +176,9 @@ pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
         | ErrorKind::LockBlocked
         | ErrorKind::NoElectionLeader
         | ErrorKind::FileFailed
+        | ErrorKind::CheckpointMismatch
+        | ErrorKind::CheckpointTaken
+        | ErrorKind::DestinationNotEmpty
         | ErrorKind::CodecFailed
         | ErrorKind::Other => RetryDecision::Fail,
     }

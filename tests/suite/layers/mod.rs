@@ -1,4 +1,4 @@
-//! Bulk writes, reads of many keys, and streams of ranges.
+//! Bulk writes, reads of many keys, streams of ranges, mirrors, and typed values.
 
 mod bulk_chaos;
 mod bulk_faults;
@@ -6,5 +6,8 @@ mod bulk_limits;
 mod bulk_scripted;
 mod bulk_writes;
 mod get_many;
+mod mirror;
+mod mirror_chaos;
+mod mirror_faults;
 mod range_streams;
 mod scripted_streams;

@@ -4,10 +4,8 @@ use actix::{Message, Recipient};
 use tokio::sync::oneshot;
 use tokio_stream::Stream;
 
-use crate::{
-    client::Client,
-    runtime::delivery::{self, SendOnDrop},
-};
+use super::Client;
+use crate::runtime::delivery::{self, SendOnDrop};
 
 /// Handle of a delivery of events to an actor. Dropping it stops the delivery.
 #[derive(Debug)]
@@ -30,7 +28,7 @@ impl Subscription {
 /// Delivers a stream to an actor from the client's thread. The next item is sent when the actor has handled the last
 /// one. If the client was shut down, the actor gets `if_shut_down` instead. The stream must hold only clients for
 /// background work, so that the delivery does not keep the client running.
-pub(super) fn subscribe<M>(
+pub(crate) fn subscribe<M>(
     client: &Client,
     items: impl Stream<Item = M> + Send + Unpin + 'static,
     recipient: Recipient<M>,
