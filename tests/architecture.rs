@@ -15,7 +15,8 @@ use std::{
 /// Folders of `src` from the top to the bottom. A folder may import those in later rows only.
 const LAYERS: &[&[&str]] = &[
     &["test_faults"],
-    &["actor", "layers", "recipes"],
+    &["actor", "recipes"],
+    &["layers"],
     &["client"],
     &[
         "auth",

@@ -13,7 +13,7 @@ use super::{
     Client, ClientBuilder,
     client_lifetime::ClientLifetime,
     endpoint_sync::sync_periodically,
-    running_client::{ClientActors, RunningClient},
+    running_client::{ClientActors, RequestOptions, RunningClient},
     update_endpoints,
 };
 use crate::{
@@ -128,8 +128,11 @@ impl Client {
             auth,
             shutdown_grace: options.shutdown_grace,
         };
-        let timeout = options.request_timeout;
-        let running = Arc::new(RunningClient::new(caller, actors, timeout, runtime));
+        let request_options = RequestOptions {
+            timeout: options.request_timeout,
+            marker_prefix: options.marker_prefix,
+        };
+        let running = Arc::new(RunningClient::new(caller, actors, request_options, runtime));
         if let Some(interval) = options.auto_sync {
             let client = Arc::downgrade(&running);
             running.run(Box::new(move || {

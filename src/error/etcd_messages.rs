@@ -270,6 +270,8 @@ impl ErrorKind {
             | Self::CredentialsUnavailable
             | Self::SessionLost
             | Self::LockBlocked
+            | Self::MarkersDenied
+            | Self::Conflict
             | Self::FileFailed
             | Self::CheckpointMismatch
             | Self::CheckpointTaken

@@ -61,8 +61,7 @@
 //! | | `discovery/instance_key` | reads and writes the key of an instance |
 //! | | `discovery/discover`, `live_instances` | a request for the instances, and the live list |
 //! | | `discovery/instance`, `instance_list` | the encoding of an instance, and differences between lists |
-//! | all | `read_then_watch` | a read of keys, followed by every later change |
-//! | | `ownership_lost` | why a lock or a leadership was lost |
+//! | all | `ownership_lost` | why a lock or a leadership was lost |
 //! | | `txn_read` | reads the key that a transaction returned |
 
 pub mod discovery;
@@ -70,9 +69,8 @@ pub mod election;
 mod lock_queue;
 pub mod mutex;
 mod ownership_lost;
-mod read_then_watch;
 pub mod session;
 pub mod singleton;
 mod txn_read;
 
-use crate::client::subscription;
+use crate::{client::subscription, layers::read_then_watch};

@@ -8,6 +8,7 @@ pub(super) use validation::parse_endpoints;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use zeroize::Zeroizing;
 
 use super::{Client, startup::require_tokio_runtime};
@@ -20,6 +21,7 @@ use crate::{
     connection::Liveness,
     error::Error,
     maintenance::versions::{member_versions, require_version},
+    request::IntoBytes,
     retry::{BudgetLimits, RetryPolicy, StandardRetry},
     transport::{RawEndpoint, dial::DialOptions},
     watch::engine::hub::WatchStreamSettings,
@@ -60,6 +62,7 @@ pub struct ClientBuilder {
     pub(super) auto_sync: Option<Duration>,
     pub(super) watch_streams: WatchStreamSettings,
     pub(super) auth_method: AuthMethod,
+    pub(super) marker_prefix: Bytes,
     pub(super) token_lifetime: Option<Duration>,
     pub(super) follow_cluster_change: bool,
     min_cluster_version: Option<String>,
@@ -88,6 +91,7 @@ impl ClientBuilder {
             auto_sync: None,
             watch_streams: WatchStreamSettings::default(),
             auth_method: AuthMethod::Anonymous,
+            marker_prefix: Bytes::from_static(b"actix-etcd/markers/"),
             token_lifetime: None,
             follow_cluster_change: false,
             min_cluster_version: None,
@@ -330,6 +334,14 @@ impl ClientBuilder {
     /// `--experimental-watch-progress-notify-interval`; default: 10 minutes).
     pub fn watch_progress_interval(mut self, interval: impl Into<Option<Duration>>) -> Self {
         self.watch_streams.progress_interval = limited(interval);
+        self
+    }
+
+    /// Prefix of the markers of writes that are applied [exactly once](crate::layers::exactly_once). Users of such writes
+    /// need permission to read and write it, and other programs must not change keys under it. Default:
+    /// `actix-etcd/markers/`.
+    pub fn marker_prefix(mut self, prefix: impl IntoBytes) -> Self {
+        self.marker_prefix = prefix.into_bytes();
         self
     }
 

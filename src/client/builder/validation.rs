@@ -27,6 +27,9 @@ impl ClientBuilder {
         if self.watch_streams.watches_per_stream == 0 {
             return Err(Error::invalid("`watches_per_stream` must be at least 1"));
         }
+        if self.marker_prefix.is_empty() {
+            return Err(Error::invalid("`marker_prefix` must not be empty"));
+        }
         if self.max_in_flight == 0 {
             return Err(Error::invalid("`max_in_flight` must be at least 1"));
         }

@@ -72,4 +72,4 @@ pub use live_instances::{Discovery, DiscoveryEvent};
 pub use register::{Register, register};
 pub use registration::{Registration, RegistrationEvent};
 
-pub use super::subscription::Subscription;
+pub use crate::client::Subscription;

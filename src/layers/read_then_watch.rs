@@ -16,7 +16,7 @@ use crate::{
     watch::{RevisionEvents, Watch, WatchEnd, WatchEvent},
 };
 
-pub(super) struct ReadThenWatch {
+pub(crate) struct ReadThenWatch {
     client: Client,
     key: Bytes,
     /// Whether `key` is a prefix.
@@ -28,7 +28,7 @@ pub(super) struct ReadThenWatch {
 
 /// The next state or change of the keys.
 #[derive(Debug)]
-pub(super) enum KeysUpdate {
+pub(crate) enum KeysUpdate {
     /// All keys at one revision. Replaces everything known before.
     Snapshot(GetResponse),
     /// All events of the next revision.
@@ -36,14 +36,14 @@ pub(super) enum KeysUpdate {
 }
 
 impl ReadThenWatch {
-    pub(super) fn prefix(client: Client, prefix: Bytes) -> Self {
+    pub(crate) fn prefix(client: Client, prefix: Bytes) -> Self {
         Self {
             prefix: true,
             ..Self::key(client, prefix)
         }
     }
 
-    pub(super) fn key(client: Client, key: Bytes) -> Self {
+    pub(crate) fn key(client: Client, key: Bytes) -> Self {
         Self {
             client,
             key,
@@ -55,7 +55,7 @@ impl ReadThenWatch {
 
     /// Returns the next update. Retries after temporary errors. Fails with an error that does not pass by itself: the
     /// client was shut down, the user may not read the keys, or the endpoints lead to another cluster.
-    pub(super) async fn next(&mut self) -> Result<KeysUpdate> {
+    pub(crate) async fn next(&mut self) -> Result<KeysUpdate> {
         loop {
             match self.step().await {
                 Ok(Some(update)) => return Ok(update),
@@ -67,7 +67,7 @@ impl ReadThenWatch {
     }
 
     /// Makes one attempt. Returns `None` if there is no update yet, and fails with any error.
-    pub(super) async fn step(&mut self) -> Result<Option<KeysUpdate>> {
+    pub(crate) async fn step(&mut self) -> Result<Option<KeysUpdate>> {
         let Some(watch) = &mut self.watch else {
             return self.read().await;
         };
