@@ -14,3 +14,4 @@ mod mirror_chaos;
 mod mirror_faults;
 mod range_streams;
 mod scripted_streams;
+mod typed;
