@@ -162,7 +162,7 @@ impl ChangeQueue {
     /// Adds all changes of the next revision.
     pub(super) fn push(&mut self, revision: i64, changes: Vec<MirroredChange>) {
         let mut last = LastChanges::default();
-        changes.into_iter().for_each(|change| last.add(change));
+        last.extend(changes);
         let changes = last.changes;
         let partial = self.partial.take();
         let done = partial
@@ -204,7 +204,7 @@ impl ChangeQueue {
             });
         }
         let mut last = LastChanges::default();
-        rest.iter().cloned().for_each(|change| last.add(change));
+        last.extend(rest.iter().cloned());
         let (mut revision, mut bytes) = (first.revision, size_of(rest));
         for next in self.pending.iter().skip(1) {
             bytes += size_of(&next.changes);
@@ -212,10 +212,7 @@ impl ChangeQueue {
             if is_separate || !limits.allow_batch(last.changes.len() + next.changes.len(), bytes) {
                 break;
             }
-            next.changes
-                .iter()
-                .cloned()
-                .for_each(|change| last.add(change));
+            last.extend(next.changes.iter().cloned());
             revision = next.revision;
         }
         Some(PlannedTransaction {
@@ -262,10 +259,11 @@ struct LastChanges {
 }
 
 impl LastChanges {
-    fn add(&mut self, change: MirroredChange) {
-        match self.indexes.get(&change.key) {
-            Some(index) => self.changes[*index] = change,
-            None => {
+    fn extend(&mut self, changes: impl IntoIterator<Item = MirroredChange>) {
+        for change in changes {
+            if let Some(index) = self.indexes.get(&change.key) {
+                self.changes[*index] = change;
+            } else {
                 self.indexes.insert(change.key.clone(), self.changes.len());
                 self.changes.push(change);
             }

@@ -1,5 +1,7 @@
 //! The checkpoint of a mirror: how far it has copied. It is the JSON value of a key in the destination.
 
+use std::fmt::Write;
+
 use bytes::Bytes;
 use serde_json::{Value, json};
 
@@ -137,7 +139,13 @@ fn decode_fields(fields: &Value) -> Option<MirrorCheckpoint> {
     let position = match &fields["base"] {
         Value::Null => MirrorPosition::Applied {
             revision: fields["revision"].as_i64()?,
-            partial: decode_partial(&fields["partial"])?,
+            partial: match &fields["partial"] {
+                Value::Null => None,
+                partial => Some(PartialRevision {
+                    revision: partial["revision"].as_i64()?,
+                    changes: partial["changes"].as_u64()?.try_into().ok()?,
+                }),
+            },
         },
         base => MirrorPosition::Base {
             revision: base["revision"].as_i64()?,
@@ -156,17 +164,6 @@ fn decode_fields(fields: &Value) -> Option<MirrorCheckpoint> {
     })
 }
 
-/// Returns `None` if the field is not valid, and `Some(None)` if there is none.
-fn decode_partial(field: &Value) -> Option<Option<PartialRevision>> {
-    if field.is_null() {
-        return Some(None);
-    }
-    Some(Some(PartialRevision {
-        revision: field["revision"].as_i64()?,
-        changes: field["changes"].as_u64()?.try_into().ok()?,
-    }))
-}
-
 /// Ids as `etcdctl` prints them.
 fn hex(id: u64) -> String {
     format!("{id:x}")
@@ -178,13 +175,15 @@ fn decode_hex(field: &Value) -> Option<u64> {
 
 /// Text as it is, other bytes as `{"hex": "00ff"}`.
 fn encode_bytes(bytes: &Bytes) -> Value {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => json!(text),
-        Err(_) => {
-            let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            json!({ "hex": digits })
-        }
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return json!(text);
     }
+    let mut digits = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        // Writing to a string never fails.
+        let _ = write!(digits, "{byte:02x}");
+    }
+    json!({ "hex": digits })
 }
 
 fn decode_bytes(field: &Value) -> Option<Bytes> {

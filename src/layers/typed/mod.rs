@@ -5,7 +5,6 @@
 //!
 //! With the feature `serde`, for the codec `Json`:
 //! ```no_run
-//! # #[cfg(feature = "serde")]
 //! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
 //! use actix_etcd::layers::{codec::Json, typed::{TypedCreateOutcome, TypedUpdateOutcome}};
 //!

@@ -370,6 +370,10 @@ async fn send_modify<T, C: Codec<T>>(
     })
 }
 
+#[expect(
+    clippy::extra_unused_type_parameters,
+    reason = "the same signature as the functions of other requests"
+)]
 async fn send_put<T, C: Codec<T>>(
     write: PutOnce,
     _prefix_len: usize,

@@ -313,7 +313,7 @@ async fn write_is_fenced_by_a_lock() {
     let numbers = etcd.typed::<u32, Utf8>("n/");
     let mutex = etcd.mutex("lock").await.unwrap();
     let guard = mutex.lock().await.unwrap();
-    let ownership = guard.ownership();
+    let ownership = (*guard).clone();
     numbers.put("a", &1).fenced_by(&guard).await.unwrap();
     let entry = numbers.get("a").await.unwrap().unwrap();
     guard.unlock().await.unwrap();
