@@ -286,7 +286,7 @@ mod tests {
     fn change(key: u8, value: u32) -> MirroredChange {
         MirroredChange {
             key: vec![key].into(),
-            value: (value % 5 != 0).then(|| value.to_string().into()),
+            value: (!value.is_multiple_of(5)).then(|| value.to_string().into()),
         }
     }
 
@@ -412,15 +412,15 @@ mod tests {
                 let mut queue = ChangeQueue::new(revision, partial, false);
                 let mut next = usize::try_from(revision).unwrap();
                 loop {
-                    let choice = rng.u8(..);
-                    if choice % 7 == 0 {
+                    let choice = rng.u32(..);
+                    if choice.is_multiple_of(7) {
                         break;
                     }
-                    if choice % 2 == 0 && next < source.len() {
+                    if choice.is_multiple_of(2) && next < source.len() {
                         next += 1;
                         queue.push(i64::try_from(next).unwrap(), source[next - 1].clone());
                     }
-                    if choice % 3 == 0 && let Some(plan) = queue.plan(&limits) {
+                    if choice.is_multiple_of(3) && let Some(plan) = queue.plan(&limits) {
                         prop_assert!(plan.changes.len() <= limits.max_changes());
                         queue.applied(&plan.position);
                         position = plan.position;

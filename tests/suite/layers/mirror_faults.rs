@@ -112,7 +112,8 @@ async fn lost_response_does_not_write_twice() {
 /// Deletes this many keys in one revision. Returns in how many revisions the destination deleted them.
 async fn delete_at_once(keys: usize, max_txn_ops: usize) -> usize {
     let (_source_cluster, source) = Cluster::start_with_client(1).await;
-    let destination_cluster = Cluster::builder().arg(&format!("--max-txn-ops={max_txn_ops}"));
+    let limit = format!("--max-txn-ops={max_txn_ops}");
+    let destination_cluster = Cluster::builder().arg(limit);
     let destination_cluster = destination_cluster.start().await;
     let destination = Client::connect(destination_cluster.endpoints())
         .await
