@@ -43,8 +43,16 @@
 //!
 //! # What is not copied
 //! Revisions and versions of keys: the destination counts its own. Leases: a copied key has none, and is deleted when
-//! the key of the source is. Other writers must not change keys under the destination's prefix; the mirror does not
-//! notice it. Two mirrors in opposite directions copy each change back and forth forever.
+//! the key of the source is.
+//!
+//! Other writers must not change keys under the destination's prefix: the mirror does not notice it, and deletes such keys
+//! when it copies the base again. With an empty prefix, these include the locks and
+//! [markers](crate::layers::exactly_once) of other clients of the destination. Two mirrors in opposite directions copy each
+//! change back and forth forever.
+//!
+//! # Permissions
+//! With authentication, the user of the source needs permission to read its prefix, and the user of the destination to
+//! read and write its prefix and the checkpoint.
 //!
 //! # The checkpoint
 //! A key of the destination, with a JSON value: the id of the source's cluster, both prefixes, the revision that is

@@ -10,7 +10,10 @@ use actix_etcd::{
 use testbed::Cluster;
 
 use crate::support::{
-    connected_cluster::StartWithClient, message_recorder::record_messages, wait::until,
+    connected_cluster::StartWithClient,
+    message_recorder::record_messages,
+    mirrors::{catch_up, failure},
+    wait::until,
 };
 
 const CHECKPOINT: &str = "mirrors/app";
@@ -18,12 +21,6 @@ const CHECKPOINT: &str = "mirrors/app";
 async fn start(source: &Client, destination: &Client) -> Result<Mirror, Error> {
     let mirror = source.mirror("app/").to(destination, "copy/");
     mirror.checkpoint(CHECKPOINT).start().await
-}
-
-/// Waits until the mirror has applied everything that is in the source now.
-async fn catch_up(mirror: &Mirror, source: &Client) {
-    let revision = source.get("app/").await.unwrap().header.revision;
-    mirror.applied(revision).await.unwrap();
 }
 
 /// Returns the keys with a prefix, without it, and their values.
@@ -277,10 +274,7 @@ async fn newer_mirror_ends_the_older_one() {
     catch_up(&older, &source).await;
     let newer = start(&source, &destination).await.unwrap();
     source.put("app/k", "v").await.unwrap();
-    let MirrorEnd::Failed(error) = older.ended().await else {
-        panic!("the older mirror was not stopped");
-    };
-    assert_eq!(error.kind(), ErrorKind::CheckpointTaken);
+    assert_eq!(failure(&older).await.kind(), ErrorKind::CheckpointTaken);
     catch_up(&newer, &source).await;
     assert_eq!(version(&destination, "copy/k").await, 1);
 }

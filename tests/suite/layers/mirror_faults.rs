@@ -4,23 +4,19 @@ use std::{fs, time::Duration};
 
 use actix_etcd::{
     Client, ErrorKind,
-    layers::mirror::{Mirror, MirrorEnd, MirrorSide, MirrorState},
+    layers::mirror::{Mirror, MirrorSide, MirrorState},
 };
 use testbed::{Cluster, Direction, Fault};
 
 use crate::support::{
     connected_cluster::StartWithClient,
+    mirrors::{catch_up, failure},
     wait::{until, until_async},
 };
 
 async fn start(source: &Client, destination: &Client) -> Mirror {
     let mirror = source.mirror("app/").to(destination, "copy/");
     mirror.start().await.unwrap()
-}
-
-async fn catch_up(mirror: &Mirror, source: &Client) {
-    let revision = source.get("app/").await.unwrap().header.revision;
-    mirror.applied(revision).await.unwrap();
 }
 
 #[tokio::test]
@@ -56,7 +52,10 @@ async fn lag_grows_while_destination_is_down() {
         lag.revisions == 0 && lag.age < Duration::from_secs(2)
     })
     .await;
-    assert!(matches!(mirror.state(), MirrorState::Following));
+    until("the mirror follows", || {
+        matches!(mirror.state(), MirrorState::Following)
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -83,7 +82,10 @@ async fn lag_grows_while_source_is_unreachable() {
         mirror.lag().unwrap().age < Duration::from_secs(2)
     })
     .await;
-    assert!(matches!(mirror.state(), MirrorState::Following));
+    until("the mirror follows", || {
+        matches!(mirror.state(), MirrorState::Following)
+    })
+    .await;
 }
 
 /// The destination applies a transaction, and its response is lost.
@@ -166,10 +168,7 @@ async fn source_that_lost_its_data_does_not_empty_the_copy() {
     member.kill();
     fs::remove_dir_all(member.data_folder()).unwrap();
     source_cluster.start_all().await;
-    let MirrorEnd::Failed(error) = mirror.ended().await else {
-        panic!("the mirror was stopped");
-    };
-    assert_eq!(error.kind(), ErrorKind::RevisionRegressed);
+    assert_eq!(failure(&mirror).await.kind(), ErrorKind::RevisionRegressed);
     let again = source.mirror("app/").to(&destination, "copy/");
     let refused = again.clone().start().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::RevisionRegressed);
@@ -196,10 +195,7 @@ async fn deleted_checkpoint_ends_the_mirror() {
         .await
         .unwrap();
     source.put("app/k", "v").await.unwrap();
-    let MirrorEnd::Failed(error) = mirror.ended().await else {
-        panic!("the mirror was stopped");
-    };
-    assert_eq!(error.kind(), ErrorKind::CheckpointMismatch);
+    assert_eq!(failure(&mirror).await.kind(), ErrorKind::CheckpointMismatch);
 }
 
 #[tokio::test]
@@ -210,14 +206,12 @@ async fn shutdown_of_either_client_ends_the_mirror() {
     catch_up(&mirror, &source).await;
     destination.shutdown().await;
     source.put("app/k", "v").await.unwrap();
-    let ended =
-        |end| matches!(end, MirrorEnd::Failed(error) if error.kind() == ErrorKind::Shutdown);
-    assert!(ended(mirror.ended().await));
+    assert_eq!(failure(&mirror).await.kind(), ErrorKind::Shutdown);
     let destination = Client::connect(destination_cluster.endpoints())
         .await
         .unwrap();
     let mirror = start(&source, &destination).await;
     source.shutdown().await;
-    assert!(ended(mirror.ended().await));
+    assert_eq!(failure(&mirror).await.kind(), ErrorKind::Shutdown);
     drop(source_cluster);
 }

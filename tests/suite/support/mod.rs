@@ -14,6 +14,7 @@ pub mod lock_competition;
 pub mod lock_observation;
 pub mod machine_delay;
 pub mod message_recorder;
+pub mod mirrors;
 pub mod mutex_process;
 pub mod node_links;
 pub mod node_process;
