@@ -46,6 +46,7 @@ pub(crate) struct RunningClient {
 }
 
 /// Options of requests that have none of their own.
+#[derive(Debug, Clone)]
 pub(crate) struct RequestOptions {
     pub(super) timeout: Duration,
     /// Prefix of the markers of writes that are applied exactly once.

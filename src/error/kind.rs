@@ -82,6 +82,7 @@ impl ErrorKind {
                 | Self::AuthOldRevision
                 | Self::AuthNotEnabled
                 | Self::CredentialsUnavailable
+                | Self::MarkersDenied
         )
     }
 
@@ -113,6 +114,7 @@ impl ErrorKind {
                 | Self::CheckpointTaken
                 | Self::DestinationNotEmpty
                 | Self::NoElectionLeader
+                | Self::Conflict
         )
     }
 }

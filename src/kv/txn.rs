@@ -98,11 +98,6 @@ impl<C> Txn<C> {
         (self.conditions, self.success, self.failure)
     }
 
-    /// Returns whether the transaction has conditions.
-    pub(crate) fn has_conditions(&self) -> bool {
-        !self.conditions.is_empty()
-    }
-
     async fn perform(self, client: &impl ClientHandle, timeout: Duration) -> Result<TxnResponse> {
         let wire = self.wire().map_err(|error| error.with_rpc(rpc::TXN))?;
         check_read_revisions(&wire).map_err(|error| error.with_rpc(rpc::TXN))?;

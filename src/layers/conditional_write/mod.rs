@@ -23,7 +23,7 @@
 //! # async fn example(etcd: &actix_etcd::Client) -> actix_etcd::Result<()> {
 //! let counted = etcd
 //!     .modify("visits", |current| {
-//!         let visits = current.and_then(|kv| kv.value_str()?.parse().ok()).unwrap_or(0_u64);
+//!         let visits = current.and_then(|kv| kv.value_str().ok()?.parse().ok()).unwrap_or(0_u64);
 //!         (visits + 1).to_string()
 //!     })
 //!     .await?;

@@ -37,6 +37,12 @@ pub enum TxnFate {
     /// Kept until [`ScriptedStore::apply_delayed`]. The client receives an error at once.
     Delayed,
     Rejected,
+    /// Not applied; the client receives this status.
+    Fails(u32, &'static str),
+    /// Applied, but the client receives this status.
+    AppliedButFails(u32, &'static str),
+    /// Kept until [`ScriptedStore::apply_delayed`]. The client receives this status at once.
+    DelayedAndFails(u32, &'static str),
 }
 
 type TxnScript = Box<dyn FnMut(&TxnRequest) -> TxnFate + Send>;
@@ -205,6 +211,15 @@ impl State {
                 timed_out
             }
             TxnFate::Rejected => Reply::status(7, "etcdserver: permission denied"),
+            TxnFate::Fails(code, text) => Reply::status(code, text),
+            TxnFate::AppliedButFails(code, text) => {
+                self.apply(request);
+                Reply::status(code, text)
+            }
+            TxnFate::DelayedAndFails(code, text) => {
+                self.delayed.push(request);
+                Reply::status(code, text)
+            }
         }
     }
 
