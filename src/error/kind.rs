@@ -111,6 +111,9 @@ impl ErrorKind {
                 | Self::LockLost
                 | Self::LockBlocked
                 | Self::BarrierFull
+                | Self::CheckpointMismatch
+                | Self::CheckpointTaken
+                | Self::DestinationNotEmpty
                 | Self::NoElectionLeader
                 | Self::Conflict
         )
@@ -215,7 +218,7 @@ kinds! {
     Overloaded: "the client has the maximum number of calls in flight", "make fewer calls at once, or raise the limit";
     Shutdown: "the client has been shut down", "create a new client";
     ClusterChanged: "the response comes from another cluster than before", "check the endpoints: one client serves one cluster";
-    RevisionRegressed: "the cluster is at an older revision than before; it was restored from a backup or lost its data", "read the keys again";
+    RevisionRegressed: "the cluster is at an older revision than before; it was restored from a backup or lost its data", "read the keys again; a mirror does so if it is started with `start_over()`";
     MixedClusters: "the endpoints belong to different clusters", "give a client the endpoints of one cluster only";
     OldCluster: "the cluster runs an older version than required", "upgrade it, or lower `min_cluster_version`";
     ResponseTooLarge: "the response is larger than the client or a proxy allows", "read in pages, or raise `max_response_size`";
@@ -229,6 +232,9 @@ kinds! {
     MarkersDenied: "the user may not write the client's markers", "grant the user's role `readwrite` on the prefix, or choose another one with `ClientBuilder::marker_prefix`";
     Conflict: "other writers changed the keys before every attempt", "try again later, or write these keys from fewer places";
     FileFailed: "a file could not be read or written", "check the path, its permissions and the free space";
+    CheckpointMismatch: "the checkpoint does not belong to this mirror", "use another key for the checkpoint, or start with `start_over()`, which copies everything again";
+    CheckpointTaken: "another mirror writes with the same checkpoint", "run one mirror per checkpoint, for example in a singleton";
+    DestinationNotEmpty: "the destination of the mirror has keys that no mirror wrote", "choose another prefix, or decide with `existing_keys` whether they are deleted or kept";
     CodecFailed: "a value could not be encoded or decoded", "check the type, the codec, and who else writes the key";
     Internal: "an actor of the client failed", "retry; if it happens again, report it as a bug";
     Other: "the server returned an error that this client does not know", "see the server's message";

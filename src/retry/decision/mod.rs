@@ -77,6 +77,7 @@ pub(crate) fn outcome_of_call(last: Outcome, earlier_unknown: bool) -> Outcome {
 }
 
 /// Returns the decision for a kind of error if sending the request again is safe.
+#[expect(clippy::too_many_lines, reason = "one line per kind")]
 pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
     match kind {
         ErrorKind::NoLeader
@@ -179,6 +180,9 @@ pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
         | ErrorKind::MarkersDenied
         | ErrorKind::Conflict
         | ErrorKind::FileFailed
+        | ErrorKind::CheckpointMismatch
+        | ErrorKind::CheckpointTaken
+        | ErrorKind::DestinationNotEmpty
         | ErrorKind::CodecFailed
         | ErrorKind::Other => RetryDecision::Fail,
     }

@@ -1,4 +1,4 @@
-//! Bulk writes, reads of many keys, and streams of ranges.
+//! Bulk writes, reads of many keys, streams of ranges, mirrors, and typed values.
 
 mod bulk_chaos;
 mod bulk_faults;
@@ -9,5 +9,9 @@ mod exactly_once;
 mod exactly_once_chaos;
 mod exactly_once_scripted;
 mod get_many;
+mod mirror;
+mod mirror_chaos;
+mod mirror_faults;
 mod range_streams;
 mod scripted_streams;
+mod typed;

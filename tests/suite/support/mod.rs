@@ -15,6 +15,7 @@ pub mod lock_observation;
 pub mod lock_waiters;
 pub mod machine_delay;
 pub mod message_recorder;
+pub mod mirrors;
 pub mod mutex_process;
 pub mod node_links;
 pub mod node_process;
