@@ -26,13 +26,17 @@ impl Caller {
     /// Waits until the request may be sent again.
     pub(super) async fn prepare_retry(
         &self,
-        call: &CallState,
+        call: &CallState<'_>,
         token: &Token,
         plan: RetryPlan,
     ) -> Result<(), Error> {
         let Some(log) = &call.failures else {
             return Ok(());
         };
+        // Not a failure, and sent to few members: it must not wait for the retry budget.
+        if log.last_kind() == Some(ErrorKind::StaleRead) {
+            return Ok(());
+        }
         if plan.renew_token && !self.is_members_fault(token, log) {
             self.renew_token(token, call.deadline, log).await?;
         }
