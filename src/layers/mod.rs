@@ -5,10 +5,14 @@
 //! | [`bulk`] | writes any number of keys, many per transaction | [`Client::bulk`](crate::Client::bulk) |
 //! | [`codec`] | converts between values and types of the application | [`codec::Codec`] |
 //! | [`get_many`] | reads any number of keys at one revision | [`Client::get_many`](crate::Client::get_many) |
+//! | [`namespace`] | a client for the keys under a prefix | [`Client::namespace`](crate::Client::namespace) |
+//! | [`ordered`] | a client whose reads never return an older state than before | [`Client::ordered`](crate::Client::ordered) |
 //!
 //! A whole range of any size is read by [`Get::stream`](crate::kv::Get::stream).
 
 pub mod bulk;
 pub mod codec;
 pub mod get_many;
+pub mod namespace;
+pub mod ordered;
 pub(crate) mod read_then_watch;
