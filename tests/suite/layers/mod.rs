@@ -1,4 +1,4 @@
-//! Bulk writes, reads of many keys, and streams of ranges.
+//! Bulk writes, reads of many keys, streams of ranges, and clients with a namespace or an order.
 
 mod bulk_chaos;
 mod bulk_faults;
@@ -6,5 +6,9 @@ mod bulk_limits;
 mod bulk_scripted;
 mod bulk_writes;
 mod get_many;
+mod namespace;
+mod ordered;
+mod ordered_chaos;
+mod ordered_scripted;
 mod range_streams;
 mod scripted_streams;
