@@ -33,14 +33,12 @@ impl Caller {
         let Some(log) = &call.failures else {
             return Ok(());
         };
-        // Not a failure, and sent to few members: it must not wait for the retry budget.
-        if log.last_kind() == Some(ErrorKind::StaleRead) {
-            return Ok(());
-        }
         if plan.renew_token && !self.is_members_fault(token, log) {
             self.renew_token(token, call.deadline, log).await?;
         }
-        if !plan.renew_token || !plan.delay.is_zero() {
+        // A stale response is no failure, and the read is sent to few members: it does not wait for the retry budget.
+        let is_stale = log.last_kind() == Some(ErrorKind::StaleRead);
+        if !is_stale && (!plan.renew_token || !plan.delay.is_zero()) {
             self.wait_for_retry(call.rpc, plan.delay, call.deadline, log)
                 .await?;
         }

@@ -41,6 +41,8 @@
 //!   member is behind or does not have the revision yet.
 //! - A [watch](crate::watch) never goes back by itself. It does not wait for what other requests have seen: a new watch
 //!   from now on starts at the revision of its member.
+//! - [Recipes](crate::recipes) use linearizable reads and watches. Create them from a client without an order: from an
+//!   ordered one, they end with [`ErrorKind::RevisionRegressed`] when the cluster was restored from a backup.
 //!
 //! [`ErrorKind::StaleRead`]: crate::ErrorKind::StaleRead
 //! [`ErrorKind::RevisionRegressed`]: crate::ErrorKind::RevisionRegressed

@@ -10,7 +10,7 @@ use super::{
     key_prefix::{KeyPrefix, KeyedRequest, KeyedResponse},
     read_order::ReadOrder,
 };
-use crate::{call::WireResponse, proto::ResponseHeader};
+use crate::call::WireResponse;
 
 /// The view of a client. Plain clients have none: they pay one branch per request.
 #[derive(Clone, Default)]
@@ -68,15 +68,9 @@ impl ClientView {
 
     /// Translates the keys of a response into the namespace, and records its revision as seen.
     pub(crate) fn accept(&self, response: &mut (impl KeyedResponse + WireResponse)) {
-        if let Some(header) = self.order().and(response.header()) {
-            self.observe(header);
-        }
-        self.remove_prefix(response);
-    }
-
-    fn observe(&self, header: &ResponseHeader) {
-        if let Some(order) = self.order() {
+        if let (Some(order), Some(header)) = (self.order(), response.header()) {
             order.responded(header.cluster_id, header.revision);
         }
+        self.remove_prefix(response);
     }
 }

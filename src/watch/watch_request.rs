@@ -247,11 +247,13 @@ impl<C: WatchClient> WatchRequest<C> {
                 Error::shut_down()
             }
         })?;
-        let cluster = self.client.caller().context.cluster.get();
-        let view = WatchView::new(self.client.view().clone(), cluster);
-        let watch = Watch::new(id, actor, buffer, freshness, timeout).with_view(view);
+        let watch = Watch::new(id, actor, buffer, freshness, timeout);
         match timeout_at(deadline, opened).await {
-            Ok(Ok(Ok(()))) => Ok(watch),
+            Ok(Ok(Ok(()))) => {
+                let cluster = self.client.caller().context.cluster.get();
+                let view = WatchView::new(self.client.view().clone(), cluster);
+                Ok(watch.with_view(view))
+            }
             Ok(Ok(Err(error))) => Err(error),
             Ok(Err(_)) => Err(Error::shut_down()),
             Err(_) => Err(timeout_error(&self.client)),

@@ -1,15 +1,19 @@
 //! Ordered clients and a scripted server that returns older states.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use actix_etcd::{
     Client, ErrorKind,
     kv::{delete, get, put},
     proto::{PutResponse, RangeRequest, RangeResponse, TxnRequest, TxnResponse},
-    retry::NoRetry,
+    retry::{BudgetLimits, NoRetry},
 };
 use prost::Message;
 use testbed::{Reply, ScriptedServer};
+use tokio::task::JoinSet;
 
 use crate::support::{
     quiet_window::ready_members,
@@ -82,6 +86,52 @@ async fn stale_read_is_sent_to_another_member_first() {
             .chain(&*new_flags)
             .all(|serializable| *serializable)
     );
+}
+
+#[tokio::test]
+async fn stale_reads_do_not_wait_for_retry_budget() {
+    let (old, new) = (ScriptedServer::start().await, ScriptedServer::start().await);
+    answer_reads(&old, &[9; 200]);
+    answer_reads(&new, &[10; 200]);
+    let mut limits = BudgetLimits::default();
+    (limits.per_second, limits.burst, limits.per_success) = (1, 1, 0.0);
+    let builder = Client::builder([old.endpoint(), new.endpoint()]).retry_budget(limits);
+    let etcd = builder.connect().await.unwrap().ordered();
+    until("both members are ready", || ready_members(&etcd) == 2).await;
+    while serializable(&etcd).await.unwrap() < 10 {}
+    let mut reads = JoinSet::new();
+    for _ in 0..60 {
+        let etcd = etcd.clone();
+        reads.spawn(async move { serializable(&etcd).await });
+    }
+    // With the budget, most of them would reach their deadlines.
+    for read in reads.join_all().await {
+        assert_eq!(read.unwrap(), 10);
+    }
+}
+
+#[tokio::test]
+async fn late_stale_response_is_not_accepted() {
+    let server = ScriptedServer::start().await;
+    server.on(RANGE, |call| {
+        let reply = Reply::message(&RangeResponse {
+            header: Some(header([10, 9, 10][call.nth])),
+            ..RangeResponse::default()
+        });
+        match call.nth {
+            // Later than the suspicion of the member.
+            1 => reply.after(Duration::from_millis(1_000)),
+            _ => reply,
+        }
+    });
+    let etcd = Client::connect([server.endpoint()])
+        .await
+        .unwrap()
+        .ordered();
+    for _ in 0..2 {
+        assert_eq!(serializable(&etcd).await.unwrap(), 10);
+    }
+    assert_eq!(server.count(RANGE), 3);
 }
 
 #[tokio::test]
