@@ -31,6 +31,21 @@
 //! # }
 //! ```
 //!
+//! **[Exactly-once writes](layers::exactly_once)** are applied once or surely not, also if a response is lost, and
+//! [conditional writes](layers::conditional_write) return what happened:
+//! ```no_run
+//! # async fn example(etcd: actix_etcd::Client) -> actix_etcd::Result<()> {
+//! use actix_etcd::layers::conditional_write::CreateOutcome;
+//!
+//! etcd.put("jobs/7", "done").exactly_once().await?;
+//! match etcd.create("config/owner", "me").await? {
+//!     CreateOutcome::Created { revision } => println!("created at revision {revision}"),
+//!     CreateOutcome::Exists(kv) => println!("the owner is {:?}", kv.value_str()),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! **[Watches](watch)** deliver every change once, in order, over any number of reconnects:
 //! ```no_run
 //! # async fn example(etcd: actix_etcd::Client) -> actix_etcd::Result<()> {
@@ -122,7 +137,7 @@
 //! 1. **A write is applied at most once.** The [`Outcome`] of its error is *not sent*, *rejected* (not applied) or
 //!    *unknown*. After *unknown*, the client retries only requests that are safe to repeat, such as a lease grant;
 //!    never a put, a delete or a transaction that writes. The exception is a [bulk](layers::bulk), which repeats them
-//!    unless you choose another [`OnUnknown`](layers::bulk::OnUnknown).
+//!    unless you choose another [`OnUnknown`](layers::bulk::OnUnknown). [`layers::exactly_once`] resolves unknown outcomes.
 //! 2. **A watch never loses, repeats, reorders or splits a revision**, over any number of reconnects, reports up to which
 //!    revision it is complete ([`watch::Freshness`]), and ends with exactly one reason ([`watch::WatchEnd`]).
 //! 3. **A lease lives as long as the cluster keeps it**: a frozen, dead or partitioned member does not end it. If it is

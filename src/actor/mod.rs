@@ -7,6 +7,9 @@
 //! | with a client | as a message |
 //! |---|---|
 //! | `client.get(..)`, `put`, `delete`, `txn`, `compact` | the function of the same name in [`kv`](crate::kv) |
+//! | `client.create(..)`, `update`, `remove`, `modify` | the function of the same name in [`conditional_write`](crate::layers::conditional_write) |
+//! | `client.put(..).exactly_once()`, also of `delete` and `txn` | [`put(..)`](crate::kv::put)`.exactly_once()` |
+//! | `client.get_many(..)` | [`get_many(..)`](crate::layers::get_many::get_many) |
 //! | `client.watch(key).deliver_to(..)` | [`watch_keys(key)`](crate::watch::watch_keys)`.deliver_to(recipient)` |
 //! | `client.lease(ttl)` | [`grant(ttl)`](crate::lease::grant); with events: `grant(ttl).keep_alive().deliver_to(recipient)` |
 //! | `client.revoke(id)`, `time_to_live`, `leases`, `keep_alive_once`, `lease_from` | the function of the same name in [`lease`](crate::lease) |

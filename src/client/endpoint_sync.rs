@@ -50,7 +50,7 @@ impl Client {
     pub async fn sync(&self) -> Result<Vec<String>, Error> {
         let (result, run) = self.running.sync.join();
         if let Some(run) = run {
-            let (caller, timeout) = (self.running.caller.clone(), self.running.request_timeout);
+            let (caller, timeout) = (self.running.caller.clone(), self.running.request_timeout());
             // If the thread has ended, the result is dropped with the job.
             self.running.run(Box::new(move || {
                 actix_rt::spawn(async move {

@@ -5,6 +5,7 @@ mod builder;
 mod client_lifetime;
 mod connectivity_changes;
 pub(crate) mod endpoint_sync;
+mod extensions;
 mod grpc_service;
 mod requests;
 mod running_client;
@@ -18,6 +19,8 @@ pub use grpc_service::{GrpcService, ResponseBody};
 pub use subscription::Subscription;
 
 use std::{fmt, sync::Arc, time::Duration};
+
+use bytes::Bytes;
 
 use self::{
     builder::parse_endpoints, client_lifetime::ClientLifetime, running_client::RunningClient,
@@ -149,7 +152,12 @@ impl Client {
     }
 
     pub(crate) fn request_timeout(&self) -> Duration {
-        self.running.request_timeout
+        self.running.request_options.timeout
+    }
+
+    /// Returns the prefix of the markers of writes that are applied exactly once.
+    pub(crate) fn marker_prefix(&self) -> &Bytes {
+        &self.running.request_options.marker_prefix
     }
 
     #[cfg(feature = "test-faults")]
@@ -214,7 +222,7 @@ impl ClientHandle for Client {
     }
 
     fn request_timeout(&self) -> Duration {
-        self.running.request_timeout
+        self.running.request_options.timeout
     }
 
     fn view(&self) -> &ClientView {

@@ -7,9 +7,13 @@ use std::{
 };
 
 use actix::Addr;
+use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::endpoint_sync::RunningSync;
+use super::{
+    endpoint_sync::RunningSync,
+    extensions::{ClearOnDrop, Extensions},
+};
 use crate::{
     auth::engine::{AuthActor, AuthShutdown},
     balancer::{BalancerActor, messages::BalancerShutdown},
@@ -32,12 +36,21 @@ const DELETE_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) struct RunningClient {
     pub(super) caller: Arc<Caller>,
     pub(super) actors: ClientActors,
-    pub(super) request_timeout: Duration,
+    pub(super) request_options: RequestOptions,
     pub(super) sync: Arc<RunningSync>,
     pub(super) holders: Arc<Holders>,
+    pub(super) extensions: Arc<Extensions>,
     runtime: Runtime,
     /// Set once the client is shutting down.
     end: OnceLock<RuntimeEnd>,
+}
+
+/// Options of requests that have none of their own.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestOptions {
+    pub(super) timeout: Duration,
+    /// Prefix of the markers of writes that are applied exactly once.
+    pub(super) marker_prefix: Bytes,
 }
 
 /// The actors that a shutdown stops.
@@ -92,15 +105,16 @@ impl RunningClient {
     pub(super) fn new(
         caller: Arc<Caller>,
         actors: ClientActors,
-        request_timeout: Duration,
+        request_options: RequestOptions,
         runtime: Runtime,
     ) -> Self {
         Self {
             caller,
             actors,
-            request_timeout,
+            request_options,
             sync: Arc::default(),
             holders: Arc::default(),
+            extensions: Arc::new(Extensions::new()),
             runtime,
             end: OnceLock::new(),
         }
@@ -128,9 +142,14 @@ impl RunningClient {
             self.holders.begin_stop();
             let (releasing, closing) = (self.actors.clone(), self.actors.clone());
             let holders = self.holders.clone();
+            // Extensions may hold leases, which are revoked before the connections close.
+            let extensions = ClearOnDrop(self.extensions.clone());
             self.runtime.finish(
                 async move || releasing.release(&holders).await,
-                async move || closing.close().await,
+                async move || {
+                    closing.close().await;
+                    drop(extensions);
+                },
             )
         })
     }
@@ -148,7 +167,7 @@ impl ClientCore for RunningClient {
     }
 
     fn request_timeout(&self) -> Duration {
-        self.request_timeout
+        self.request_options.timeout
     }
 
     fn holders(&self) -> &Arc<Holders> {

@@ -58,7 +58,7 @@ impl Client {
         };
         let auth_options = provider.map(|provider| AuthOptions {
             provider,
-            request_timeout: options.request_timeout,
+            request_timeout: options.request_options.timeout,
             token_lifetime: options.token_lifetime,
         });
         let context = Arc::new(ConnectionContext {
@@ -73,6 +73,7 @@ impl Client {
         });
         let in_flight = InFlightLimit::new(options.max_in_flight);
         let budget = RetryBudget::new(options.retry_budget, Instant::now());
+        let request_options = options.request_options;
         let (policy, retry_policy) = (options.balance_policy, options.retry_policy);
         let hedging = options.hedging;
         let (caller, auth) = runtime
@@ -128,8 +129,7 @@ impl Client {
             auth,
             shutdown_grace: options.shutdown_grace,
         };
-        let timeout = options.request_timeout;
-        let running = Arc::new(RunningClient::new(caller, actors, timeout, runtime));
+        let running = Arc::new(RunningClient::new(caller, actors, request_options, runtime));
         if let Some(interval) = options.auto_sync {
             let client = Arc::downgrade(&running);
             running.run(Box::new(move || {

@@ -271,6 +271,8 @@ impl ErrorKind {
             | Self::CredentialsUnavailable
             | Self::SessionLost
             | Self::LockBlocked
+            | Self::MarkersDenied
+            | Self::Conflict
             | Self::FileFailed
             | Self::CodecFailed
             | Self::Internal

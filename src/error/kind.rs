@@ -224,6 +224,8 @@ kinds! {
     SessionLost: "the session was lost", "create a new session; keys attached to the old one are deleted";
     LockLost: "the lock or leadership is no longer held", "stop the work that needs it, and acquire it again";
     LockBlocked: "a key under the name of the lock or election was not put by a contender", "delete or move that key, or use another name";
+    MarkersDenied: "the user may not write the client's markers", "grant the user's role `readwrite` on the prefix, or choose another one with `ClientBuilder::marker_prefix`";
+    Conflict: "other writers changed the keys before every attempt", "try again later, or write these keys from fewer places";
     FileFailed: "a file could not be read or written", "check the path, its permissions and the free space";
     CodecFailed: "a value could not be encoded or decoded", "check the type, the codec, and who else writes the key";
     Internal: "an actor of the client failed", "retry; if it happens again, report it as a bug";

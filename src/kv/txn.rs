@@ -9,7 +9,11 @@ use super::{
 use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     proto::{self, RequestOp, TxnRequest, request_op, response_op, rpc, rpc::RpcClass},
-    request::{ClientHandle, macros::request, required_header},
+    request::{
+        ClientHandle,
+        macros::{into_parts, request},
+        required_header,
+    },
     transport::grpc,
 };
 
@@ -32,6 +36,11 @@ pub struct Txn<C = ()> {
 }
 
 request!(Txn { conditions, success, failure } -> TxnResponse);
+into_parts!(Txn {
+    conditions,
+    success,
+    failure
+});
 
 /// Creates an empty transaction.
 pub fn txn() -> Txn {
@@ -82,6 +91,16 @@ impl<C> Txn<C> {
             success: ops(&self.success)?,
             failure: ops(&self.failure)?,
         })
+    }
+
+    /// Returns the conditions, and the operations of both branches.
+    pub(crate) fn into_branches(self) -> (Vec<Compare>, Vec<Op>, Vec<Op>) {
+        (self.conditions, self.success, self.failure)
+    }
+
+    /// Returns whether the transaction has conditions.
+    pub(crate) fn has_conditions(&self) -> bool {
+        !self.conditions.is_empty()
     }
 
     async fn perform(self, client: &impl ClientHandle, timeout: Duration) -> Result<TxnResponse> {

@@ -4,6 +4,8 @@
 //! |---|---|---|
 //! | [`bulk`] | writes any number of keys, many per transaction | [`Client::bulk`](crate::Client::bulk) |
 //! | [`codec`] | converts between values and types of the application | [`codec::Codec`] |
+//! | [`conditional_write`] | create, update, remove and modify a key, with outcomes | [`Client::create`](crate::Client::create), [`Client::modify`](crate::Client::modify) |
+//! | [`exactly_once`] | resolves unknown outcomes of writes | [`Put::exactly_once`](crate::kv::Put::exactly_once), [`Txn::exactly_once`](crate::kv::Txn::exactly_once) |
 //! | [`get_many`] | reads any number of keys at one revision | [`Client::get_many`](crate::Client::get_many) |
 //! | [`namespace`] | a client for the keys under a prefix | [`Client::namespace`](crate::Client::namespace) |
 //! | [`ordered`] | a client whose reads never return an older state than before | [`Client::ordered`](crate::Client::ordered) |
@@ -12,6 +14,8 @@
 
 pub mod bulk;
 pub mod codec;
+pub mod conditional_write;
+pub mod exactly_once;
 pub mod get_many;
 pub mod namespace;
 pub mod ordered;

@@ -57,6 +57,24 @@ macro_rules! request {
 }
 pub(crate) use request;
 
+/// Takes a request apart, for layers that send it as a part of another request.
+macro_rules! into_parts {
+    ($request:ident { $($field:ident),* }) => {
+        impl<C> $request<C> {
+            /// Returns the unbound request, its timeout and its client.
+            pub(crate) fn into_parts(self) -> ($request, Option<std::time::Duration>, C) {
+                let unbound = $request {
+                    $($field: self.$field,)*
+                    timeout: None,
+                    client: (),
+                };
+                (unbound, self.timeout, self.client)
+            }
+        }
+    };
+}
+pub(crate) use into_parts;
+
 /// Makes an unbound request type with a method `on(self, &client)` a message to the actor `Etcd`.
 macro_rules! etcd_request {
     ($request:ident -> $response:ty, $bound:path) => {

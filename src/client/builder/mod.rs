@@ -8,9 +8,10 @@ pub(super) use validation::parse_endpoints;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use zeroize::Zeroizing;
 
-use super::{Client, startup::require_tokio_runtime};
+use super::{Client, running_client::RequestOptions, startup::require_tokio_runtime};
 #[cfg(feature = "tls")]
 use crate::transport::{TlsOptions, tls::Tls};
 use crate::{
@@ -20,6 +21,7 @@ use crate::{
     connection::Liveness,
     error::Error,
     maintenance::versions::{member_versions, require_version},
+    request::IntoBytes,
     retry::{BudgetLimits, RetryPolicy, StandardRetry},
     transport::{RawEndpoint, dial::DialOptions},
     watch::engine::hub::WatchStreamSettings,
@@ -46,7 +48,7 @@ use crate::{
 #[must_use = "a builder does nothing until `connect` or `connect_lazy` is awaited"]
 pub struct ClientBuilder {
     pub(super) endpoints: Vec<RawEndpoint>,
-    pub(super) request_timeout: Duration,
+    pub(super) request_options: RequestOptions,
     pub(super) shutdown_grace: Duration,
     pub(super) drop_grace: Duration,
     pub(super) dial: DialOptions,
@@ -74,7 +76,10 @@ impl ClientBuilder {
                 .into_iter()
                 .map(|text| RawEndpoint(text.into()))
                 .collect(),
-            request_timeout: Duration::from_secs(5),
+            request_options: RequestOptions {
+                timeout: Duration::from_secs(5),
+                marker_prefix: Bytes::from_static(b"actix-etcd/markers/"),
+            },
             shutdown_grace: Duration::from_secs(1),
             drop_grace: Duration::from_secs(1),
             dial: DialOptions::default(),
@@ -97,7 +102,7 @@ impl ClientBuilder {
 
     /// Longest time a request may take, retries included. A request can set its own with `.timeout(..)`. Default: 5 s.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
-        self.request_timeout = timeout.min(MAX_TIMEOUT);
+        self.request_options.timeout = timeout.min(MAX_TIMEOUT);
         self
     }
 
@@ -333,6 +338,14 @@ impl ClientBuilder {
         self
     }
 
+    /// Prefix of the markers of writes that are applied [exactly once](crate::layers::exactly_once). Users of such writes
+    /// need permission to read and write it, and other programs must not change keys under it. Default:
+    /// `actix-etcd/markers/`.
+    pub fn marker_prefix(mut self, prefix: impl IntoBytes) -> Self {
+        self.request_options.marker_prefix = prefix.into_bytes();
+        self
+    }
+
     /// Starts the client, waits until a member is ready, and logs in if there are credentials.
     ///
     /// The client belongs to the cluster that most of its endpoints report. It uses that cluster as soon as more than
@@ -354,7 +367,7 @@ impl ClientBuilder {
     ///   [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) at once if the options are not valid, or if
     ///   there is no tokio runtime with its timer enabled.
     pub async fn connect(self) -> Result<Client, Error> {
-        let timeout = self.request_timeout;
+        let timeout = self.request_options.timeout;
         let required_version = self.required_version()?;
         let client = self.connect_lazy().await?;
         let connected = async {

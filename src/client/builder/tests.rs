@@ -5,7 +5,7 @@ use crate::error::ErrorKind;
 fn defaults_match_the_docs() {
     let builder = ClientBuilder::new(["http://127.0.0.1:2379"]);
     let seconds = Duration::from_secs;
-    assert_eq!(builder.request_timeout, seconds(5));
+    assert_eq!(builder.request_options.timeout, seconds(5));
     assert_eq!(builder.dial.connect_timeout, seconds(2));
     assert_eq!(builder.dial.max_response_size, usize::MAX);
     assert_eq!(builder.dial.ping_interval, Some(seconds(10)));

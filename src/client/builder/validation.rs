@@ -27,6 +27,9 @@ impl ClientBuilder {
         if self.watch_streams.watches_per_stream == 0 {
             return Err(Error::invalid("`watches_per_stream` must be at least 1"));
         }
+        if self.request_options.marker_prefix.is_empty() {
+            return Err(Error::invalid("`marker_prefix` must not be empty"));
+        }
         if self.max_in_flight == 0 {
             return Err(Error::invalid("`max_in_flight` must be at least 1"));
         }
@@ -37,7 +40,7 @@ impl ClientBuilder {
                 "watch_progress_interval",
                 self.watch_streams.progress_interval,
             ),
-            ("request_timeout", Some(self.request_timeout)),
+            ("request_timeout", Some(self.request_options.timeout)),
             ("connect_timeout", Some(self.dial.connect_timeout)),
             ("ping_timeout", Some(self.dial.ping_timeout)),
         ];

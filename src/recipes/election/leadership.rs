@@ -13,6 +13,7 @@ use crate::{
     call::deadline_in,
     error::Result,
     kv::{Compare, get, put},
+    layers::exactly_once::Fence,
     recipes::{
         lock_queue::{ClaimGuard, QueueEntry},
         txn_read::first_key,
@@ -120,6 +121,16 @@ impl Leadership {
 impl ClaimGuard for Leadership {
     async fn release(self) -> Result<()> {
         self.resign().await
+    }
+}
+
+impl Fence for Leadership {
+    fn fence_conditions(&self) -> Vec<Compare> {
+        (**self).fence_conditions()
+    }
+
+    fn fence_key(&self) -> Bytes {
+        (**self).fence_key()
     }
 }
 

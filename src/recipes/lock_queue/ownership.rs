@@ -9,6 +9,7 @@ use crate::{
     client::Client,
     error::Result,
     kv::{Compare, KeyValue, Txn},
+    layers::exactly_once::Fence,
     recipes::{
         ownership_lost::OwnershipLost,
         read_then_watch::{KeysUpdate, ReadThenWatch},
@@ -204,6 +205,16 @@ impl Ownership {
 
     fn matches(&self, kv: &KeyValue) -> bool {
         kv.create_revision == self.token && kv.lease == self.lease()
+    }
+}
+
+impl Fence for Ownership {
+    fn fence_conditions(&self) -> Vec<Compare> {
+        self.conditions().into()
+    }
+
+    fn fence_key(&self) -> Bytes {
+        self.key.clone()
     }
 }
 

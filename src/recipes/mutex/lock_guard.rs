@@ -2,9 +2,13 @@
 
 use std::{fmt, ops::Deref};
 
+use bytes::Bytes;
+
 use super::Ownership;
 use crate::{
     error::Result,
+    kv::Compare,
+    layers::exactly_once::Fence,
     recipes::lock_queue::{ClaimGuard, QueueEntry},
 };
 
@@ -34,6 +38,16 @@ impl LockGuard {
 impl ClaimGuard for LockGuard {
     async fn release(self) -> Result<()> {
         self.unlock().await
+    }
+}
+
+impl Fence for LockGuard {
+    fn fence_conditions(&self) -> Vec<Compare> {
+        (**self).fence_conditions()
+    }
+
+    fn fence_key(&self) -> Bytes {
+        (**self).fence_key()
     }
 }
 

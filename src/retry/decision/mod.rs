@@ -176,6 +176,8 @@ pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
         | ErrorKind::LockLost
         | ErrorKind::LockBlocked
         | ErrorKind::NoElectionLeader
+        | ErrorKind::MarkersDenied
+        | ErrorKind::Conflict
         | ErrorKind::FileFailed
         | ErrorKind::CodecFailed
         | ErrorKind::Other => RetryDecision::Fail,

@@ -128,7 +128,11 @@ pub fn deletes(request: &TxnRequest) -> bool {
 
 /// Returns whether a transaction puts keys if its comparisons succeed.
 pub fn puts(request: &TxnRequest) -> bool {
-    let put = |op: &RequestOp| matches!(op.request, Some(Request::RequestPut(_)));
+    let put = |op: &RequestOp| match &op.request {
+        Some(Request::RequestPut(_)) => true,
+        Some(Request::RequestTxn(nested)) => puts(nested),
+        _ => false,
+    };
     request.success.iter().any(put)
 }
 
@@ -205,6 +209,12 @@ impl State {
     }
 
     fn apply(&mut self, request: TxnRequest) -> TxnResponse {
+        let before = self.revision;
+        self.apply_at(request, before)
+    }
+
+    /// Applies a transaction, or a nested one, that began at revision `before`.
+    fn apply_at(&mut self, request: TxnRequest, before: i64) -> TxnResponse {
         let succeeded = request
             .compare
             .iter()
@@ -214,7 +224,6 @@ impl State {
         } else {
             request.failure
         };
-        let before = self.revision;
         let responses = ops
             .into_iter()
             .map(|op| self.apply_operation(op, before))
@@ -236,9 +245,12 @@ impl State {
         if found.is_empty() && end.is_empty() {
             found.push(&missing);
         }
-        let negated = match compare.result() {
-            CompareResult::Equal => false,
-            CompareResult::NotEqual => true,
+        let negated = match (compare.result(), compare.target()) {
+            (CompareResult::Equal, _) => false,
+            (CompareResult::NotEqual, _) => true,
+            (CompareResult::Greater, CompareTarget::Version) => {
+                return found.iter().all(|kv| kv.version > 0);
+            }
             other => panic!("the scripted store does not compare with {other:?}"),
         };
         let equal = |kv: &&KeyValue| match compare.target_union {
@@ -254,7 +266,8 @@ impl State {
                 CompareTarget::Lease => kv.lease == 0,
                 CompareTarget::Value => panic!("the scripted store does not compare values"),
             },
-            Some(TargetUnion::Value(_)) => panic!("the scripted store does not compare values"),
+            // A condition on the value of a missing key does not hold.
+            Some(TargetUnion::Value(ref expected)) => kv.version > 0 && kv.value == *expected,
         };
         found.iter().all(|kv| equal(kv) != negated)
     }
@@ -298,7 +311,7 @@ impl State {
                 }
                 Response::ResponseDeleteRange(proto::DeleteRangeResponse::default())
             }
-            Request::RequestTxn(_) => panic!("the scripted store has no nested transactions"),
+            Request::RequestTxn(nested) => Response::ResponseTxn(self.apply_at(nested, before)),
         };
         ResponseOp {
             response: Some(response),
