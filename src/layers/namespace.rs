@@ -26,6 +26,8 @@
 //! - [Watches](crate::watch), including previous values and resyncs.
 //! - [Recipes](crate::recipes): the names of locks, elections, singletons and services, and the keys of sessions.
 //! - [Locks and elections run by the server](crate::server_side), and their keys.
+//! - The markers of writes that are applied [exactly once](crate::layers::exactly_once). Each namespace has markers and a
+//!   lease of its own, until the client is shut down. A guard fences only writes in the namespace of its lock.
 //! - The keys of a lease in [`TimeToLiveResponse::keys`](crate::lease::TimeToLiveResponse::keys): those in the
 //!   namespace.
 //!

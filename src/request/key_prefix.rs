@@ -39,6 +39,10 @@ impl KeyPrefix {
         Self(self.before(inner))
     }
 
+    pub(crate) fn as_bytes(&self) -> &Bytes {
+        &self.0
+    }
+
     fn before(&self, key: &[u8]) -> Bytes {
         let mut joined = BytesMut::with_capacity(self.0.len() + key.len());
         joined.put_slice(&self.0);

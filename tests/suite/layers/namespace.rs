@@ -136,6 +136,29 @@ async fn watch_of_whole_namespace_ignores_neighbors() {
 }
 
 #[tokio::test]
+async fn exactly_once_writes_keep_markers_in_namespace() {
+    let (_cluster, plain, etcd) = start().await;
+    for n in 0..5 {
+        // The clients share their connections, but not their markers.
+        for client in [&etcd, &plain] {
+            let write = client.put("once", n.to_string()).exactly_once();
+            assert!(write.await.unwrap().response.is_some());
+        }
+        let increment = etcd.modify("count", |found| {
+            let count = found.map_or(0, |kv| kv.value_str().unwrap().parse().unwrap());
+            (count + 1).to_string()
+        });
+        increment.await.unwrap();
+    }
+    for client in [&etcd, &plain] {
+        let markers = client.get("actix-etcd/markers/").prefix().await;
+        assert_eq!(markers.unwrap().count, 1);
+    }
+    assert_eq!(etcd.get("count").await.unwrap().value().unwrap(), "5");
+    assert_eq!(plain.get("t/once").await.unwrap().kvs[0].version, 5);
+}
+
+#[tokio::test]
 async fn stream_and_get_many_read_namespace() {
     let (_cluster, plain, etcd) = start().await;
     let mut bulk = etcd.bulk().start();
