@@ -137,6 +137,16 @@
 //! # }
 //! ```
 //!
+//! **[Namespaces](layers::namespace)** are clients for the keys under a prefix:
+//! ```no_run
+//! # async fn example(etcd: actix_etcd::Client) -> actix_etcd::Result<()> {
+//! let tenant = etcd.namespace("tenants/a/")?;
+//! tenant.put("config/rate", "100").await?; // writes `tenants/a/config/rate`
+//! # Ok(())
+//! # }
+//! ```
+//! [`Client::ordered`] returns a client whose [reads](layers::ordered), serializable ones included, never go back.
+//!
 //! **[Actors](actor)** send requests as messages to the actor [`Etcd`]:
 //! ```no_run
 //! # async fn example(client: actix_etcd::Client) -> actix_etcd::Result<()> {

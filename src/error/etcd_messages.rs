@@ -263,6 +263,7 @@ impl ErrorKind {
             | Self::Shutdown
             | Self::ClusterChanged
             | Self::RevisionRegressed
+            | Self::StaleRead
             | Self::MixedClusters
             | Self::OldCluster
             | Self::ResponseTooLarge

@@ -59,6 +59,7 @@ impl ErrorKind {
                 | Self::MemberUnresponsive
                 | Self::NotServing
                 | Self::LeaderLost
+                | Self::StaleRead
                 | Self::Protocol
                 | Self::TooManyRequests
                 | Self::Unavailable
@@ -218,7 +219,8 @@ kinds! {
     Overloaded: "the client has the maximum number of calls in flight", "make fewer calls at once, or raise the limit";
     Shutdown: "the client has been shut down", "create a new client";
     ClusterChanged: "the response comes from another cluster than before", "check the endpoints: one client serves one cluster";
-    RevisionRegressed: "the cluster is at an older revision than before; it was restored from a backup or lost its data", "read the keys again; a mirror does so if it is started with `start_over()`";
+    RevisionRegressed: "the cluster is at an older revision than before; it was restored from a backup or lost its data", "read the keys again";
+    StaleRead: "the response is older than a state that the client has seen", "retry when a quorum of the members is reachable";
     MixedClusters: "the endpoints belong to different clusters", "give a client the endpoints of one cluster only";
     OldCluster: "the cluster runs an older version than required", "upgrade it, or lower `min_cluster_version`";
     ResponseTooLarge: "the response is larger than the client or a proxy allows", "read in pages, or raise `max_response_size`";

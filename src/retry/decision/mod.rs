@@ -97,6 +97,7 @@ pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
         | ErrorKind::MemberUnresponsive
         | ErrorKind::NotServing
         | ErrorKind::LeaderLost
+        | ErrorKind::StaleRead
         // A proxy in front of one member responded with 502 or 503.
         | ErrorKind::Protocol => RetryDecision::NextMember,
 
