@@ -120,7 +120,7 @@ async fn late_stale_response_is_not_accepted() {
         });
         match call.nth {
             // Later than the suspicion of the member.
-            1 => reply.after(Duration::from_millis(1_000)),
+            1 => reply.after(Duration::from_secs(1)),
             _ => reply,
         }
     });
