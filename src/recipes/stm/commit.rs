@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Operations of a transaction that applying it exactly once takes, with a fence.
-const EXACTLY_ONCE_OPS: usize = 3;
+const EXACTLY_ONCE_OPS: usize = 4;
 
 /// Sends the writes of an attempt. Returns `false` after a conflict.
 pub(super) async fn commit(

@@ -551,6 +551,25 @@ async fn commit_without_response_is_applied_once() {
 }
 
 #[tokio::test]
+async fn largest_transaction_is_accepted_by_etcd() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    let mutex = etcd.mutex("lock").await.unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let keys = || (0..124).map(|n| format!("k{n:03}"));
+    etcd.stm()
+        .fenced_by(&guard)
+        .run(async |tx| {
+            tx.get_many(keys()).await?;
+            keys().for_each(|key| tx.put(key, "1"));
+            Ok::<_, Error>(())
+        })
+        .await
+        .unwrap();
+    let written = etcd.get("k").prefix().count_only().await.unwrap();
+    assert_eq!(written.count, 124);
+}
+
+#[tokio::test]
 async fn fenced_transaction_needs_the_lock() {
     let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let mutex = etcd.mutex("lock").await.unwrap();
