@@ -13,8 +13,8 @@ use crate::{
     layers::exactly_once::Fence,
 };
 
-/// Operations of a transaction that applying it exactly once takes, with a fence.
-const EXACTLY_ONCE_OPS: usize = 4;
+/// Operations of a transaction that applying it exactly once takes: a level of nesting, and the marker.
+const EXACTLY_ONCE_OPS: usize = 2;
 
 /// Sends the writes of an attempt. Returns `false` after a conflict.
 pub(super) async fn commit(
@@ -35,7 +35,10 @@ pub(super) async fn commit(
         let unchanged = attempt.client.txn().when(conditions);
         return Ok(unchanged.timeout(timeout).await?.succeeded);
     }
-    let own_ops = max_ops.saturating_sub(EXACTLY_ONCE_OPS);
+    let fence_ops = fences.iter().map(|fence| fence.conditions.len()).sum();
+    let own_ops = max_ops
+        .saturating_sub(EXACTLY_ONCE_OPS)
+        .saturating_sub(fence_ops);
     check_size(conditions.len(), sets.writes.len(), own_ops)?;
     let txn = attempt.client.txn().when(conditions);
     let mut write = txn.then(sets.writes.into_ops()).exactly_once();

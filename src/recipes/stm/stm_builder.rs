@@ -69,9 +69,10 @@ impl Stm {
         self
     }
 
-    /// The largest number of operations that the servers allow per transaction (`--max-txn-ops`). Four are used to apply
-    /// the commit exactly once; the others are the largest number of writes, and of conditions: one per key or prefix that
-    /// was read, and at the default level also one per key that is only written. Default: 128, as in etcd.
+    /// The largest number of operations that the servers allow per transaction (`--max-txn-ops`). Two are used to apply
+    /// the commit exactly once, and two for each fence. The others are the largest number of writes, and of conditions:
+    /// one per key or prefix that was read, and at the default level also one per key that is only written. Default: 128,
+    /// as in etcd.
     pub fn max_ops(mut self, ops: usize) -> Self {
         self.max_ops = ops;
         self

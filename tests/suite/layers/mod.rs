@@ -1,4 +1,5 @@
-//! Bulk writes, reads of many keys, and streams of ranges.
+//! Exactly-once writes, bulk writes, reads of many keys, streams of ranges, mirrors, typed values, and clients with a
+//! namespace or an order.
 
 mod bulk_chaos;
 mod bulk_faults;
@@ -9,5 +10,13 @@ mod exactly_once;
 mod exactly_once_chaos;
 mod exactly_once_scripted;
 mod get_many;
+mod mirror;
+mod mirror_chaos;
+mod mirror_faults;
+mod namespace;
+mod ordered;
+mod ordered_chaos;
+mod ordered_scripted;
 mod range_streams;
 mod scripted_streams;
+mod typed;
