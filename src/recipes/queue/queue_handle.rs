@@ -12,7 +12,11 @@ use super::{
     take_item::{DeadLetters, Taker},
 };
 use crate::{
-    client::Client, error::Result, kv::KeyValue, recipes::session::Session, request::IntoBytes,
+    client::Client,
+    error::{Error, Result},
+    kv::KeyValue,
+    recipes::session::Session,
+    request::IntoBytes,
 };
 
 const DEFAULT_VISIBILITY: Duration = Duration::from_secs(30);
@@ -180,6 +184,10 @@ impl Queue<Client> {
             ..
         } = self.options;
         let keys = QueueKeys::new(&self.name)?;
+        if dead_letters.as_ref().is_some_and(|to| to.name == self.name) {
+            let reason = "the dead letters of a queue need another queue";
+            return Err(Error::invalid(reason));
+        }
         let dead_letters = dead_letters
             .as_ref()
             .map(|DeadLetters { after, name }| QueueKeys::new(name).map(|keys| (*after, keys)));

@@ -91,7 +91,8 @@ impl Stm {
     /// An error of the closure is returned at once, and nothing is written. Otherwise fails
     /// - with [`ErrorKind::Conflict`] if each attempt conflicted, up to the largest number of attempts or the timeout:
     ///   nothing was written,
-    /// - with [`ErrorKind::DeadlineExceeded`] if the timeout ends while the closure runs: nothing was written,
+    /// - with [`ErrorKind::DeadlineExceeded`] if the timeout ends during an attempt: nothing was written, unless the
+    ///   outcome is unknown,
     /// - with [`ErrorKind::TooManyOps`] if one transaction cannot have so many reads or writes; it was not sent,
     /// - with the error of the commit, whose writes are applied [exactly once](crate::layers::exactly_once), or surely
     ///   not: its outcome is [`Outcome::Unknown`] only if it could not be found out before the timeout.

@@ -394,6 +394,11 @@ async fn names_of_slashes_are_refused() {
                 .take()
                 .await
                 .unwrap_err(),
+            etcd.queue("jobs")
+                .dead_letters(1, "jobs")
+                .take()
+                .await
+                .unwrap_err(),
         ];
         for error in errors {
             let (kind, outcome) = (error.kind(), error.outcome());
