@@ -14,6 +14,8 @@
 //! | `client.lease(ttl)` | [`grant(ttl)`](crate::lease::grant); with events: `grant(ttl).keep_alive().deliver_to(recipient)` |
 //! | `client.revoke(id)`, `time_to_live`, `leases`, `keep_alive_once`, `lease_from` | the function of the same name in [`lease`](crate::lease) |
 //! | `client.register(..)`, `client.discover(..).deliver_to(..)` | the function of the same name in [`discovery`](crate::recipes::discovery) |
+//! | `client.cache(prefix)`, `client.cache(prefix).deliver_to(..)` | [`cache(prefix)`](fn@crate::layers::cache::cache), `cache(prefix).deliver_to(recipient)` |
+//! | `client.live_config(key)`, `live_config_of_prefix`, also with `deliver_to(..)` | the function of the same name in [`live_config`](crate::layers::live_config) |
 //! | `client.leaders(name).deliver_to(..)` | [`leaders(name)`](crate::recipes::election::leaders)`.deliver_to(recipient)` |
 //! | `client.cluster()`, `maintenance`, `health`, `auth`, … | `requests()` of the module |
 //! | `client.connectivity_changes().deliver_to(..)` | [`SubscribeConnectivity`](crate::client::SubscribeConnectivity) |

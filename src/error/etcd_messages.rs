@@ -274,6 +274,8 @@ impl ErrorKind {
             | Self::Conflict
             | Self::FileFailed
             | Self::CodecFailed
+            | Self::CacheTooLarge
+            | Self::ConfigRejected
             | Self::Internal
             | Self::Other => Outcome::Unknown,
         }

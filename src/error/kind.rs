@@ -226,6 +226,8 @@ kinds! {
     Conflict: "other writers changed the keys before every attempt", "try again later, or write these keys from fewer places";
     FileFailed: "a file could not be read or written", "check the path, its permissions and the free space";
     CodecFailed: "a value could not be encoded or decoded", "check the type, the codec, and who else writes the key";
+    CacheTooLarge: "the keys need more memory than the bound of the cache", "raise `max_bytes`, or cache a longer prefix with fewer keys";
+    ConfigRejected: "the validation of the application rejected the configuration", "correct the keys; the last accepted version stays in use";
     Internal: "an actor of the client failed", "retry; if it happens again, report it as a bug";
     Other: "the server returned an error that this client does not know", "see the server's message";
 }

@@ -179,6 +179,8 @@ pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
         | ErrorKind::Conflict
         | ErrorKind::FileFailed
         | ErrorKind::CodecFailed
+        | ErrorKind::CacheTooLarge
+        | ErrorKind::ConfigRejected
         | ErrorKind::Other => RetryDecision::Fail,
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod auth_cluster;
 pub mod cluster_availability;
+pub mod cluster_backup;
 pub mod connected_cluster;
 pub mod etcdctl;
 pub mod exclusion_counter;
@@ -27,6 +28,7 @@ pub mod session_keys;
 pub mod session_process;
 pub mod singleton_process;
 pub mod skipped_check;
+pub mod snapshot_files;
 pub mod store_server;
 pub mod traffic;
 pub mod wait;
