@@ -31,7 +31,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // Handlers of HTTP requests read it without a request to etcd.
     let greeting = client
         .live_config::<String, Utf8>(KEY)
-        .validate(|text: &String| if text.is_empty() { Err("it is empty") } else { Ok(()) })
+        .validate(|text: &String| {
+            if text.is_empty() {
+                Err("it is empty")
+            } else {
+                Ok(())
+            }
+        })
         .await?;
 
     println!("▸ starting the web server");

@@ -13,8 +13,8 @@ use testbed::exit_at_end_of_stdin;
 use crate::{memory::Memory, workload::Workload};
 
 /// Rounds of random reads, and reads per round.
-const ROUNDS: u64 = 10;
-const READS: u64 = 100_000;
+const ROUNDS: u64 = 100;
+const READS: u64 = 10_000;
 
 pub const CHILD: &str = "CACHE_BENCH_CLIENT";
 
@@ -82,7 +82,7 @@ fn data_bytes(workload: Workload) -> u64 {
     workload.keys * (Workload::key(0).len() + workload.value) as u64
 }
 
-/// Returns the mean time of a read of a random key. The best of ten rounds counts, because other load on the machine can
+/// Returns the mean time of a read of a random key. The best round counts, because other load on the machine can
 /// only slow the reads down. Each round reads other keys.
 fn time_per_get(cache: &Cache, workload: Workload) -> Duration {
     let rounds = (0..ROUNDS).map(|round| {

@@ -83,44 +83,64 @@ async fn watch(
     mut receiver: Receiver,
     begin: Arc<Semaphore>,
 ) {
-    let create = loop {
-        match receiver.recv_message::<WatchRequest>().await {
-            Some(request) => {
-                if let Some(RequestUnion::CreateRequest(create)) = request.request_union {
-                    break create;
+    // Id of the watch and its next change.
+    let mut watch: Option<(i64, u64)> = None;
+    let mut began = false;
+    loop {
+        let next = watch.filter(|(_, change)| *change <= workload.events);
+        tokio::select! {
+            biased;
+            request = receiver.recv_message::<WatchRequest>() => {
+                let response = match request.map(|request| request.request_union) {
+                    Some(Some(RequestUnion::CreateRequest(create))) => {
+                        let change = create.start_revision - workload.first_revision();
+                        if create.key.starts_with(Workload::PREFIX.as_bytes()) {
+                            watch = Some((create.watch_id, u64::try_from(change).unwrap_or(1)));
+                        }
+                        WatchResponse {
+                            created: true,
+                            ..response(workload, create.watch_id, change - 1)
+                        }
+                    }
+                    Some(Some(RequestUnion::CancelRequest(cancel))) => {
+                        watch = watch.filter(|(id, _)| *id != cancel.watch_id);
+                        WatchResponse {
+                            canceled: true,
+                            ..response(workload, cancel.watch_id, 0)
+                        }
+                    }
+                    Some(_) => continue,
+                    None => return,
+                };
+                if sender.send(&response).await.is_err() {
+                    return;
                 }
             }
-            None => return,
-        }
-    };
-    let response = |events: Vec<Event>, revision: i64| WatchResponse {
-        header: Some(header(revision)),
-        watch_id: create.watch_id,
-        events,
-        ..WatchResponse::default()
-    };
-    let created = WatchResponse {
-        created: true,
-        ..response(Vec::new(), workload.first_revision())
-    };
-    if sender.send(&created).await.is_err() {
-        return;
-    }
-    if create.key.starts_with(Workload::PREFIX.as_bytes()) && begin.acquire().await.is_ok() {
-        let mut change = 1;
-        while change <= workload.events {
-            let end = (change + BATCH).min(workload.events + 1);
-            let events = (change..end)
-                .map(|change| event(workload, change))
-                .collect();
-            let last = workload.first_revision() + i64::try_from(end - 1).expect("a revision");
-            if sender.send(&response(events, last)).await.is_err() {
-                return;
+            permit = begin.acquire(), if next.is_some() && !began => began = permit.is_ok(),
+            () = std::future::ready(()), if next.is_some() && began => {
+                let Some((id, change)) = next else { continue };
+                let end = (change + BATCH).min(workload.events + 1);
+                let last = i64::try_from(end - 1).expect("a revision");
+                let batch = WatchResponse {
+                    events: (change..end).map(|change| event(workload, change)).collect(),
+                    ..response(workload, id, last)
+                };
+                watch = Some((id, end));
+                if sender.send(&batch).await.is_err() {
+                    return;
+                }
             }
-            change = end;
         }
     }
-    sender.closed().await;
+}
+
+/// Returns a response as of a change.
+fn response(workload: Workload, watch_id: i64, change: i64) -> WatchResponse {
+    WatchResponse {
+        header: Some(header(workload.first_revision() + change)),
+        watch_id,
+        ..WatchResponse::default()
+    }
 }
 
 fn event(workload: Workload, change: u64) -> Event {

@@ -166,9 +166,9 @@ impl Cache {
             ticks.mark_unchanged();
             {
                 let state = self.state.load();
-                let newest = state.newest_snapshot();
-                if newest.revision >= revision && state.loads >= least_loads {
-                    return Ok(newest);
+                // The snapshot is cloned at last: a change copies what a clone shares.
+                if state.loads >= least_loads && state.freshness().revision >= revision {
+                    return Ok(state.newest_snapshot());
                 }
                 check_running(&state)?;
             }

@@ -47,10 +47,7 @@ const STABLE: Duration = Duration::from_secs(1);
 const TOO_LARGE_BACKOFF: Backoff =
     Backoff::new(Duration::from_secs(1), Duration::from_secs(60)).jitter(1.0 / 3.0);
 /// Events that are applied before they are published. A batch ends earlier if no more events have arrived.
-const MAX_BATCH: usize = 1024;
-/// Events buffered between the watch and the task. Few, because the task is fast, and buffers that come and go between
-/// long-lived entries fragment the memory.
-const BUFFER: usize = 2048;
+const MAX_BATCH: usize = 2048;
 /// Key-values of a read after which other tasks of the thread may run.
 const LOAD_STEP: usize = 1024;
 
@@ -222,7 +219,7 @@ impl MirrorTask {
             loads: self.loads,
         });
         let watch = self.range.watch(&self.client).after_read(self.revision);
-        match watch.progress_notify().buffer(BUFFER).wait().await {
+        match watch.progress_notify().wait().await {
             Ok(watch) => self.follow(watch).await,
             Err(error) => match error.kind() {
                 ErrorKind::Compacted

@@ -103,8 +103,8 @@ mod tests {
             &[kv("a", "1"), kv("b", "1"), kv("c", "1"), kv("d", "1")],
         );
         let after = loaded(&before, &[kv("aa", "1"), kv("b", "1"), kv("c", "2")]);
-        let same = |tree: &EntryTree| tree.get(b"b").cloned().unwrap();
-        assert!(same(&before).is_same(&same(&after)));
+        let unchanged = |tree: &EntryTree| tree.get(b"b").cloned().unwrap();
+        assert!(unchanged(&before).is_same(&unchanged(&after)));
         let key =
             |entry: Option<CacheEntry>| entry.map(|entry| entry.key_str().unwrap().to_owned());
         let difference: Vec<_> = TreeDiff::new(&before, &after)

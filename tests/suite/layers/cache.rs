@@ -24,9 +24,7 @@ use crate::support::{
     watcher_metrics::wait_for_watchers,
 };
 
-fn pairs(
-    entries: impl IntoIterator<Item = CacheEntry>,
-) -> Vec<(String, String)> {
+fn pairs(entries: impl IntoIterator<Item = CacheEntry>) -> Vec<(String, String)> {
     let pair = |entry: CacheEntry| {
         (
             entry.key_str().unwrap().to_owned(),

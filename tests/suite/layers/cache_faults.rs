@@ -66,8 +66,7 @@ async fn compaction_while_cut_off_is_one_net_change() {
         panic!("the cache ended");
     };
     let values = |change: CacheChange| {
-        let value =
-            |entry: &CacheEntry| entry.value_str().unwrap().to_owned();
+        let value = |entry: &CacheEntry| entry.value_str().unwrap().to_owned();
         let key = String::from_utf8_lossy(change.key()).into_owned();
         (
             key,

@@ -23,7 +23,10 @@ use crate::support::{
     write_load::put_until_ok,
 };
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature of validations")]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature of validations"
+)]
 fn not_zero(rate: &u32) -> Result<(), &'static str> {
     if *rate > 0 {
         Ok(())

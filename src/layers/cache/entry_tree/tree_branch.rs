@@ -8,7 +8,8 @@ use super::{
     node_slots::Slots,
 };
 
-const CHILDREN: usize = 64;
+/// As many as fit into the size of a leaf.
+const CHILDREN: usize = 48;
 /// Longest prefix that is stored in the node.
 const INLINE_PREFIX: usize = 24;
 /// A branch with fewer children is merged with its neighbour if both fit well into one.
@@ -18,8 +19,7 @@ const MERGED_BRANCH: usize = CHILDREN * 3 / 4;
 #[derive(Clone)]
 pub(super) struct Branch {
     height: u8,
-    /// Shared by copies of the branch, which differ by their children only.
-    bounds: Arc<ChildBounds>,
+    bounds: ChildBounds,
     children: Slots<Arc<Node>, CHILDREN>,
 }
 
@@ -28,7 +28,8 @@ pub(super) struct Branch {
 struct ChildBounds {
     heads: KeyHeads<CHILDREN>,
     prefix: InlinePrefix,
-    keys: Vec<Box<[u8]>>,
+    /// Shared by copies of the branch that differ by their children only.
+    keys: Arc<[Box<[u8]>]>,
 }
 
 /// The prefix of a node's bounds, without an allocation of its own unless it is long.
@@ -66,7 +67,7 @@ impl ChildBounds {
         Self {
             prefix: InlinePrefix::new(&first[..heads.skip()]),
             heads,
-            keys,
+            keys: keys.into(),
         }
     }
 
@@ -93,7 +94,7 @@ impl Branch {
         children.insert(1, split.right);
         Self {
             height,
-            bounds: Arc::new(ChildBounds::new(vec![split.bound])),
+            bounds: ChildBounds::new(vec![split.bound]),
             children,
         }
     }
@@ -140,16 +141,16 @@ impl Branch {
         } else {
             CHILDREN / 2
         };
-        let mut left_keys = self.bounds.keys.clone();
+        let mut left_keys = self.bounds.keys.to_vec();
         let right_keys = left_keys.split_off(middle);
         // The bound between the halves belongs to the parent.
         let bound = left_keys.pop()?;
         let mut right = Self {
             height: self.height,
-            bounds: Arc::new(ChildBounds::new(right_keys)),
+            bounds: ChildBounds::new(right_keys),
             children: self.children.split_off(middle),
         };
-        self.bounds = Arc::new(ChildBounds::new(left_keys));
+        self.bounds = ChildBounds::new(left_keys);
         if index < middle {
             self.insert_at(index + 1, split);
         } else {
@@ -160,9 +161,9 @@ impl Branch {
     }
 
     fn insert_at(&mut self, index: usize, split: Split) {
-        let mut keys = self.bounds.keys.clone();
+        let mut keys = self.bounds.keys.to_vec();
         keys.insert(index - 1, split.bound);
-        self.bounds = Arc::new(ChildBounds::new(keys));
+        self.bounds = ChildBounds::new(keys);
         self.children.insert(index, split.right);
     }
 
@@ -206,10 +207,10 @@ impl Branch {
         let merged = match (Arc::make_mut(child), &*next) {
             (Node::Leaf(leaf), Node::Leaf(next)) => leaf.append(next),
             (Node::Branch(branch), Node::Branch(next)) => {
-                let mut keys = branch.bounds.keys.clone();
+                let mut keys = branch.bounds.keys.to_vec();
                 keys.push(bound);
                 keys.extend(next.bounds.keys.iter().cloned());
-                branch.bounds = Arc::new(ChildBounds::new(keys));
+                branch.bounds = ChildBounds::new(keys);
                 branch.children.append(&mut next.children.clone());
                 true
             }
@@ -223,8 +224,8 @@ impl Branch {
     }
 
     fn remove_bound(&mut self, index: usize) {
-        let mut keys = self.bounds.keys.clone();
+        let mut keys = self.bounds.keys.to_vec();
         keys.remove(index);
-        self.bounds = Arc::new(ChildBounds::new(keys));
+        self.bounds = ChildBounds::new(keys);
     }
 }
