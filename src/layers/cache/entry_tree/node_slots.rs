@@ -2,12 +2,12 @@
 
 /// A list of at most `N` items.
 #[derive(Clone)]
-pub(super) struct Slots<T, const N: usize> {
+pub(super) struct NodeSlots<T, const N: usize> {
     len: usize,
     items: [Option<T>; N],
 }
 
-impl<T, const N: usize> Default for Slots<T, N> {
+impl<T, const N: usize> Default for NodeSlots<T, N> {
     fn default() -> Self {
         Self {
             len: 0,
@@ -16,7 +16,7 @@ impl<T, const N: usize> Default for Slots<T, N> {
     }
 }
 
-impl<T, const N: usize> Slots<T, N> {
+impl<T, const N: usize> NodeSlots<T, N> {
     pub(super) fn len(&self) -> usize {
         self.len
     }

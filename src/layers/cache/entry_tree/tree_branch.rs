@@ -5,7 +5,7 @@ use std::{cmp::Ordering, sync::Arc};
 use super::{
     Node, Split,
     key_heads::{KeyHeads, compare_with_prefix},
-    node_slots::Slots,
+    node_slots::NodeSlots,
 };
 
 /// As many as fit into the size of a leaf.
@@ -20,7 +20,7 @@ const MERGED_BRANCH: usize = CHILDREN * 3 / 4;
 pub(super) struct Branch {
     height: u8,
     bounds: ChildBounds,
-    children: Slots<Arc<Node>, CHILDREN>,
+    children: NodeSlots<Arc<Node>, CHILDREN>,
 }
 
 /// The lowest key that each child but the first can have.
@@ -89,7 +89,7 @@ impl Branch {
     /// Creates the parent of a node that was split.
     pub(super) fn new(left: Arc<Node>, split: Split) -> Self {
         let height = left.height() + 1;
-        let mut children = Slots::default();
+        let mut children = NodeSlots::default();
         children.insert(0, left);
         children.insert(1, split.right);
         Self {

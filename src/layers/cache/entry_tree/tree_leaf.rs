@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     CacheEntry, Node, Split,
     key_heads::{KeyHeads, common_prefix, search},
-    node_slots::Slots,
+    node_slots::NodeSlots,
 };
 
 /// Entries per leaf. A change copies a leaf, so it must not be too large.
@@ -17,11 +17,11 @@ const MERGED_LEAF: usize = LEAF_ENTRIES * 3 / 4;
 #[derive(Clone, Default)]
 pub(super) struct Leaf {
     heads: KeyHeads<LEAF_ENTRIES>,
-    entries: Slots<CacheEntry, LEAF_ENTRIES>,
+    entries: NodeSlots<CacheEntry, LEAF_ENTRIES>,
 }
 
 impl Leaf {
-    fn with_entries(entries: Slots<CacheEntry, LEAF_ENTRIES>) -> Self {
+    fn with_entries(entries: NodeSlots<CacheEntry, LEAF_ENTRIES>) -> Self {
         let keys: Vec<&[u8]> = entries.iter().map(CacheEntry::key).collect();
         Self {
             heads: KeyHeads::of(keys.into_iter()),
