@@ -31,9 +31,9 @@ pub async fn start(workload: Workload) -> ScriptedServer {
         let request = RangeRequest::decode(call.body).expect("a range request");
         Reply::message(&page(workload, &request))
     });
-    let started = begin.clone();
+    let put_begin = begin.clone();
     server.on("/etcdserverpb.KV/Put", move |_| {
-        started.add_permits(1);
+        put_begin.add_permits(1);
         Reply::message(&PutResponse {
             header: Some(header(workload.first_revision())),
             prev_kv: None,
@@ -85,7 +85,7 @@ async fn watch(
 ) {
     // Id of the watch and its next change.
     let mut watch: Option<(i64, u64)> = None;
-    let mut began = false;
+    let mut started = false;
     loop {
         let next = watch.filter(|(_, change)| *change <= workload.events);
         tokio::select! {
@@ -116,8 +116,8 @@ async fn watch(
                     return;
                 }
             }
-            permit = begin.acquire(), if next.is_some() && !began => began = permit.is_ok(),
-            () = std::future::ready(()), if next.is_some() && began => {
+            permit = begin.acquire(), if next.is_some() && !started => started = permit.is_ok(),
+            () = std::future::ready(()), if next.is_some() && started => {
                 let Some((id, change)) = next else { continue };
                 let end = (change + BATCH).min(workload.events + 1);
                 let last = i64::try_from(end - 1).expect("a revision");
