@@ -75,7 +75,7 @@
 //! ```
 //! [`Client::lease_from`] adopts a lease by its id, for example after a restart of the process.
 //!
-//! **[Recipes](recipes)** are locks, elections, singletons and service discovery:
+//! **[Recipes](recipes)** are locks, semaphores, barriers, elections, singletons and service discovery:
 //! ```no_run
 //! # async fn example(etcd: actix_etcd::Client) -> actix_etcd::Result<()> {
 //! let mutex = etcd.mutex("jobs/report").await?;
@@ -115,6 +115,50 @@
 //! ```
 //! [`Client::live_config`] keeps a typed and validated value as an `Arc` that is always current. Both can start without
 //! etcd from a file.
+//!
+//! **[Typed values](layers::typed)** are types of the application instead of bytes, in JSON, protobuf, text or an encoding
+//! of your own:
+//! ```no_run
+//! # async fn example(etcd: actix_etcd::Client) -> actix_etcd::Result<()> {
+//! use actix_etcd::layers::{codec::Json, typed::TypedUpdateOutcome};
+//!
+//! #[derive(serde::Serialize, serde::Deserialize)]
+//! struct User {
+//!     name: String,
+//! }
+//!
+//! let users = etcd.typed::<User, Json>("users/");
+//! users.create("7", &User { name: "Ada".into() }).await?;
+//! if let Some(mut user) = users.get("7").await? {
+//!     user.value.name.push_str(" Lovelace");
+//!     if let TypedUpdateOutcome::Conflict(current) = users.update(&user).await? {
+//!         println!("changed by somebody else: {:?}", current.is_some());
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//! A value that does not decode is an item of [lists and watches](layers::typed#lists-and-watches), never their end.
+//!
+//! **[Mirrors](layers::mirror)** copy a prefix to another cluster or prefix, and keep the copy up to date: every revision
+//! once, in order, and whole, also after a crash:
+//! ```no_run
+//! # async fn example(etcd: actix_etcd::Client, backup: actix_etcd::Client) -> actix_etcd::Result<()> {
+//! let mirror = etcd.mirror("app/").to(&backup, "app/").start().await?;
+//! println!("{:?} behind", mirror.lag());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **[Namespaces](layers::namespace)** are clients for the keys under a prefix:
+//! ```no_run
+//! # async fn example(etcd: actix_etcd::Client) -> actix_etcd::Result<()> {
+//! let tenant = etcd.namespace("tenants/a/")?;
+//! tenant.put("config/rate", "100").await?; // writes `tenants/a/config/rate`
+//! # Ok(())
+//! # }
+//! ```
+//! [`Client::ordered`] returns a client whose [reads](layers::ordered), serializable ones included, never go back.
 //!
 //! **[Actors](actor)** send requests as messages to the actor [`Etcd`]:
 //! ```no_run

@@ -17,6 +17,22 @@ pub struct Subscription {
 }
 
 impl Subscription {
+    /// Creates a handle, and a future that resolves when the handle is dropped, unless it was detached.
+    pub(crate) fn new(client: &Client) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let (end, ended) = oneshot::channel();
+        let dropped = async move {
+            // A received value means that the subscription was detached.
+            if ended.await.is_ok() {
+                std::future::pending::<()>().await;
+            }
+        };
+        let subscription = Self {
+            end,
+            _client: client.clone(),
+        };
+        (subscription, dropped)
+    }
+
     /// Continues the delivery without the handle, until the actor stops or the client ends. The delivery does not keep
     /// the client running.
     pub fn detach(self) {
@@ -66,13 +82,7 @@ where
     M: Message<Result = ()> + Send + 'static,
     D: Future<Output = ()> + 'static,
 {
-    let (end, ended) = oneshot::channel();
-    let handle_dropped = async move {
-        // A received value means that the subscription was detached.
-        if ended.await.is_ok() {
-            std::future::pending::<()>().await;
-        }
-    };
+    let (subscription, handle_dropped) = Subscription::new(client);
     let final_message = SendOnDrop::new(recipient.clone(), if_shut_down);
     client.run(move || {
         final_message.disarm();
@@ -84,8 +94,5 @@ where
             }
         });
     });
-    Subscription {
-        end,
-        _client: client.clone(),
-    }
+    subscription
 }

@@ -172,6 +172,7 @@ pub(super) const fn classify_code(code: Code) -> (ErrorKind, Outcome) {
 
 impl ErrorKind {
     /// Returns what a response of this kind proves about a write.
+    #[expect(clippy::too_many_lines, reason = "one line per kind")]
     pub(crate) const fn outcome_of_response(self) -> Outcome {
         match self {
             // Rejected before the raft proposal, or when it was applied, before anything changed.
@@ -262,6 +263,7 @@ impl ErrorKind {
             | Self::Shutdown
             | Self::ClusterChanged
             | Self::RevisionRegressed
+            | Self::StaleRead
             | Self::MixedClusters
             | Self::OldCluster
             | Self::ResponseTooLarge
@@ -270,9 +272,13 @@ impl ErrorKind {
             | Self::CredentialsUnavailable
             | Self::SessionLost
             | Self::LockBlocked
+            | Self::BarrierFull
             | Self::MarkersDenied
             | Self::Conflict
             | Self::FileFailed
+            | Self::CheckpointMismatch
+            | Self::CheckpointTaken
+            | Self::DestinationNotEmpty
             | Self::CodecFailed
             | Self::CacheTooLarge
             | Self::ConfigRejected

@@ -114,7 +114,7 @@ macro_rules! key_range_methods {
 pub(crate) use key_range_methods;
 
 /// Returns the first key after all keys with this prefix.
-fn after_prefix(prefix: &[u8]) -> Bytes {
+pub(crate) fn after_prefix(prefix: &[u8]) -> Bytes {
     match prefix.iter().rposition(|byte| *byte < 0xff) {
         Some(last) => {
             let mut end = prefix[..=last].to_vec();

@@ -1,10 +1,10 @@
-//! What a function makes of a key.
+//! The changes that a function can request.
 
 use bytes::Bytes;
 
 use crate::{error::Error, request::IntoBytes};
 
-/// What [`Modify`](super::Modify) does with a key.
+/// A change of a key by [`Modify`](super::Modify).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// Writes this value.

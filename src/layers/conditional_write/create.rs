@@ -8,9 +8,10 @@ use super::{
 };
 use crate::{
     client::Client,
-    error::Result,
+    error::{Error, ErrorKind, Outcome, Result},
     kv::{Compare, Put, put},
     layers::exactly_once::MarkingClient,
+    proto::rpc,
     request::{IntoBytes, macros::request},
 };
 
@@ -60,15 +61,15 @@ impl Create {
     ) -> Result<CreateOutcome> {
         let key = self.put.wire()?.key;
         let client = client.marking_client();
-        let absent = || Compare::version(&key).eq(0);
-        loop {
-            let (put, options) = (self.put.clone(), &self.options);
-            let result = write_if(client, &key, absent(), put, options, timeout).await?;
-            match result {
-                WriteResult::Applied(revision) => return Ok(CreateOutcome::Created { revision }),
-                WriteResult::ConditionFailed(Some(kv)) => return Ok(CreateOutcome::Exists(kv)),
-                // Never happens: the same transaction found the key and read it.
-                WriteResult::ConditionFailed(None) => {}
+        let absent = Compare::version(&key).eq(0);
+        let (put, options) = (self.put, &self.options);
+        let result = write_if(client, rpc::PUT, &key, absent, put, options, timeout).await?;
+        match result {
+            WriteResult::Applied(revision) => Ok(CreateOutcome::Created { revision }),
+            WriteResult::ConditionFailed(Some(kv)) => Ok(CreateOutcome::Exists(kv)),
+            WriteResult::ConditionFailed(None) => {
+                let reason = "the key neither exists nor was it created";
+                Err(Error::new(ErrorKind::Protocol, Outcome::Rejected, reason))
             }
         }
     }

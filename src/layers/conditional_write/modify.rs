@@ -15,6 +15,7 @@ use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     kv::{Compare, KeyValue, Op, delete, put},
     layers::exactly_once::MarkingClient,
+    proto::rpc,
     request::{IntoBytes, macros::request},
     runtime::backoff::Backoff,
 };
@@ -79,7 +80,8 @@ impl Client {
     /// `Result` whose error ends the request. It may be called several times, and only the result of the last call is
     /// written.
     ///
-    /// Fails with [`ErrorKind::Conflict`] if the key changed in every attempt. Then nothing was written.
+    /// Fails with [`ErrorKind::Conflict`] if the key changed in every attempt, and with
+    /// [`ErrorKind::DeadlineExceeded`] if it did until the deadline. Then nothing was written.
     pub fn modify<F, R>(&self, key: impl IntoBytes, function: F) -> Modify<Self>
     where
         F: Fn(Option<&KeyValue>) -> R + Send + Sync + 'static,
@@ -115,15 +117,21 @@ impl Modify {
         let remaining = || deadline.saturating_duration_since(Instant::now());
         let mut backoff = CONFLICT_BACKOFF.start();
         loop {
-            let read = client.get(&self.key).timeout(remaining()).await?;
+            let read = client.get(&self.key).timeout(remaining()).await;
+            // Nothing was written so far.
+            let read = read.map_err(|error| error.with_outcome(Outcome::NotSent))?;
             let current = read.kvs.into_iter().next();
             let change = (self.function.0)(current.as_ref())?;
             if let Some(outcome) = self.apply(client, current, change, remaining()).await? {
                 return Ok(outcome);
             }
             let delay = backoff.next_delay(fastrand::f64());
-            if backoff.failures() >= self.max_attempts || remaining() <= delay {
-                return Err(self.conflict(backoff.failures()));
+            let attempts = backoff.failures();
+            if attempts >= self.max_attempts {
+                return Err(self.conflict(ErrorKind::Conflict, attempts));
+            }
+            if remaining() <= delay {
+                return Err(self.conflict(ErrorKind::DeadlineExceeded, attempts));
             }
             tokio::time::sleep(delay).await;
         }
@@ -139,6 +147,7 @@ impl Modify {
     ) -> Result<Option<ModifyOutcome>> {
         let key = &self.key;
         let removes = change == Change::Remove;
+        let rpc = if removes { rpc::DELETE_RANGE } else { rpc::PUT };
         let op = match (change, self.lease) {
             (Change::Keep, _) => return Ok(Some(ModifyOutcome::Kept(current))),
             (Change::Remove, _) if current.is_none() => return Ok(Some(ModifyOutcome::Kept(None))),
@@ -151,7 +160,7 @@ impl Modify {
         };
         let mod_revision = current.map_or(0, |kv| kv.mod_revision);
         let unchanged = Compare::mod_revision(key).eq(mod_revision);
-        let result = write_if(client, key, unchanged, op, &self.options, timeout).await?;
+        let result = write_if(client, rpc, key, unchanged, op, &self.options, timeout).await?;
         Ok(match result {
             WriteResult::Applied(revision) if removes => Some(ModifyOutcome::Removed { revision }),
             WriteResult::Applied(revision) => Some(ModifyOutcome::Written { revision }),
@@ -159,11 +168,11 @@ impl Modify {
         })
     }
 
-    fn conflict(&self, attempts: u32) -> Error {
+    fn conflict(&self, kind: ErrorKind, attempts: u32) -> Error {
         let reason = format!(
-            "the key `{}` was changed by others before each of {attempts} attempts, so nothing was written",
+            "nothing was written, because others changed the key `{}` before each of {attempts} attempts",
             self.key.escape_ascii()
         );
-        Error::new(ErrorKind::Conflict, Outcome::Rejected, reason)
+        Error::new(kind, Outcome::Rejected, reason)
     }
 }

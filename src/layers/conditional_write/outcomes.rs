@@ -1,8 +1,8 @@
-//! What became of a conditional write.
+//! The results of conditional writes. A `match` needs no wildcard arm: there is no third result.
 
 use crate::kv::KeyValue;
 
-/// What became of a [`Create`](super::Create).
+/// The result of a [`Create`](super::Create).
 #[derive(Debug, Clone, PartialEq)]
 pub enum CreateOutcome {
     /// The key was created.
@@ -14,7 +14,7 @@ pub enum CreateOutcome {
     Exists(KeyValue),
 }
 
-/// What became of an [`Update`](super::Update).
+/// The result of an [`Update`](super::Update).
 #[derive(Debug, Clone, PartialEq)]
 pub enum UpdateOutcome {
     /// The key was updated.
@@ -26,7 +26,7 @@ pub enum UpdateOutcome {
     Conflict(Option<KeyValue>),
 }
 
-/// What became of a [`Remove`](super::Remove).
+/// The result of a [`Remove`](super::Remove).
 #[derive(Debug, Clone, PartialEq)]
 pub enum RemoveOutcome {
     /// The key was removed.
@@ -38,7 +38,7 @@ pub enum RemoveOutcome {
     Conflict(Option<KeyValue>),
 }
 
-/// What became of a [`Modify`](super::Modify).
+/// The result of a [`Modify`](super::Modify).
 #[derive(Debug, Clone, PartialEq)]
 pub enum ModifyOutcome {
     /// The key was written.

@@ -12,6 +12,7 @@ use crate::{
     error::Result,
     kv::{Delete, delete},
     layers::exactly_once::MarkingClient,
+    proto::rpc,
     request::{IntoBytes, macros::request},
 };
 
@@ -66,7 +67,16 @@ impl Remove {
         let condition = unchanged_since(&key, self.mod_revision)?;
         let client = client.marking_client();
         let (delete, options) = (self.delete, &self.options);
-        let result = write_if(client, &key, condition, delete, options, timeout).await?;
+        let result = write_if(
+            client,
+            rpc::DELETE_RANGE,
+            &key,
+            condition,
+            delete,
+            options,
+            timeout,
+        )
+        .await?;
         Ok(match result {
             WriteResult::Applied(revision) => RemoveOutcome::Removed { revision },
             WriteResult::ConditionFailed(found) => RemoveOutcome::Conflict(found),

@@ -11,6 +11,7 @@ use crate::{
     error::{Error, Result},
     kv::{Compare, Put, put},
     layers::exactly_once::MarkingClient,
+    proto::rpc,
     request::{IntoBytes, macros::request},
 };
 
@@ -75,7 +76,16 @@ impl Update {
         let key = put.wire()?.key;
         let condition = unchanged_since(&key, self.mod_revision)?;
         let client = client.marking_client();
-        let result = write_if(client, &key, condition, put, &self.options, timeout).await?;
+        let result = write_if(
+            client,
+            rpc::PUT,
+            &key,
+            condition,
+            put,
+            &self.options,
+            timeout,
+        )
+        .await?;
         Ok(match result {
             WriteResult::Applied(revision) => UpdateOutcome::Updated { revision },
             WriteResult::ConditionFailed(found) => UpdateOutcome::Conflict(found),

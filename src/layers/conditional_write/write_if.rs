@@ -11,6 +11,7 @@ use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     kv::{Compare, KeyValue, Op, OpResponse, TxnResponse, get, txn},
     layers::exactly_once::{Fences, MarkedWrite},
+    proto::rpc::Rpc,
 };
 
 /// How a conditional write is sent.
@@ -20,7 +21,7 @@ pub(super) struct WriteOptions {
     pub(super) without_marker: bool,
 }
 
-/// What became of a conditional write.
+/// The result of a conditional write.
 #[derive(Debug, PartialEq)]
 pub(super) enum WriteResult {
     /// Applied at this revision.
@@ -32,6 +33,7 @@ pub(super) enum WriteResult {
 /// Applies an operation if a condition on its key holds.
 pub(super) async fn write_if(
     client: &Client,
+    rpc: Rpc,
     key: &Bytes,
     condition: Compare,
     op: impl Into<Op>,
@@ -40,6 +42,7 @@ pub(super) async fn write_if(
 ) -> Result<WriteResult> {
     let deadline = deadline_in(timeout);
     let write = MarkedWrite {
+        rpc,
         txn: txn().when(condition).then(op.into()).otherwise(get(key)),
         fences: options.fences.clone(),
     };

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     kv::{Delete, DeleteResponse, OpResponse, Put, PutResponse, Txn, TxnResponse, txn},
+    proto::rpc::{self, Rpc},
     request::{EtcdRequest, ResponseFuture},
 };
 
@@ -46,10 +47,32 @@ pub trait ExactlyOnceWrite: Clone + Send + 'static {
     const NAME: &'static str;
 
     #[doc(hidden)]
+    const KIND: WriteKind;
+
+    #[doc(hidden)]
     fn into_txn(self) -> Txn;
 
     #[doc(hidden)]
     fn response(txn: TxnResponse) -> Result<Self::Response>;
+}
+
+/// A kind of request, which its errors name.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy)]
+pub enum WriteKind {
+    Put,
+    Delete,
+    Txn,
+}
+
+impl WriteKind {
+    fn rpc(self) -> Rpc {
+        match self {
+            Self::Put => rpc::PUT,
+            Self::Delete => rpc::DELETE_RANGE,
+            Self::Txn => rpc::TXN,
+        }
+    }
 }
 
 macro_rules! exactly_once {
@@ -108,6 +131,7 @@ impl<W: ExactlyOnceWrite, Client: MarkingClient> IntoFuture for ExactlyOnce<W, C
     fn into_future(self) -> Self::IntoFuture {
         let timeout = self.timeout.unwrap_or(self.client.request_timeout());
         let write = MarkedWrite {
+            rpc: W::KIND.rpc(),
             txn: self.write.into_txn(),
             fences: self.fences,
         };
@@ -143,6 +167,7 @@ impl ExactlyOnceWrite for Put {
     type Response = PutResponse;
 
     const NAME: &'static str = "ExactlyOnce<Put>";
+    const KIND: WriteKind = WriteKind::Put;
 
     fn into_txn(self) -> Txn {
         txn().then(self)
@@ -160,6 +185,7 @@ impl ExactlyOnceWrite for Delete {
     type Response = DeleteResponse;
 
     const NAME: &'static str = "ExactlyOnce<Delete>";
+    const KIND: WriteKind = WriteKind::Delete;
 
     fn into_txn(self) -> Txn {
         txn().then(self)
@@ -177,6 +203,7 @@ impl ExactlyOnceWrite for Txn {
     type Response = TxnResponse;
 
     const NAME: &'static str = "ExactlyOnce<Txn>";
+    const KIND: WriteKind = WriteKind::Txn;
 
     fn into_txn(self) -> Txn {
         self

@@ -2,7 +2,10 @@
 
 use bytes::Bytes;
 
-use crate::kv::Compare;
+use crate::{
+    error::{Error, ErrorKind, Outcome},
+    kv::Compare,
+};
 
 /// A lock, a leadership or another ownership that must still hold when a write is applied. Implemented by
 /// [`Ownership`](crate::recipes::mutex::Ownership).
@@ -35,12 +38,15 @@ impl Fences {
         self.conditions.clone()
     }
 
-    /// Returns the keys as text.
-    pub(crate) fn names(&self) -> String {
-        let keys = self
-            .keys
-            .iter()
-            .map(|key| format!("`{}`", key.escape_ascii()));
-        keys.collect::<Vec<_>>().join(", ")
+    /// Returns the error of a write whose fences did not hold.
+    pub(crate) fn lost(&self) -> Error {
+        let quoted = |key: &Bytes| format!("`{}`", key.escape_ascii());
+        let keys: Vec<_> = self.keys.iter().map(quoted).collect();
+        let subject = match &keys[..] {
+            [key] => format!("{key} is"),
+            keys => format!("at least one of {} is", keys.join(", ")),
+        };
+        let reason = format!("nothing was written, because {subject} no longer held");
+        Error::new(ErrorKind::LockLost, Outcome::Rejected, reason)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
@@ -17,16 +18,18 @@ use crate::{
     runtime::backoff::Backoff,
 };
 
-/// Delays between attempts to find out an outcome.
+/// Delays between attempts to resolve an outcome.
 const RESOLVE_BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(20), Duration::from_secs(1)).jitter(0.3);
-/// Longest time of such an attempt, if it runs in the background.
-const BACKGROUND_ATTEMPT: Duration = Duration::from_secs(5);
+/// Timeout of one round of such attempts in the background.
+const BACKGROUND_ROUND: Duration = Duration::from_secs(5);
 
-/// What a slot says about the last attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The content of a slot, as it was read or written.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Resolution {
     pub(super) content: SlotContent,
+    /// The marker in etcd; `None` if the slot is gone.
+    pub(super) marker: Option<Bytes>,
     /// Revision of the marker.
     pub(super) revision: i64,
 }
@@ -36,13 +39,15 @@ pub(super) struct Resolution {
 pub(super) struct HeldSlot {
     used: UsedSlot,
     state: SlotState,
+    /// Whether an attempt of the write was sent.
+    in_use: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SlotState {
     /// Ready for the next write.
     Ready,
-    /// A copy of the last write may still arrive.
+    /// A copy of the write may still arrive.
     InDoubt,
     /// Gone, or not usable.
     Discarded,
@@ -65,55 +70,88 @@ impl HeldSlot {
                 slot,
             },
             state: SlotState::Ready,
+            in_use: false,
         }
     }
 
-    /// Returns the slot for an attempt, which is in doubt until [`end`](Self::end) or [`unchanged`](Self::unchanged).
-    pub(super) fn begin(&mut self) -> &MarkerSlot {
+    /// Returns the slot for the next attempt, which is in doubt until its end is known.
+    pub(super) fn begin(&mut self) -> Attempt<'_> {
+        let before = self.state;
         self.state = SlotState::InDoubt;
-        &self.used.slot
+        self.used.slot.begin_attempt(!self.in_use);
+        self.in_use = true;
+        Attempt { held: self, before }
     }
 
-    /// Notes that the attempt has ended in this way.
-    pub(super) fn end(mut self, ending: Ending) {
-        self.used.slot.advance(ending);
-        self.state = SlotState::Ready;
-    }
-
-    /// Notes that the attempt was not applied and left the slot as it was.
-    pub(super) fn unchanged(&mut self) {
-        self.state = SlotState::Ready;
+    /// Takes over what is known about the slot.
+    pub(super) fn settle(&mut self, resolution: &Resolution) {
+        self.state = match (&resolution.content, &resolution.marker) {
+            (SlotContent::Ended(_), Some(marker)) => {
+                self.used.slot.set_marker(marker.clone());
+                SlotState::Ready
+            }
+            (SlotContent::Unchanged, _) => self.state,
+            (SlotContent::Ended(_), None) | (SlotContent::Lost, _) => SlotState::Discarded,
+        };
     }
 
     /// Notes that the slot cannot be used again.
-    pub(super) fn discard(mut self) {
+    pub(super) fn discard(&mut self) {
         self.state = SlotState::Discarded;
     }
 
-    /// Returns whether the lease of the slot has ended. Then other leases are used for later writes.
-    pub(super) async fn lease_has_ended(&self, deadline: Instant) -> bool {
-        let UsedSlot { client, pool, slot } = &self.used;
-        let timeout = deadline.saturating_duration_since(Instant::now());
-        pool.check_lease(client, slot.lease(), timeout).await
+    /// Returns whether the slot can be used for another attempt.
+    pub(super) fn is_usable(&self) -> bool {
+        self.state != SlotState::Discarded
     }
 
-    /// Finds out how the attempt has ended. Cancels it if it has not arrived yet, so that it never will be applied.
-    pub(super) async fn resolve(&self, deadline: Instant) -> Result<Resolution> {
-        self.used.resolve(deadline).await
+    /// Returns whether the lease of the slot has ended. Then later writes use another one.
+    pub(super) async fn lease_has_ended(&self, deadline: Instant) -> bool {
+        let UsedSlot { client, pool, slot } = &self.used;
+        pool.lease_has_ended(client, slot.lease(), deadline).await
+    }
+
+    /// Finds out how the write has ended. Cancels it if it has not arrived yet, so that it never will be applied.
+    pub(super) async fn resolve(&mut self, deadline: Instant) -> Result<Resolution> {
+        let resolution = self.used.resolve(deadline).await?;
+        self.settle(&resolution);
+        Ok(resolution)
     }
 
     /// Reads the slot.
-    pub(super) async fn read(&self, deadline: Instant) -> Result<Resolution> {
-        self.used.read(deadline).await
+    pub(super) async fn read(&mut self, deadline: Instant) -> Result<Resolution> {
+        let resolution = self.used.read(deadline).await?;
+        self.settle(&resolution);
+        Ok(resolution)
     }
 
-    /// Returns the error of a user who may not write the marker.
+    /// Returns the error of a user who may not read and write the markers.
     pub(super) fn markers_denied(&self) -> Error {
-        let reason = format!(
-            "the user may not read and write the client's markers under `{}`, so nothing was written",
-            self.used.pool.prefix().escape_ascii()
-        );
-        Error::new(ErrorKind::MarkersDenied, Outcome::Rejected, reason)
+        self.used.pool.markers_denied()
+    }
+}
+
+/// An attempt that was begun.
+pub(super) struct Attempt<'a> {
+    held: &'a mut HeldSlot,
+    before: SlotState,
+}
+
+impl Attempt<'_> {
+    pub(super) fn slot(&self) -> &MarkerSlot {
+        &self.held.used.slot
+    }
+
+    /// Notes that the attempt has ended in this way.
+    pub(super) fn end(self, ending: Ending) {
+        let slot = &mut self.held.used.slot;
+        slot.set_marker(slot.marker_of(ending));
+        self.held.state = SlotState::Ready;
+    }
+
+    /// Notes that no byte of the attempt was sent.
+    pub(super) fn not_sent(self) {
+        self.held.state = self.before;
     }
 }
 
@@ -140,15 +178,12 @@ impl UsedSlot {
             let error = match self.resolve_once(deadline).await {
                 Ok(Some(resolution)) => return Ok(resolution),
                 Ok(None) => continue,
+                // The lease of the slot has ended, and the slot with it.
+                Err(error) if error.kind() == ErrorKind::LeaseNotFound => {
+                    return self.read(deadline).await;
+                }
                 Err(error) => error,
             };
-            // Nothing can be cancelled: the slot cannot be created without its lease.
-            if error.kind() == ErrorKind::LeaseNotFound {
-                return Ok(Resolution {
-                    content: SlotContent::Lost,
-                    revision: 0,
-                });
-            }
             let delay = backoff.next_delay(fastrand::f64());
             if !is_temporary(&error) || Instant::now() + delay >= deadline {
                 return Err(error);
@@ -157,16 +192,29 @@ impl UsedSlot {
         }
     }
 
-    /// Makes one attempt. Returns `None` if the slot was deleted and created again in between.
+    /// Makes one attempt. Returns `None` if the slot changed meanwhile.
     async fn resolve_once(&self, deadline: Instant) -> Result<Option<Resolution>> {
         let cancel = txn()
             .when(self.slot.condition())
             .then(self.slot.end(Ending::Cancelled));
-        let remaining = deadline.saturating_duration_since(Instant::now());
-        let response = cancel.timeout(remaining).on(&self.client).await?;
+        let cancelled = cancel.timeout(remaining(deadline)?).on(&self.client).await;
+        let mut marker = Some(self.slot.marker_of(Ending::Cancelled));
+        let response = match cancelled {
+            // etcd accepts no put, but a delete: a copy of the write fails its condition without the slot.
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                marker = None;
+                let delete = txn().when(self.slot.condition()).then(self.slot.delete());
+                delete
+                    .timeout(remaining(deadline)?)
+                    .on(&self.client)
+                    .await?
+            }
+            response => response?,
+        };
         if response.succeeded {
             return Ok(Some(Resolution {
                 content: SlotContent::Ended(Ending::Cancelled),
+                marker,
                 revision: response.header.revision,
             }));
         }
@@ -175,30 +223,53 @@ impl UsedSlot {
     }
 
     async fn read(&self, deadline: Instant) -> Result<Resolution> {
-        let remaining = deadline.saturating_duration_since(Instant::now());
-        let found = self.client.get(self.slot.key()).timeout(remaining).await?;
-        let kv = found.kvs.first();
+        let read = self.client.get(self.slot.key());
+        let found = read.timeout(remaining(deadline)?).await?;
+        let kv = found.kvs.into_iter().next();
         Ok(Resolution {
-            content: self.slot.interpret(kv.map(|kv| &kv.value)),
-            revision: kv.map_or(0, |kv| kv.mod_revision),
+            content: self.slot.interpret(kv.as_ref().map(|kv| &kv.value)),
+            revision: kv.as_ref().map_or(0, |kv| kv.mod_revision),
+            marker: kv.map(|kv| kv.value),
         })
     }
 
-    /// Resolves the attempt without a deadline, for a write whose caller waits no longer.
+    /// Resolves a write whose caller waits no longer.
     async fn resolve_in_background(mut self) {
-        while !self.client.holders().is_stopping() {
-            match self.resolve(deadline_in(BACKGROUND_ATTEMPT)).await {
+        let stopping = self.client.holders().stop_signal();
+        let resolved = tokio::select! {
+            resolved = self.resolve_until_known() => resolved,
+            () = stopping.wait() => None,
+        };
+        if let Some(marker) = resolved {
+            self.slot.set_marker(marker);
+            self.pool.release(self.slot);
+        }
+    }
+
+    /// Returns the marker of the slot, or `None` if the slot cannot be used again.
+    async fn resolve_until_known(&self) -> Option<Bytes> {
+        loop {
+            match self.resolve(deadline_in(BACKGROUND_ROUND)).await {
                 Ok(Resolution {
-                    content: SlotContent::Ended(ending),
+                    content: SlotContent::Ended(_),
+                    marker,
                     ..
-                }) => {
-                    self.slot.advance(ending);
-                    self.pool.release(self.slot);
-                    return;
-                }
+                }) => return marker,
                 Err(error) if is_temporary(&error) => {}
-                Ok(_) | Err(_) => return,
+                Ok(_) | Err(_) => return None,
             }
         }
     }
+}
+
+fn remaining(deadline: Instant) -> Result<Duration> {
+    let remaining = deadline.saturating_duration_since(Instant::now());
+    if remaining.is_zero() {
+        return Err(deadline_passed());
+    }
+    Ok(remaining)
+}
+
+pub(super) fn deadline_passed() -> Error {
+    Error::new(ErrorKind::DeadlineExceeded, Outcome::NotSent, "")
 }

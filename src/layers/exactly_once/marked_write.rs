@@ -1,13 +1,14 @@
-//! Sends a write together with its marker, and finds out what became of it.
+//! Sends a write together with its marker, and finds out whether it was applied.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
     fence::Fences,
-    held_slot::{HeldSlot, Resolution},
-    marker_slot::{Ending, MarkerSlot, SlotContent},
+    held_slot::{HeldSlot, Resolution, deadline_passed},
+    marked_txn::MarkedTxn,
+    marker_slot::{Ending, SlotContent},
     reserved_prefix::check_markers_untouched,
     slot_pool::SlotPool,
 };
@@ -15,7 +16,8 @@ use crate::{
     call::deadline_in,
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
-    kv::{OpResponse, Txn, TxnResponse, txn},
+    kv::{Txn, TxnResponse},
+    proto::rpc::Rpc,
     request::ClientHandle,
     retry::availability::is_temporary,
     runtime::backoff::Backoff,
@@ -24,8 +26,6 @@ use crate::{
 /// Delays between attempts, each of which is known not to be applied.
 const RETRY_BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(20), Duration::from_millis(500)).jitter(0.3);
-/// Remaining time with which another attempt is not worth starting.
-const MIN_ATTEMPT: Duration = Duration::from_millis(50);
 
 /// A client that can send writes with markers. Implemented by [`Client`].
 pub trait MarkingClient: ClientHandle {
@@ -42,6 +42,8 @@ impl MarkingClient for Client {
 /// A write that is sent together with a marker.
 #[derive(Debug, Clone)]
 pub(crate) struct MarkedWrite {
+    /// The operation that the user has requested, for errors.
+    pub(crate) rpc: Rpc,
     pub(crate) txn: Txn,
     pub(crate) fences: Fences,
 }
@@ -59,7 +61,7 @@ pub(crate) struct MarkedResponse {
 /// The result of one attempt.
 enum AttemptResult {
     Applied(MarkedResponse),
-    /// Not applied, and never will be.
+    /// Not applied. With [`Outcome::Rejected`], a proxy may still have another copy of it.
     NotApplied(Error),
     /// Not applied, because the slot is gone: another slot is needed.
     SlotLost,
@@ -71,31 +73,8 @@ impl MarkedWrite {
     /// Sends the write until it is applied once. An error is [`Outcome::Unknown`] only if the outcome could not be found
     /// out before the deadline, or if the marker was deleted.
     pub(crate) async fn send(&self, client: &Client, timeout: Duration) -> Result<MarkedResponse> {
-        // Invalid input is refused before a lease is granted.
-        let wire = self.txn.wire()?;
-        check_markers_untouched(&wire, client.marker_prefix())?;
-        let deadline = deadline_in(timeout);
-        let pool = SlotPool::of(client);
-        let mut backoff = RETRY_BACKOFF.start();
-        loop {
-            let slot = pool.acquire(client, deadline).await?;
-            let held = HeldSlot::new(client, &pool, slot);
-            match self.attempt(client, held, deadline).await {
-                AttemptResult::Applied(response) => return Ok(response),
-                AttemptResult::SlotLost => {}
-                AttemptResult::NotApplied(error) if is_temporary(&error) => {
-                    let delay = backoff.next_delay(fastrand::f64());
-                    if Instant::now() + delay + MIN_ATTEMPT >= deadline {
-                        return Err(error);
-                    }
-                    tracing::debug!(%error, "write was not applied, retry");
-                    tokio::time::sleep(delay).await;
-                }
-                AttemptResult::NotApplied(error) | AttemptResult::Unknown(error) => {
-                    return Err(error);
-                }
-            }
-        }
+        let sent = self.send_with_marker(client, deadline_in(timeout)).await;
+        sent.map_err(|error| error.with_rpc(self.rpc))
     }
 
     /// Sends the write once, without a marker. An error may have the outcome [`Outcome::Unknown`].
@@ -104,19 +83,13 @@ impl MarkedWrite {
         client: &Client,
         timeout: Duration,
     ) -> Result<MarkedResponse> {
-        let request = if self.fences.is_empty() {
-            self.txn.clone()
-        } else {
-            txn().when(self.fences.conditions()).then(self.txn.clone())
-        };
-        let mut response = request.timeout(timeout).on(client).await?;
+        let marked = MarkedTxn::new(&self.txn, &self.fences);
+        let request = marked.without_marker().timeout(timeout);
+        let sent = request.on(client).await;
+        let response = sent.map_err(|error| error.with_rpc(self.rpc))?;
         let revision = response.header.revision;
-        if !self.fences.is_empty() {
-            if !response.succeeded {
-                return Err(self.fenced());
-            }
-            response = nested(response)?;
-        }
+        let response = marked.unwrap_unmarked(response)?;
+        let response = response.ok_or_else(|| self.fences.lost())?;
         Ok(MarkedResponse {
             revision,
             succeeded: response.succeeded,
@@ -124,187 +97,182 @@ impl MarkedWrite {
         })
     }
 
+    async fn send_with_marker(&self, client: &Client, deadline: Instant) -> Result<MarkedResponse> {
+        // Invalid input is refused before a lease is granted.
+        check_markers_untouched(&self.txn.wire()?, client.marker_prefix())?;
+        let pool = SlotPool::of(client);
+        let mut backoff = RETRY_BACKOFF.start();
+        let mut held = self.acquire(client, &pool, deadline).await?;
+        loop {
+            if !held.is_usable() {
+                held = self.acquire(client, &pool, deadline).await?;
+            }
+            let error = match self.attempt(client, &mut held, deadline).await {
+                AttemptResult::Applied(response) => return Ok(response),
+                AttemptResult::SlotLost => continue,
+                AttemptResult::Unknown(error) => return Err(error),
+                AttemptResult::NotApplied(error) => error,
+            };
+            let delay = backoff.next_delay(fastrand::f64());
+            if !is_temporary(&error) || Instant::now() + delay >= deadline {
+                return self.after_rejection(held, error, deadline).await;
+            }
+            tracing::debug!(%error, "write was not applied, retry");
+            tokio::time::sleep(delay).await;
+        }
+    }
+
+    async fn acquire(
+        &self,
+        client: &Client,
+        pool: &Arc<SlotPool>,
+        deadline: Instant,
+    ) -> Result<HeldSlot> {
+        let slot = pool.acquire(client, deadline).await?;
+        Ok(HeldSlot::new(client, pool, slot))
+    }
+
     async fn attempt(
         &self,
         client: &Client,
-        mut held: HeldSlot,
+        held: &mut HeldSlot,
         deadline: Instant,
     ) -> AttemptResult {
         let remaining = deadline.saturating_duration_since(Instant::now());
-        // The rest is for finding out the outcome.
-        let timeout = remaining * 3 / 5;
-        let request = self.wire_txn(held.begin()).timeout(timeout);
+        if remaining.is_zero() {
+            return AttemptResult::NotApplied(deadline_passed());
+        }
+        let marked = MarkedTxn::new(&self.txn, &self.fences);
+        let attempt = held.begin();
+        // The rest of the time is for finding out the outcome.
+        let request = marked
+            .with_marker(attempt.slot())
+            .timeout(remaining * 3 / 5);
         let error = match request.on(client).await {
             Ok(response) if response.succeeded => {
                 let revision = response.header.revision;
-                return match self.unwrap(response) {
+                return match marked.unwrap(response) {
                     Ok((ending, response)) => {
-                        held.end(ending);
+                        attempt.end(ending);
                         self.ended(ending, revision, Some(response))
                     }
                     Err(error) => AttemptResult::Unknown(error),
                 };
             }
-            // A failed condition proves that this copy was not applied. But a proxy may have sent another copy before.
+            // This copy was not applied. But a proxy may have sent another copy before.
             Ok(_) => return self.after_failed_condition(held, deadline).await,
             Err(error) => error,
         };
-        match (error.kind(), error.outcome()) {
-            (ErrorKind::LeaseNotFound, Outcome::NotSent | Outcome::Rejected) => {
-                held.unchanged();
-                if held.lease_has_ended(deadline).await {
-                    held.discard();
-                    return AttemptResult::SlotLost;
+        match error.outcome() {
+            Outcome::NotSent => {
+                attempt.not_sent();
+                AttemptResult::NotApplied(error)
+            }
+            Outcome::Rejected if error.kind() == ErrorKind::LeaseNotFound => {
+                let slot_is_lost = held.lease_has_ended(deadline).await || !marked.uses_lease();
+                if !slot_is_lost {
+                    return AttemptResult::NotApplied(error);
                 }
-                AttemptResult::NotApplied(error)
-            }
-            (ErrorKind::PermissionDenied, _) | (_, Outcome::Unknown) => {
-                self.after_unknown_outcome(held, error, deadline).await
-            }
-            (_, Outcome::NotSent | Outcome::Rejected) => {
-                held.unchanged();
-                AttemptResult::NotApplied(error)
-            }
-        }
-    }
-
-    async fn after_failed_condition(&self, held: HeldSlot, deadline: Instant) -> AttemptResult {
-        match held.read(deadline).await {
-            Ok(Resolution {
-                content: SlotContent::Ended(ending),
-                revision,
-            }) => {
-                held.end(ending);
-                self.ended(ending, revision, None)
-            }
-            Ok(_) => {
                 held.discard();
                 AttemptResult::SlotLost
             }
-            Err(error) => AttemptResult::Unknown(error.with_outcome(Outcome::Unknown)),
+            Outcome::Rejected => AttemptResult::NotApplied(error),
+            Outcome::Unknown => self.after_unknown_outcome(held, error, deadline).await,
         }
+    }
+
+    async fn after_failed_condition(
+        &self,
+        held: &mut HeldSlot,
+        deadline: Instant,
+    ) -> AttemptResult {
+        let found = match held.read(deadline).await {
+            Ok(found) => found,
+            Err(failed) => {
+                let reason =
+                    "the condition of the write's marker failed, and the marker could not be read";
+                let error = Error::new(failed.kind(), Outcome::Unknown, reason);
+                return AttemptResult::Unknown(error.with_source(failed));
+            }
+        };
+        if let Some(result) = self.resolved(&found) {
+            return result;
+        }
+        // If the lease has ended, this drops the other slots as well.
+        held.lease_has_ended(deadline).await;
+        held.discard();
+        AttemptResult::SlotLost
     }
 
     async fn after_unknown_outcome(
         &self,
-        held: HeldSlot,
+        held: &mut HeldSlot,
         error: Error,
         deadline: Instant,
     ) -> AttemptResult {
         match held.resolve(deadline).await {
-            Ok(Resolution {
-                content: SlotContent::Ended(ending),
-                revision,
-            }) => {
-                held.end(ending);
-                match ending {
-                    Ending::Cancelled => {
-                        AttemptResult::NotApplied(error.with_outcome(Outcome::Rejected))
-                    }
-                    _ => self.ended(ending, revision, None),
-                }
+            Ok(found) if found.content == SlotContent::Ended(Ending::Cancelled) => {
+                AttemptResult::NotApplied(error.with_outcome(Outcome::Rejected))
             }
-            Ok(_) => {
-                held.discard();
-                let reason = "its marker was deleted: the lease of the client's markers has ended";
-                AttemptResult::Unknown(unresolved(&error, reason))
+            Ok(found) => self.resolved(&found).unwrap_or_else(|| {
+                let reason = "the marker is gone: it was deleted, or the lease of the client's markers has ended";
+                let lost = Error::new(ErrorKind::KeyNotFound, Outcome::NotSent, reason);
+                AttemptResult::Unknown(error.with_source(lost))
+            }),
+            Err(failed) => {
+                tracing::debug!(%error, reason = %failed, "outcome of a write was not found out");
+                AttemptResult::Unknown(error.with_source(failed))
             }
-            Err(denied) if denied.kind() == ErrorKind::PermissionDenied => {
+        }
+    }
+
+    /// Makes sure that no copy of a rejected write is applied later, and returns its error.
+    async fn after_rejection(
+        &self,
+        mut held: HeldSlot,
+        error: Error,
+        deadline: Instant,
+    ) -> Result<MarkedResponse> {
+        if error.outcome() == Outcome::NotSent || !held.is_usable() {
+            return Err(error);
+        }
+        match held.resolve(deadline).await {
+            Ok(found) => match self.resolved(&found) {
+                Some(AttemptResult::Applied(response)) => Ok(response),
+                Some(AttemptResult::NotApplied(fenced)) => Err(fenced),
+                _ => Err(error),
+            },
+            Err(failed)
+                if failed.kind() == ErrorKind::PermissionDenied
+                    && error.kind() == ErrorKind::PermissionDenied =>
+            {
                 let denied = held.markers_denied();
                 held.discard();
-                AttemptResult::NotApplied(denied)
+                Err(denied)
             }
-            Err(failed) => AttemptResult::Unknown(unresolved(&error, &failed.brief())),
+            // Cancelled in the background.
+            Err(_) => Err(error),
+        }
+    }
+
+    /// Returns the result that a marker proves. `None` if it proves none, or that the write was cancelled.
+    fn resolved(&self, found: &Resolution) -> Option<AttemptResult> {
+        match found.content {
+            SlotContent::Ended(Ending::Cancelled) | SlotContent::Unchanged | SlotContent::Lost => {
+                None
+            }
+            SlotContent::Ended(ending) => Some(self.ended(ending, found.revision, None)),
         }
     }
 
     fn ended(&self, ending: Ending, revision: i64, response: Option<TxnResponse>) -> AttemptResult {
-        let succeeded = match ending {
-            Ending::Then => true,
-            Ending::Otherwise => false,
-            Ending::Fenced => return AttemptResult::NotApplied(self.fenced()),
-            // Only a copy of the attempt can be cancelled here, which a proxy has sent before this one.
-            Ending::Cancelled => return AttemptResult::SlotLost,
-        };
+        if ending == Ending::Fenced {
+            return AttemptResult::NotApplied(self.fences.lost());
+        }
         AttemptResult::Applied(MarkedResponse {
             revision,
-            succeeded,
+            succeeded: ending == Ending::Then,
             response,
         })
     }
-
-    fn fenced(&self) -> Error {
-        let reason = format!(
-            "nothing was written, because {} is no longer held",
-            self.fences.names()
-        );
-        Error::new(ErrorKind::LockLost, Outcome::Rejected, reason)
-    }
-
-    /// Returns the transaction that is sent: the write and the marker of its ending, under the condition of the slot.
-    fn wire_txn(&self, slot: &MarkerSlot) -> Txn {
-        let (conditions, then, otherwise) = self.txn.clone().into_branches();
-        let outer = txn().when(slot.condition());
-        let applied = |txn: Txn| txn.then(slot.end(Ending::Then)).then(then);
-        let with_conditions = |outer: Txn| {
-            if conditions.is_empty() {
-                return applied(outer);
-            }
-            let write = applied(txn().when(conditions));
-            outer.then(
-                write
-                    .otherwise(slot.end(Ending::Otherwise))
-                    .otherwise(otherwise),
-            )
-        };
-        if self.fences.is_empty() {
-            return with_conditions(outer);
-        }
-        let fenced = with_conditions(txn().when(self.fences.conditions()));
-        outer.then(fenced.otherwise(slot.end(Ending::Fenced)))
-    }
-
-    /// Returns the ending and the response without the parts that belong to the marker.
-    fn unwrap(&self, mut response: TxnResponse) -> Result<(Ending, TxnResponse)> {
-        if !self.fences.is_empty() {
-            response = nested(response)?;
-            if !response.succeeded {
-                return Ok((Ending::Fenced, response));
-            }
-        }
-        if self.txn.has_conditions() {
-            response = nested(response)?;
-        }
-        if response.responses.is_empty() {
-            return Err(unexpected_response());
-        }
-        response.responses.remove(0);
-        let ending = if response.succeeded {
-            Ending::Then
-        } else {
-            Ending::Otherwise
-        };
-        Ok((ending, response))
-    }
-}
-
-/// Returns the response of the only operation of a transaction, which is a transaction.
-fn nested(response: TxnResponse) -> Result<TxnResponse> {
-    match response.responses.into_iter().next() {
-        Some(OpResponse::Txn(nested)) => Ok(nested),
-        _ => Err(unexpected_response()),
-    }
-}
-
-fn unexpected_response() -> Error {
-    let reason = "the response of the transaction does not match its operations";
-    Error::new(ErrorKind::Protocol, Outcome::Unknown, reason)
-}
-
-fn unresolved(error: &Error, reason: &str) -> Error {
-    let reason = format!(
-        "{}; whether the write was applied could not be found out: {reason} (outcome unknown)",
-        error.brief()
-    );
-    Error::new(error.kind(), Outcome::Unknown, reason)
 }

@@ -12,10 +12,12 @@
 //! The result is one of
 //! - *applied, at this revision*: an [`Applied`],
 //! - *not applied, and never will be*: an error with [`Outcome::NotSent`] or [`Outcome::Rejected`],
-//! - an error with [`Outcome::Unknown`], only if the cluster was not reachable until the deadline, or if the markers were
-//!   deleted meanwhile: by a lease that ended during an outage, or by somebody else.
+//! - an error with [`Outcome::Unknown`], only if the cluster was not reachable until the deadline, or if the marker was
+//!   deleted meanwhile: because its lease ended during an outage, because the client was shut down, or by another program.
+//!   The [source](std::error::Error::source) of the error has the reason.
 //!
-//! A write that was not applied for a temporary reason is sent again until the deadline. This is safe for any write.
+//! A write that was not applied for a temporary reason is sent again until the deadline. This is safe for any write. An
+//! attempt gets three fifths of the remaining time; the rest is for finding out its outcome.
 //!
 //! # How it works
 //! Each write in flight uses a *slot*: a key `<prefix><lease>/<number>` of the client. The write replaces the value of
@@ -25,13 +27,20 @@
 //!   member, its condition fails.
 //! - The slot already has the marker of the write: it was applied, at the mod revision of the slot.
 //!
-//! Slots are bound to a lease of the client with a TTL of 30 s, which is granted for the first such write, and revoked at
-//! the end of the client. When the lease ends, the slots are deleted, and with them the last chance of all late copies.
+//! The same is done in the background for a write whose future is dropped, so it is not applied at some later time.
+//!
+//! Slots are created when they are first needed, and used again by later writes. They are bound to a lease of the client
+//! with a TTL of 30 s, which is granted for the first such write, and revoked at the end of the client. When the lease
+//! ends, the slots are deleted. Then late copies fail their condition as well.
 //!
 //! # Costs
-//! One put of a few bytes in the same transaction, one kept lease per client, and as many slots as there were writes in
-//! flight at once. etcd counts the marker as an operation of the transaction: with the default limit of 128
-//! (`--max-txn-ops`), 127 remain for the write, 126 if it has conditions, and one less with a fence.
+//! One put of a few bytes in the same transaction, one kept lease per client, and about as many slots as there were writes
+//! in flight at once. etcd counts the marker and nested transactions as operations: with the default limit of 128
+//! (`--max-txn-ops`), 127 remain for the write, 126 if it has conditions, reads or a fence, 124 with a fence and one of the
+//! others. After a lost response or a rejection, one or two more requests are sent.
+//!
+//! Reads and watches of all keys include the markers. If the database exceeds its quota, all writes with markers are
+//! refused, also deletes.
 //!
 //! # Permissions
 //! With authentication, the user needs permission to read and write the prefix of the markers,
@@ -56,6 +65,7 @@
 mod exactly_once_request;
 mod fence;
 mod held_slot;
+mod marked_txn;
 mod marked_write;
 mod marker_slot;
 mod reserved_prefix;

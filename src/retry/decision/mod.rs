@@ -77,6 +77,7 @@ pub(crate) fn outcome_of_call(last: Outcome, earlier_unknown: bool) -> Outcome {
 }
 
 /// Returns the decision for a kind of error if sending the request again is safe.
+#[expect(clippy::too_many_lines, reason = "one line per kind")]
 pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
     match kind {
         ErrorKind::NoLeader
@@ -96,6 +97,7 @@ pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
         | ErrorKind::MemberUnresponsive
         | ErrorKind::NotServing
         | ErrorKind::LeaderLost
+        | ErrorKind::StaleRead
         // A proxy in front of one member responded with 502 or 503.
         | ErrorKind::Protocol => RetryDecision::NextMember,
 
@@ -174,10 +176,14 @@ pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
         | ErrorKind::SessionLost
         | ErrorKind::LockLost
         | ErrorKind::LockBlocked
+        | ErrorKind::BarrierFull
         | ErrorKind::NoElectionLeader
         | ErrorKind::MarkersDenied
         | ErrorKind::Conflict
         | ErrorKind::FileFailed
+        | ErrorKind::CheckpointMismatch
+        | ErrorKind::CheckpointTaken
+        | ErrorKind::DestinationNotEmpty
         | ErrorKind::CodecFailed
         | ErrorKind::CacheTooLarge
         | ErrorKind::ConfigRejected

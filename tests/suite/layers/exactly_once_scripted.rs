@@ -1,8 +1,11 @@
 //! Exactly-once writes whose responses are lost, or whose copies arrive late.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use actix_etcd::{
@@ -12,7 +15,13 @@ use actix_etcd::{
     proto::TxnRequest,
 };
 
-use crate::support::store_server::{ScriptedStore, TxnFate, puts};
+use testbed::Reply;
+
+use crate::support::{
+    scripted_put::RANGE,
+    store_server::{ScriptedStore, TxnFate, deletes, puts},
+    wait::until,
+};
 
 /// Gives `fate` to the first transactions that write `key`, as many as `count`, and applies all others.
 fn fate_of_writes(
@@ -111,7 +120,7 @@ async fn lost_responses_of_the_resolution_are_found_out() {
 }
 
 #[tokio::test]
-async fn lost_response_of_a_transaction_tells_its_branch() {
+async fn lost_response_of_a_transaction_shows_its_branch() {
     let (store, etcd) = ScriptedStore::start().await;
     for (exists, branch) in [(false, "then"), (true, "otherwise")] {
         store.on_txn(fate_of_writes("k", 1, TxnFate::ResponseLost));
@@ -195,7 +204,7 @@ async fn deleted_marker_leaves_outcome_unknown() {
     let (reached, go_on) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (seen, released) = (reached.clone(), go_on.clone());
     store.on_txn(move |request| {
-        let deletes = crate::support::store_server::deletes(request);
+        let deletes = deletes(request);
         match seen.load(Ordering::SeqCst) {
             0 => {
                 seen.store(1, Ordering::SeqCst);
@@ -206,7 +215,7 @@ async fn deleted_marker_leaves_outcome_unknown() {
         }
     });
     let writing = tokio::spawn(etcd.put("k", "v").exactly_once().into_future());
-    crate::support::wait::until("the response is lost", || {
+    until("the response is lost", || {
         reached.load(Ordering::SeqCst) == 1
     })
     .await;
@@ -214,7 +223,9 @@ async fn deleted_marker_leaves_outcome_unknown() {
     go_on.store(1, Ordering::SeqCst);
     let error = writing.await.unwrap().unwrap_err();
     assert_eq!(error.outcome(), Outcome::Unknown);
-    assert!(error.to_string().contains("marker"), "{error}");
+    let reason = std::error::Error::source(&error).unwrap().to_string();
+    assert!(reason.contains("marker"), "{reason}");
+    assert!(error.to_string().contains("put failed"), "{error}");
     // Later writes use another slot.
     etcd.put("k", "v").exactly_once().await.unwrap();
     assert_eq!(version(&store, "k"), 3);
@@ -234,12 +245,10 @@ async fn slot_deleted_between_writes_is_replaced() {
 #[tokio::test]
 async fn unreachable_resolution_leaves_outcome_unknown_until_deadline() {
     let (store, etcd) = ScriptedStore::start().await;
+    etcd.put("first", "v").exactly_once().await.unwrap();
     store.on_txn(|_| TxnFate::Delayed);
     let write = etcd.put("k", "v").exactly_once();
-    let error = write
-        .timeout(std::time::Duration::from_millis(400))
-        .await
-        .unwrap_err();
+    let error = write.timeout(Duration::from_millis(400)).await.unwrap_err();
     assert_eq!(error.outcome(), Outcome::Unknown);
     assert_eq!(error.kind(), ErrorKind::Timeout);
     // In the background, the write is cancelled as soon as the server responds.
@@ -249,7 +258,7 @@ async fn unreachable_resolution_leaves_outcome_unknown_until_deadline() {
         count.fetch_add(1, Ordering::SeqCst);
         TxnFate::Applied
     });
-    crate::support::wait::until("the write is cancelled", || {
+    until("the write is cancelled", || {
         cancelled.load(Ordering::SeqCst) > 0
     })
     .await;
@@ -260,6 +269,7 @@ async fn unreachable_resolution_leaves_outcome_unknown_until_deadline() {
 #[tokio::test]
 async fn abandoned_write_is_cancelled_in_background() {
     let (store, etcd) = ScriptedStore::start().await;
+    etcd.put("first", "v").exactly_once().await.unwrap();
     let reached = Arc::new(AtomicUsize::new(0));
     let count = reached.clone();
     store.on_txn(move |_| {
@@ -267,7 +277,7 @@ async fn abandoned_write_is_cancelled_in_background() {
         TxnFate::Delayed
     });
     let writing = tokio::spawn(etcd.put("k", "v").exactly_once().into_future());
-    crate::support::wait::until("the write is sent", || reached.load(Ordering::SeqCst) > 0).await;
+    until("the write is sent", || reached.load(Ordering::SeqCst) > 0).await;
     writing.abort();
     let cancelled = Arc::new(AtomicUsize::new(0));
     let count = cancelled.clone();
@@ -275,10 +285,110 @@ async fn abandoned_write_is_cancelled_in_background() {
         count.fetch_add(1, Ordering::SeqCst);
         TxnFate::Applied
     });
-    crate::support::wait::until("the write is cancelled", || {
+    until("the write is cancelled", || {
         cancelled.load(Ordering::SeqCst) > 0
     })
     .await;
     store.apply_delayed();
     assert_eq!(version(&store, "k"), 0);
+}
+
+/// A proxy has sent a copy of the write to a member that is frozen, and repeats it on another one, which rejects it.
+#[tokio::test]
+async fn rejected_write_is_cancelled() {
+    let (store, etcd) = ScriptedStore::start().await;
+    etcd.put("first", "v").exactly_once().await.unwrap();
+    let denied = TxnFate::DelayedAndFails(7, "etcdserver: permission denied");
+    store.on_txn(fate_of_writes("k", 1, denied));
+    let error = etcd.put("k", "v").exactly_once().await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.outcome()),
+        (ErrorKind::PermissionDenied, Outcome::Rejected)
+    );
+    store.apply_delayed();
+    assert_eq!(version(&store, "k"), 0);
+    etcd.put("other", "v").exactly_once().await.unwrap();
+    assert_eq!(version(&store, "other"), 1);
+}
+
+#[tokio::test]
+async fn denied_resolution_leaves_outcome_unknown() {
+    let (store, etcd) = ScriptedStore::start().await;
+    etcd.put("first", "v").exactly_once().await.unwrap();
+    let mut sent = 0;
+    store.on_txn(move |_| {
+        sent += 1;
+        if sent == 1 {
+            TxnFate::ResponseLost
+        } else {
+            TxnFate::Rejected
+        }
+    });
+    let error = etcd.put("k", "v").exactly_once().await.unwrap_err();
+    assert_eq!(
+        (error.outcome(), version(&store, "k")),
+        (Outcome::Unknown, 1)
+    );
+    assert!(!error.is_retryable());
+}
+
+/// etcd refuses all puts, and accepts deletes.
+#[tokio::test]
+async fn writes_are_resolved_without_space() {
+    const NO_SPACE: &str = "etcdserver: mvcc: database space exceeded";
+    let (store, etcd) = ScriptedStore::start().await;
+    for (first, applied) in [
+        (TxnFate::AppliedButFails(8, NO_SPACE), true),
+        (TxnFate::DelayedAndFails(8, NO_SPACE), false),
+    ] {
+        store.on_txn(|_| TxnFate::Applied);
+        etcd.put("first", "v").exactly_once().await.unwrap();
+        let mut fate = fate_of_writes("k", 1, first);
+        let mut begun = false;
+        store.on_txn(move |request| match fate(request) {
+            TxnFate::Applied if begun && puts(request) => TxnFate::Fails(8, NO_SPACE),
+            fate => {
+                begun = true;
+                fate
+            }
+        });
+        let before = version(&store, "k");
+        match etcd.put("k", "v").exactly_once().await {
+            Ok(write) => assert!(applied && write.response.is_none()),
+            Err(error) => {
+                assert!(!applied, "{error}");
+                assert_eq!(
+                    (error.kind(), error.outcome()),
+                    (ErrorKind::NoSpace, Outcome::Rejected)
+                );
+            }
+        }
+        store.apply_delayed();
+        assert_eq!(version(&store, "k") - before, i64::from(applied));
+    }
+}
+
+#[tokio::test]
+async fn failed_read_of_a_modification_wrote_nothing() {
+    let (store, etcd) = ScriptedStore::start().await;
+    let server = &store.lease_server.server;
+    server.on(RANGE, |_| Reply::hang());
+    let modify = etcd
+        .modify("k", |_| "v")
+        .timeout(Duration::from_millis(300));
+    assert_eq!(modify.await.unwrap_err().outcome(), Outcome::NotSent);
+}
+
+#[tokio::test]
+async fn unreadable_marker_after_failed_condition_leaves_outcome_unknown() {
+    let (store, etcd) = ScriptedStore::start().await;
+    etcd.put("first", "v").exactly_once().await.unwrap();
+    delete_markers(&store, &etcd).await;
+    let server = &store.lease_server.server;
+    server.on(RANGE, |_| Reply::hang());
+    let write = etcd.put("k", "v").exactly_once();
+    let error = write.timeout(Duration::from_millis(300)).await.unwrap_err();
+    assert_eq!(error.outcome(), Outcome::Unknown);
+    assert!(!error.is_retryable());
+    assert!(error.to_string().contains("outcome unknown"), "{error}");
 }

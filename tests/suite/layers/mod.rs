@@ -1,4 +1,5 @@
-//! Bulk writes, exactly-once writes, reads of many keys, streams of ranges, caches and live configurations.
+//! Exactly-once writes, bulk writes, reads of many keys, streams of ranges, caches, live configurations, mirrors, typed
+//! values, and clients with a namespace or an order.
 
 mod bulk_chaos;
 mod bulk_faults;
@@ -14,5 +15,13 @@ mod exactly_once_chaos;
 mod exactly_once_scripted;
 mod get_many;
 mod live_config;
+mod mirror;
+mod mirror_chaos;
+mod mirror_faults;
+mod namespace;
+mod ordered;
+mod ordered_chaos;
+mod ordered_scripted;
 mod range_streams;
 mod scripted_streams;
+mod typed;
