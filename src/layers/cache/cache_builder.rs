@@ -18,9 +18,9 @@ use super::{
     Cache, CacheEvent, CacheLag, CacheSnapshot,
     cache_file::{FileCheck, SavedState, read_file},
     cache_state::{CacheState, ConfirmedAt, PublishedState},
+    cache_task::CacheTask,
     cached_range::CachedRange,
     file_writer::{FileOptions, FileWriter},
-    mirror_task::MirrorTask,
     revision_reads::RevisionReads,
 };
 use crate::{
@@ -338,7 +338,7 @@ impl CacheStart {
         let (first_load, loaded) = oneshot::channel();
         let (reads, reader) =
             RevisionReads::new(background.clone(), self.range.clone(), state.clone());
-        let mut task = MirrorTask::new(
+        let mut task = CacheTask::new(
             background.clone(),
             self.range.clone(),
             self.max_bytes,

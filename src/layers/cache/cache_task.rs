@@ -52,7 +52,7 @@ const MAX_BATCH: usize = 2048;
 const LOAD_STEP: usize = 1024;
 
 /// Keeps a cache current until it is dropped.
-pub(super) struct MirrorTask {
+pub(super) struct CacheTask {
     /// For background work: it does not keep the client running.
     client: Client,
     range: CachedRange,
@@ -81,7 +81,7 @@ enum Interruption {
 
 type ProgressRequest = Pin<Box<dyn Future<Output = Result<i64>> + Send>>;
 
-impl MirrorTask {
+impl CacheTask {
     pub(super) fn new(
         client: Client,
         range: CachedRange,
@@ -453,7 +453,7 @@ impl MirrorTask {
     }
 }
 
-impl Drop for MirrorTask {
+impl Drop for CacheTask {
     /// Publishes the end, also if the task was dropped together with its thread.
     fn drop(&mut self) {
         if !matches!(self.state.load().behind, Some(CacheLag::Ended(_))) {
