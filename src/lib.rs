@@ -103,6 +103,19 @@
 //! [`Client::get_many`] reads any number of keys at one revision, and [`Get::stream`](kv::Get::stream) a range of any
 //! size in constant memory.
 //!
+//! **[Cache](layers::cache)** mirrors a prefix in memory, for reads without a request:
+//! ```no_run
+//! # async fn example(etcd: actix_etcd::Client) -> actix_etcd::Result<()> {
+//! let users = etcd.cache("users/").await?;
+//! println!("{} users at revision {}", users.len(), users.revision());
+//! let alice = users.get("users/alice");
+//! let as_recent_as_every_write = users.get_consistent("users/alice").await?;
+//! # Ok(())
+//! # }
+//! ```
+//! [`Client::live_config`] keeps a typed and validated value as an `Arc` that is always current. Both can start without
+//! etcd from a file.
+//!
 //! **[Typed values](layers::typed)** are types of the application instead of bytes, in JSON, protobuf, text or an encoding
 //! of your own:
 //! ```no_run

@@ -15,6 +15,8 @@
 //! | `client.revoke(id)`, `time_to_live`, `leases`, `keep_alive_once`, `lease_from` | the function of the same name in [`lease`](crate::lease) |
 //! | `client.typed::<T, C>(prefix).get(..)`, `list`, `create`, `update`, `modify`, `put`, `remove`, `watch().deliver_to(..)` | [`typed::<T, C>(prefix)`](crate::layers::typed::typed) with the same methods |
 //! | `client.register(..)`, `client.discover(..).deliver_to(..)` | the function of the same name in [`discovery`](crate::recipes::discovery) |
+//! | `client.cache(prefix)`, `client.cache(prefix).deliver_to(..)` | [`cache(prefix)`](fn@crate::layers::cache::cache), `cache(prefix).deliver_to(recipient)` |
+//! | `client.live_config(key)`, `live_config_of_prefix`, also with `deliver_to(..)` | the function of the same name in [`live_config`](crate::layers::live_config) |
 //! | `client.leaders(name).deliver_to(..)` | [`leaders(name)`](crate::recipes::election::leaders)`.deliver_to(recipient)` |
 //! | `client.queue(name).push(..)`, `client.queue(name).deliver_to(..)` | [`queue(name)`](crate::recipes::queue::queue)`.push(value)`, `.deliver_to(recipient)` |
 //! | `client.counter(name).add(..)`, `set`, `get` | [`counter(name)`](crate::recipes::counter::counter)`.add(1)`, … |

@@ -53,14 +53,44 @@ pub(crate) fn subscribe<M>(
 where
     M: Message<Result = ()> + Send + 'static,
 {
+    let deliver = |recipient| delivery::deliver(items, recipient);
+    start(client, deliver, recipient, if_shut_down)
+}
+
+/// Like [`subscribe`], for a stream that ends when the client is shut down: the client's thread does not end before the
+/// actor has received the last item.
+pub(crate) fn subscribe_to_end<M>(
+    client: &Client,
+    items: impl Stream<Item = M> + Send + Unpin + 'static,
+    recipient: Recipient<M>,
+    if_shut_down: Option<M>,
+) -> Subscription
+where
+    M: Message<Result = ()> + Send + 'static,
+{
+    let deliver = |recipient| delivery::deliver_to_end(items, recipient);
+    start(client, deliver, recipient, if_shut_down)
+}
+
+fn start<M, D>(
+    client: &Client,
+    deliver: impl FnOnce(Recipient<M>) -> D + Send + 'static,
+    recipient: Recipient<M>,
+    if_shut_down: Option<M>,
+) -> Subscription
+where
+    M: Message<Result = ()> + Send + 'static,
+    D: Future<Output = ()> + 'static,
+{
     let (subscription, handle_dropped) = Subscription::new(client);
     let final_message = SendOnDrop::new(recipient.clone(), if_shut_down);
     client.run(move || {
         final_message.disarm();
+        let delivered = deliver(recipient);
         actix_rt::spawn(async move {
             tokio::select! {
                 () = handle_dropped => {}
-                () = delivery::deliver(items, recipient) => {}
+                () = delivered => {}
             }
         });
     });

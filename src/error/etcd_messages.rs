@@ -280,6 +280,8 @@ impl ErrorKind {
             | Self::CheckpointTaken
             | Self::DestinationNotEmpty
             | Self::CodecFailed
+            | Self::CacheTooLarge
+            | Self::ConfigRejected
             | Self::Internal
             | Self::Other => Outcome::Unknown,
         }

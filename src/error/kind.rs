@@ -238,6 +238,8 @@ kinds! {
     CheckpointTaken: "another mirror writes with the same checkpoint", "run one mirror per checkpoint, for example in a singleton";
     DestinationNotEmpty: "the destination of the mirror has keys that no mirror wrote", "choose another prefix, or decide with `existing_keys` whether they are deleted or kept";
     CodecFailed: "a value could not be encoded or decoded", "check the type, the codec, and who else writes the key";
+    CacheTooLarge: "the keys need more memory than the bound of the cache", "raise `max_bytes`, or cache a longer prefix with fewer keys";
+    ConfigRejected: "the validation of the application rejected the configuration", "correct the keys; the last accepted version stays in use";
     Internal: "an actor of the client failed", "retry; if it happens again, report it as a bug";
     Other: "the server returned an error that this client does not know", "see the server's message";
 }

@@ -105,7 +105,7 @@ impl Watch {
         self.link.id
     }
 
-    pub(super) fn handle(&self) -> WatchHandle {
+    pub(crate) fn handle(&self) -> WatchHandle {
         WatchHandle {
             link: self.link.clone(),
             detached: false,

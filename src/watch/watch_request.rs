@@ -78,6 +78,13 @@ impl<C> WatchRequest<C> {
         self
     }
 
+    /// Continues a read of the range at this revision. A cluster that is behind it was restored from a backup.
+    pub(crate) fn after_read(mut self, revision: i64) -> Self {
+        self.options.start_revision = revision + 1;
+        self.options.read_revision = revision;
+        self
+    }
+
     /// Adds the previous key-value pair to each event. Default: not added.
     pub fn prev_kv(mut self) -> Self {
         self.options.prev_kv = true;

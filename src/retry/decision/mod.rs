@@ -185,6 +185,8 @@ pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
         | ErrorKind::CheckpointTaken
         | ErrorKind::DestinationNotEmpty
         | ErrorKind::CodecFailed
+        | ErrorKind::CacheTooLarge
+        | ErrorKind::ConfigRejected
         | ErrorKind::Other => RetryDecision::Fail,
     }
 }

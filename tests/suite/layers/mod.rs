@@ -1,15 +1,20 @@
-//! Exactly-once writes, bulk writes, reads of many keys, streams of ranges, mirrors, typed values, and clients with a
-//! namespace or an order.
+//! Exactly-once writes, bulk writes, reads of many keys, streams of ranges, caches, live configurations, mirrors, typed
+//! values, and clients with a namespace or an order.
 
 mod bulk_chaos;
 mod bulk_faults;
 mod bulk_limits;
 mod bulk_scripted;
 mod bulk_writes;
+mod cache;
+mod cache_chaos;
+mod cache_faults;
+mod cache_scripted;
 mod exactly_once;
 mod exactly_once_chaos;
 mod exactly_once_scripted;
 mod get_many;
+mod live_config;
 mod mirror;
 mod mirror_chaos;
 mod mirror_faults;

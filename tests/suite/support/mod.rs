@@ -2,6 +2,7 @@
 
 pub mod auth_cluster;
 pub mod cluster_availability;
+pub mod cluster_backup;
 pub mod connected_cluster;
 pub mod etcdctl;
 pub mod exclusion_counter;
@@ -30,6 +31,7 @@ pub mod session_process;
 pub mod sharing_record;
 pub mod singleton_process;
 pub mod skipped_check;
+pub mod snapshot_files;
 pub mod store_server;
 pub mod traffic;
 pub mod wait;
