@@ -62,8 +62,8 @@ impl Drop for ClearOnDrop {
 }
 
 impl Client {
-    /// Returns the state of this type for the namespace of this client, which `create` creates if it does not exist. It lives until the client is shut
-    /// down, and must not hold handles that keep the client running.
+    /// Returns the state of this type for the namespace of this client, which `create` creates if it does not exist. It
+    /// lives until the client is shut down, and must not hold handles that keep the client running.
     pub(crate) fn extension<T: Any + Send + Sync>(&self, create: impl FnOnce() -> T) -> Arc<T> {
         let namespace = self.view.namespace().map(KeyPrefix::as_bytes);
         let namespace = namespace.cloned().unwrap_or_default();

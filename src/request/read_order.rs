@@ -20,9 +20,10 @@ use prost::Message;
 use tokio::time::Instant;
 
 use crate::{
-    call::{Caller, OldestState, WireResponse},
+    call::{Caller, MAX_TIMEOUT, OldestState, WireResponse},
     error::{Error, ErrorKind, Outcome, Result},
     proto::{RangeRequest, RequestOp, TxnRequest, request_op::Request, rpc::Rpc},
+    retry::availability::RETRY_DELAY,
     transport::grpc,
 };
 
@@ -43,6 +44,10 @@ struct SeenRevision {
 impl SeenRevision {
     /// Records a response. One of another cluster means that the client follows that cluster now.
     fn responded(&mut self, cluster: u64, revision: i64) {
+        // A proxy that responds by itself names no cluster.
+        if cluster == 0 {
+            return;
+        }
         if self.cluster == cluster {
             self.revision = self.revision.max(revision);
         } else {
@@ -125,7 +130,7 @@ impl ReadOrder {
             confirmed: !serializable,
         };
         let began = Instant::now();
-        let read = caller.unary_not_older(rpc, body, timeout, Some(&oldest));
+        let read = caller.unary_not_older(rpc, body.clone(), timeout, Some(&oldest));
         let stale = match read.await {
             // A member that lags behind does not have the requested revision yet; a quorum may have it.
             Err(error)
@@ -140,8 +145,19 @@ impl ReadOrder {
             result => return result,
         };
         request.make_linearizable();
+        if request.is_serializable() {
+            return read_again(
+                caller,
+                rpc,
+                body,
+                began + timeout.min(MAX_TIMEOUT),
+                &oldest,
+                stale,
+            )
+            .await;
+        }
         let remaining = timeout.saturating_sub(began.elapsed());
-        if request.is_serializable() || remaining.is_zero() {
+        if remaining.is_zero() {
             return Err(stale);
         }
         oldest.confirmed = true;
@@ -159,6 +175,29 @@ impl ReadOrder {
 
     fn lock(&self) -> MutexGuard<'_, SeenRevision> {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Repeats a read that cannot be made linearizable, a transaction of conditions alone, until a member is new enough.
+async fn read_again<R: WireResponse>(
+    caller: &Caller,
+    rpc: Rpc,
+    body: Bytes,
+    deadline: Instant,
+    oldest: &OldestState,
+    mut stale: Error,
+) -> Result<R> {
+    loop {
+        tokio::time::sleep(RETRY_DELAY).await;
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
+            return Err(stale);
+        }
+        let read = caller.unary_not_older(rpc, body.clone(), remaining, Some(oldest));
+        match read.await {
+            Err(error) if error.kind() == ErrorKind::StaleRead => stale = error,
+            result => return result,
+        }
     }
 }
 

@@ -51,7 +51,10 @@ impl KeyedRequest for ResignRequest {
 fn add_to_leader(leader: &mut Option<LeaderKey>, prefix: &KeyPrefix) {
     if let Some(leader) = leader {
         prefix.add(&mut leader.name);
-        prefix.add(&mut leader.key);
+        // etcd refuses an empty key. With the prefix, it would be a key outside of the namespace.
+        if !leader.key.is_empty() {
+            prefix.add(&mut leader.key);
+        }
     }
 }
 

@@ -28,7 +28,10 @@ impl KeyedRequest for LockRequest {
 
 impl KeyedRequest for UnlockRequest {
     fn add_prefix(&mut self, prefix: &KeyPrefix) {
-        prefix.add(&mut self.key);
+        // etcd refuses an empty key. With the prefix, it would be a key outside of the namespace.
+        if !self.key.is_empty() {
+            prefix.add(&mut self.key);
+        }
     }
 }
 

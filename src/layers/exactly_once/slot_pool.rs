@@ -19,6 +19,7 @@ use crate::{
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
     lease::Lease,
+    request::ClientHandle,
     retry::availability::{RETRY_DELAY, is_temporary},
 };
 
@@ -30,6 +31,8 @@ const MAX_CREATING: usize = 64;
 /// The slots of one client.
 pub(super) struct SlotPool {
     prefix: Bytes,
+    /// Whether the prefix is that within a namespace.
+    in_namespace: bool,
     slots: Mutex<Slots>,
     /// Notified when a slot becomes free.
     freed: Notify,
@@ -52,6 +55,7 @@ impl SlotPool {
     pub(super) fn of(client: &Client) -> Arc<Self> {
         client.extension(|| Self {
             prefix: client.marker_prefix().clone(),
+            in_namespace: client.view().namespace().is_some(),
             slots: Mutex::default(),
             freed: Notify::new(),
             creating: Arc::new(Semaphore::new(MAX_CREATING)),
@@ -117,8 +121,13 @@ impl SlotPool {
 
     /// Returns the error of a user who may not read and write the markers.
     pub(super) fn markers_denied(&self) -> Error {
+        let place = if self.in_namespace {
+            " of the client's namespace"
+        } else {
+            ""
+        };
         let reason = format!(
-            "the user may not read and write the markers of the client under `{}`, so nothing was written",
+            "the user may not read and write the markers of the client under `{}`{place}, so nothing was written",
             self.prefix.escape_ascii()
         );
         Error::new(ErrorKind::MarkersDenied, Outcome::Rejected, reason)

@@ -7,7 +7,7 @@ use std::{
 
 use actix_etcd::{
     Client, ErrorKind,
-    kv::{delete, get, put},
+    kv::{Compare, delete, get, put},
     proto::{PutResponse, RangeRequest, RangeResponse, TxnRequest, TxnResponse},
     retry::{BudgetLimits, NoRetry},
 };
@@ -267,6 +267,26 @@ async fn read_without_quorum_fails_as_stale() {
     for part in ["revision 10", "no leader"] {
         assert!(stale.to_string().contains(part), "{stale}");
     }
+}
+
+/// It has no read that could be made linearizable.
+#[tokio::test]
+async fn transaction_of_conditions_is_repeated_until_it_is_new_enough() {
+    let server = ScriptedServer::start().await;
+    server.on(TXN, |call| {
+        Reply::message(&TxnResponse {
+            header: Some(header([10, 9, 9, 10][call.nth])),
+            succeeded: true,
+            ..TxnResponse::default()
+        })
+    });
+    let builder = Client::builder([server.endpoint()]);
+    let etcd = builder.connect().await.unwrap().ordered();
+    for _ in 0..2 {
+        let checked = etcd.txn().when(Compare::version("k").eq(0)).await.unwrap();
+        assert_eq!(checked.header.revision, 10);
+    }
+    assert_eq!(server.count(TXN), 4);
 }
 
 #[tokio::test]
