@@ -139,9 +139,10 @@ impl HoldTask {
         loop {
             match self.create(lease).await? {
                 HoldOutcome::AlreadyHeld(found)
-                    if is_provisional(&found) && Instant::now() < self.deadline =>
+                    // Time is left for another request after the delay.
+                    if is_provisional(&found) && self.time_left() > 2 * RETRY_DELAY =>
                 {
-                    tokio::time::sleep(RETRY_DELAY.min(self.time_left())).await;
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
                 outcome => return Ok(outcome),
             }
