@@ -233,7 +233,20 @@ async fn outage_during_hold_and_release_is_waited_for() {
                 assert!(barrier.hold().await.unwrap().is_new());
             }
         }
-        assert!(barrier.release().await.unwrap());
+        cluster.member(0).kill();
+        let task = barrier.clone();
+        let release = tokio::spawn(async move { task.release().await });
+        cluster.start_all().await;
+        match release.await.unwrap() {
+            Ok(released) => assert!(released),
+            Err(error) => {
+                assert!(error.is_transient(), "{error}");
+                until_async("the barrier is released", async || {
+                    barrier.release().await.is_ok()
+                })
+                .await;
+            }
+        }
     }
     assert_eq!(etcd.get("b").await.unwrap().count, 0);
 }
