@@ -294,8 +294,9 @@ async fn late_completion_does_not_count_withdrawn_participants() {
     });
     let withdrawn = tokio::spawn(other.double_barrier("d", 2).enter().into_future());
     until("the first participant waits", || store.keys().len() == 1).await;
-    let enter = barrier.enter();
-    let entering = tokio::spawn(enter.into_future());
+    // It has read the keys: the second participant completes the round.
+    hold(SECOND / 5).await;
+    let entering = tokio::spawn(barrier.enter().into_future());
     until("the round is being completed", || store.delayed() > 0).await;
     withdrawn.abort();
     until("the first participant has withdrawn", || {
