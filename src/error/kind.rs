@@ -229,8 +229,8 @@ kinds! {
     CredentialsUnavailable: "the credentials are not available", "";
     SessionLost: "the session was lost", "create a new session; keys attached to the old one are deleted";
     LockLost: "the lock or leadership is no longer held", "stop the work that needs it, and acquire it again";
-    LockBlocked: "a key under the name of the lock or election was not put by a contender", "delete or move that key, or use another name";
-    BarrierFull: "the double barrier already has all its participants", "enter again when they have left, or check the number of participants";
+    LockBlocked: "a key under the name of the lock, election, semaphore or barrier was not put by a contender", "delete or move that key, or use another name";
+    BarrierFull: "enough others have entered the double barrier, or a round has not ended yet", "enter again when they have left, or check the number of participants";
     MarkersDenied: "the user may not write the client's markers", "grant the user's role `readwrite` on the prefix, or choose another one with `ClientBuilder::marker_prefix`";
     Conflict: "other writers changed the keys before every attempt", "try again later, or write these keys from fewer places";
     FileFailed: "a file could not be read or written", "check the path, its permissions and the free space";

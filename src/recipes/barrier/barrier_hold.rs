@@ -19,7 +19,7 @@ use crate::{
         txn_read::first_key,
     },
     retry::availability::{RETRY_DELAY, is_temporary},
-    runtime::backoff::Backoff,
+    runtime::{backoff::Backoff, holders::Holder},
 };
 
 /// TTL of the lease that the key is created with.
@@ -37,7 +37,7 @@ pub enum HoldOutcome {
         /// The create revision of the key.
         revision: i64,
     },
-    /// The barrier was held already.
+    /// The barrier was held already, or another `hold` still creates the key at the deadline.
     AlreadyHeld(KeyValue),
 }
 
@@ -55,6 +55,8 @@ pub(super) struct HoldTask {
     key: Bytes,
     session: Option<SessionLease>,
     deadline: Instant,
+    /// Makes a shutdown of the client wait until the key is kept or deleted.
+    _holder: Arc<Holder>,
 }
 
 impl HoldTask {
@@ -68,6 +70,7 @@ impl HoldTask {
             key: key.clone(),
             session: session.map(SessionLease::current).transpose()?,
             deadline: deadline_in(client.request_timeout()),
+            _holder: Arc::new(client.holders().register(0)),
         };
         let (done, outcome) = oneshot::channel();
         let started = client.run(move || {
@@ -76,7 +79,8 @@ impl HoldTask {
         if !started {
             return Err(Error::shut_down());
         }
-        outcome.await.map_err(|_| Error::shut_down())?
+        let shut_down = |_| Error::shut_down().with_outcome(Outcome::Unknown);
+        outcome.await.map_err(shut_down)?
     }
 
     async fn run(self, mut done: oneshot::Sender<Result<HoldOutcome>>) {
@@ -99,11 +103,11 @@ impl HoldTask {
         done: &mut oneshot::Sender<Result<HoldOutcome>>,
     ) -> Result<(HoldOutcome, Lease)> {
         // Not cancelled with the caller: the lease of a grant without a response could not be revoked.
-        let grant = self.client.lease(CREATION_TTL).keep_alive();
-        let lease = grant.revoke_on_drop().await;
+        let grant = self.client.lease(CREATION_TTL).timeout(self.time_left());
+        let lease = grant.keep_alive().revoke_on_drop().await;
         // The outcome of the grant is not that of the hold: the barrier is not held.
         let lease = lease.map_err(|error| error.with_outcome(Outcome::NotSent))?;
-        let create = async || self.create(lease.id()).await;
+        let create = async || self.create_when_settled(lease.id()).await;
         let outcome = tokio::select! {
             biased;
             // The lease is dropped, and the key with it.
@@ -116,13 +120,33 @@ impl HoldTask {
     /// Detaches the key from the short lease, and ends that lease. If that fails, deletes the key in the background.
     async fn keep(&self, revision: i64, lease: Lease) -> Result<HoldOutcome> {
         let bound = self.until_deadline(async || self.rebind(revision).await);
-        if let Err(error) = bound.await {
-            let task = self.clone();
-            actix_rt::spawn(async move { task.remove(revision).await });
-            return Err(error);
+        match bound.await {
+            // The key is gone. While the lease is alive, only a release has deleted it.
+            Ok(false) if lease.remaining().is_zero() => return Err(creation_expired()),
+            Ok(_) => {}
+            Err(error) => {
+                let task = self.clone();
+                actix_rt::spawn(async move { task.remove(revision).await });
+                return Err(error);
+            }
         }
         self.end_lease(lease).await;
         Ok(HoldOutcome::Held { revision })
+    }
+
+    /// Creates the key. Waits, until the deadline, while another `hold` has created it and may not keep it.
+    async fn create_when_settled(&self, lease: i64) -> Result<HoldOutcome> {
+        loop {
+            match self.create(lease).await? {
+                HoldOutcome::AlreadyHeld(found)
+                    // Time is left for another request after the delay.
+                    if is_provisional(&found) && self.time_left() > 2 * RETRY_DELAY =>
+                {
+                    tokio::time::sleep(RETRY_DELAY).await;
+                }
+                outcome => return Ok(outcome),
+            }
+        }
     }
 
     /// Creates the key. It is recognized by its lease after a lost response.
@@ -131,6 +155,7 @@ impl HoldTask {
         let response = self
             .client
             .txn()
+            .timeout(self.time_left())
             .when([Compare::create_revision(key.clone()).eq(0)])
             .then([put(key.clone(), "").lease(lease)])
             .otherwise([get(key.clone())])
@@ -148,25 +173,35 @@ impl HoldTask {
         })
     }
 
-    /// Detaches the key from the short lease, and binds it to the lease of the session, if there is one. A barrier that
-    /// was released meanwhile stays released.
-    async fn rebind(&self, revision: i64) -> Result<()> {
+    /// Detaches the key from the short lease, and binds it to the lease of the session, if there is one. Returns `false`
+    /// if the key is gone: a barrier that was released meanwhile stays released.
+    async fn rebind(&self, revision: i64) -> Result<bool> {
         let mut rebound = put(self.key.clone(), "");
         if let Some(session) = &self.session {
             rebound = rebound.lease(session.id());
         }
         let is_same = Compare::create_revision(self.key.clone()).eq(revision);
-        let rebind = self.client.txn().when([is_same]).then([rebound]);
-        rebind.await.map_err(session_lost_if_no_lease)?;
-        Ok(())
+        let rebind = self.client.txn().timeout(self.time_left());
+        let rebound = rebind.when([is_same]).then([rebound]).await;
+        Ok(rebound.map_err(session_lost_if_no_lease)?.succeeded)
     }
 
     /// Revokes the short lease, so that no late request can create the key. If etcd does not respond in time, the lease
-    /// expires.
+    /// is revoked in the background or expires.
     async fn end_lease(&self, lease: Lease) {
-        if let Err(error) = lease.revoke().await {
-            tracing::debug!(%error, key = ?self.key, "lease of a barrier's creation not revoked, it expires");
+        let revoke = self.client.revoke(lease.id()).timeout(self.time_left());
+        match revoke.await {
+            Ok(_) => {
+                lease.detach();
+            }
+            Err(error) => {
+                tracing::debug!(%error, key = ?self.key, "lease of a barrier's creation not revoked yet");
+            }
         }
+    }
+
+    fn time_left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
     }
 
     /// Repeats a request that may be repeated, until the deadline.
@@ -219,4 +254,16 @@ impl HoldTask {
             tokio::time::sleep(backoff.next_delay(fastrand::f64())).await;
         }
     }
+}
+
+/// Returns whether the key was created with a short lease and not detached from it yet. A key that another program has
+/// put once, with a lease, looks the same.
+fn is_provisional(found: &KeyValue) -> bool {
+    found.version == 1 && found.lease != 0
+}
+
+fn creation_expired() -> Error {
+    let reason =
+        "the lease of the barrier's creation expired before the key was kept: it is not held";
+    Error::new(ErrorKind::LeaseNotFound, Outcome::Rejected, reason)
 }

@@ -25,9 +25,14 @@
 //! A request to create the key that gets no response may be applied much later, when the barrier was released long ago.
 //! Therefore the key is created with a short lease of its own, and detached from it by a second request that only changes
 //! an existing key. The short lease is revoked before [`Barrier::hold`] returns: a late request to create the key fails
-//! then. A `hold` that fails, or whose future is dropped, leaves no key behind. If the short lease cannot be revoked,
+//! then. A `hold` that fails, or whose future is dropped, leaves no key behind: a shutdown of the client waits until the
+//! key is deleted, for a limited time. If the short lease cannot be revoked,
 //! because etcd does not respond or the process ends in the middle of a `hold`, it expires within 30 s, and with it a key
 //! that was created late.
+//!
+//! While another `hold` has created the key and not detached it yet, [`Barrier::hold`] waits, because that `hold` may fail
+//! and delete the key. A key that another program has put once, bound to a lease, cannot be told apart: `hold` returns
+//! [`HoldOutcome::AlreadyHeld`] for it only at its deadline.
 
 mod barrier_hold;
 mod wait_barrier;
@@ -92,26 +97,32 @@ impl Barrier {
 
     /// Holds the barrier. Returns [`HoldOutcome::AlreadyHeld`] if it is held already, by anybody.
     ///
-    /// Repeats requests without a response for at most the client's `request_timeout`. If it fails, or its future is
-    /// dropped, the barrier is not held by this call: what was written is deleted in the background. Fails as any write
-    /// does, with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the name is empty, and with
-    /// [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) if the session is lost.
+    /// Takes at most the client's `request_timeout`, and repeats requests without a response until then. If it fails, or
+    /// its future is dropped, the barrier is not held by this call: what was written is deleted in the background. Fails
+    /// as any write does, with
+    /// - [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the name is empty,
+    /// - [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) if the session is lost,
+    /// - [`ErrorKind::LeaseNotFound`](crate::ErrorKind::LeaseNotFound) if the process was paused for so long that etcd has
+    ///   deleted the key meanwhile.
     pub async fn hold(&self) -> Result<HoldOutcome> {
         self.check_name()?;
         HoldTask::start(&self.client, &self.key, self.session.as_ref()).await
     }
 
-    /// Releases the barrier, whoever holds it. Returns `false` if it was not held.
+    /// Releases the barrier, whoever holds it. Returns `false` if it was not held, or if another call has released it
+    /// meanwhile.
     ///
-    /// Repeats a request without a response for at most the client's `request_timeout`. A request that arrives late never
-    /// releases a barrier that was held again. Fails as any write does.
+    /// Repeats a request without a response for at most the client's `request_timeout`; if the key is gone then, this call
+    /// counts as the one that has released it. A request that arrives late never releases a barrier that was held again.
+    /// Fails as any write does.
     pub async fn release(&self) -> Result<bool> {
         self.check_name()?;
         let deadline = deadline_in(self.client.request_timeout());
         let (mut held, mut maybe_released) = (None, false);
         loop {
             let error = match self.release_once(&mut held).await {
-                Ok(released) => return Ok(released),
+                // If the key is gone, an earlier request without a response may have deleted it.
+                Ok(released) => return Ok(released || maybe_released),
                 Err(error) => error,
             };
             maybe_released |= held.is_some() && error.outcome() == Outcome::Unknown;
@@ -138,9 +149,8 @@ impl Barrier {
         };
         let is_same = Compare::create_revision(self.key.clone()).eq(found);
         let guarded = self.client.txn().when([is_same]);
-        guarded.then([delete(self.key.clone())]).await?;
-        // If the key is a different one, this one was deleted before.
-        Ok(true)
+        let released = guarded.then([delete(self.key.clone())]).await?;
+        Ok(released.succeeded)
     }
 
     /// Returns whether the barrier is held. Fails as any read does.

@@ -19,13 +19,17 @@ use crate::{
     retry::availability::{RETRY_DELAY, is_temporary},
 };
 
+/// Maximum number of participants whose keys are compared when the round is completed. etcd allows 128 conditions by
+/// default (`--max-txn-ops`); two more are needed.
+const MAX_COMPARED: usize = 120;
+
 /// A request to enter, made by [`DoubleBarrier::enter`](super::DoubleBarrier::enter). Awaiting it waits until the round is
 /// complete and returns a [`Participation`]; [`deliver_to`](Self::deliver_to) takes part on behalf of an actor.
 ///
 /// Dropping the future withdraws the participant. The wait continues through outages for as long as the session lives; if
 /// the session [heals](crate::recipes::session::SessionBuilder::heal), the participant enters again after a loss of the
 /// lease. Fails
-/// - with [`ErrorKind::BarrierFull`] if enough others take part in the round that has not ended yet,
+/// - with [`ErrorKind::BarrierFull`] if enough others have entered, or a round has not ended yet,
 /// - with [`ErrorKind::SessionLost`] as soon as the session is lost,
 /// - with [`ErrorKind::LockLost`] if the key of the participant is deleted,
 /// - with [`ErrorKind::PermissionDenied`] if the user may not read and write the keys,
@@ -183,7 +187,9 @@ impl UntilComplete {
                 Ok((RoundState::Waiting, _)) => return Ok(None),
                 Ok((RoundState::Complete(round), _)) => return Ok(Some(round)),
                 Ok((RoundState::Full, _)) => return Err(full()),
-                Ok((RoundState::AllEntered { last }, ready)) => complete(entry, last, ready).await,
+                Ok((RoundState::AllEntered { last }, unchanged)) => {
+                    complete(entry, last, unchanged).await
+                }
                 Err(error) => Err(error),
             };
             match step {
@@ -194,8 +200,9 @@ impl UntilComplete {
         }
     }
 
-    /// Returns the state of the round, and the mod revision of the ready key, or 0.
-    async fn read_round(&self, entry: &QueueEntry) -> Result<(RoundState, i64)> {
+    /// Returns the state of the round, and the conditions under which it is the same: the ready key is unchanged, and the
+    /// first participants have not left.
+    async fn read_round(&self, entry: &QueueEntry) -> Result<(RoundState, Vec<Compare>)> {
         let all = get(entry.keys.own()).prefix().keys_only();
         let ready = get(ready_key(&entry.keys.prefix));
         let read = entry.ownership.txn();
@@ -211,21 +218,29 @@ impl UntilComplete {
         let ready = ready.first().map(CompleteRound::from_ready_key);
         let token = entry.ownership.token();
         let state = round_state(token, self.participants, ready, &keys);
-        Ok((state, ready.map_or(0, |round| round.ready_revision)))
+        let ready_revision = ready.map_or(0, |round| round.ready_revision);
+        let ready_key = ready_key(&entry.keys.prefix);
+        let mut unchanged = vec![Compare::mod_revision(ready_key).eq(ready_revision)];
+        if self.participants <= MAX_COMPARED {
+            let first = all.kvs.iter().take(self.participants);
+            unchanged.extend(
+                first.map(|kv| Compare::create_revision(kv.key.clone()).eq(kv.create_revision)),
+            );
+        }
+        Ok((state, unchanged))
     }
 }
 
-/// Puts the ready key, unless it was changed since it was read, or this participant has left: a request that arrives late
-/// does not complete a later round.
-async fn complete(entry: &QueueEntry, last: i64, ready_revision: i64) -> Result<()> {
+/// Puts the ready key, unless it was changed since it was read, or a participant has left: a request that arrives late
+/// completes neither a later round nor one from which others have withdrawn.
+async fn complete(entry: &QueueEntry, last: i64, unchanged: Vec<Compare>) -> Result<()> {
     let ready = ready_key(&entry.keys.prefix);
-    let unchanged = Compare::mod_revision(ready.clone()).eq(ready_revision);
-    let completed = entry.ownership.txn().when([unchanged]);
+    let completed = entry.ownership.txn().when(unchanged);
     completed.then([put(ready, last.to_string())]).await?;
     Ok(())
 }
 
 fn full() -> Error {
-    let reason = "enough others take part in the round that has not ended yet";
+    let reason = "enough others have entered, or a round has not ended yet";
     Error::new(ErrorKind::BarrierFull, Outcome::Rejected, reason)
 }

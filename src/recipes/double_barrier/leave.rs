@@ -43,6 +43,11 @@ impl Participation {
     /// for example with a lost lease: the others have counted it as one that has left. If it fails for another reason,
     /// leaving continues in the background.
     pub async fn leave(self) -> Result<()> {
+        self.delete_key().await?.ended().await
+    }
+
+    /// Leaves without waiting for the others.
+    async fn delete_key(self) -> Result<LeftRound> {
         let round = LeftRound {
             client: self.entry.client().clone(),
             waiters: self.entry.keys.own(),
@@ -54,7 +59,7 @@ impl Participation {
         if !self.entry.leave().await? {
             return Err(OwnershipLost::Taken.into());
         }
-        round.ended().await
+        Ok(round)
     }
 }
 
@@ -151,8 +156,13 @@ impl LeftRound {
 }
 
 impl ClaimGuard for Participation {
-    async fn release(self) -> Result<()> {
-        self.leave().await
+    async fn release(self, abandoned: impl Future<Output = ()> + Send) -> Result<()> {
+        let round = self.delete_key().await?;
+        tokio::select! {
+            biased;
+            () = abandoned => Ok(()),
+            ended = round.ended() => ended,
+        }
     }
 }
 

@@ -18,9 +18,13 @@
 //! as many participants as required are inside at the same time. It ends when all of them have left.
 //! - A participant that dies before its round is complete does not count: its key is deleted with its lease, and the
 //!   others wait for another one. One that dies inside, or loses its session, has left.
-//! - A participant that dies at the moment at which it completes the round may or may not count.
+//! - A participant that dies at the moment at which it completes the round may or may not count. With more than 120
+//!   participants, this is also so for one that withdraws: a request to complete the round compares no more keys, and may
+//!   arrive late.
 //! - A participant that is late, because its round is complete and has not ended yet, or that is one too many, does not
 //!   wait: [`DoubleBarrier::enter`] fails with [`ErrorKind::BarrierFull`](crate::ErrorKind::BarrierFull).
+//! - A participant counts while its key exists. One that was withdrawn in an outage counts until its key is deleted or its
+//!   lease ends; others that enter meanwhile may be refused.
 //! - Dropping a [`Participation`] leaves without waiting for the others.
 //!
 //! Each participant reads the keys of all others once when it enters, and then watches the ready key and its own. While it

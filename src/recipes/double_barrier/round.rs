@@ -58,6 +58,7 @@ pub(super) fn round_state(
             None => {}
         }
     }
+    // A participant that was refused or has withdrawn counts until its key is deleted.
     let before = keys.iter().filter(|key| **key < token).count();
     if before >= participants {
         return RoundState::Full;

@@ -119,7 +119,7 @@ impl Leadership {
 }
 
 impl ClaimGuard for Leadership {
-    async fn release(self) -> Result<()> {
+    async fn release(self, _abandoned: impl Future<Output = ()> + Send) -> Result<()> {
         self.resign().await
     }
 }

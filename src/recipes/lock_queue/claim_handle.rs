@@ -1,4 +1,4 @@
-//! Waits for a lock or a leadership, and holds it, on behalf of an actor.
+//! Waits for a lock, a permit, a round or a leadership, and holds it, on behalf of an actor.
 
 use std::ops::Deref;
 
@@ -38,7 +38,12 @@ impl ClaimHandle {
 pub(in crate::recipes) trait ClaimGuard:
     Deref<Target = Ownership> + Send + 'static
 {
-    fn release(self) -> impl Future<Output = Result<()>> + Send;
+    /// Deletes the key, and then waits for what else belongs to the release, unless `abandoned` resolves: nobody waits
+    /// for it any more.
+    fn release(
+        self,
+        abandoned: impl Future<Output = ()> + Send,
+    ) -> impl Future<Output = Result<()>> + Send;
 }
 
 /// An event of a claim. Converted to the event type of the lock or the election.
@@ -112,8 +117,8 @@ where
         loss = guard.lost() => loss,
         () = actor_stopped(recipient) => return None,
         _ = &mut ended => {
-            if let Err(error) = guard.release().await {
-                tracing::debug!(%error, "lock or leadership not released yet, retrying in the background");
+            if let Err(error) = guard.release(actor_stopped(recipient)).await {
+                tracing::debug!(%error, "claim not released yet, retrying in the background");
             }
             return Some(ClaimEvent::Released);
         }

@@ -1,4 +1,4 @@
-//! Reports keys under the name of a lock or an election that belong to no contender, and names that are not valid.
+//! Reports keys under the name of a queue that belong to no contender, and names that are not valid.
 //!
 //! The Go client waits for every older key under `<name>/`, even if no contender put it. A client that skipped such a
 //! key could own the lock together with a Go client, so the key is reported as an error.
@@ -11,7 +11,7 @@ use crate::{
     kv::KeyValue,
 };
 
-/// Returns the prefix of all keys of a lock or an election.
+/// Returns the prefix of all keys of a queue.
 pub(in crate::recipes) fn queue_prefix(name: &Bytes) -> Bytes {
     [name, &b"/"[..]].concat().into()
 }
@@ -20,7 +20,7 @@ pub(in crate::recipes) fn queue_prefix(name: &Bytes) -> Bytes {
 /// that begin with a slash.
 pub(in crate::recipes) fn check_prefix(prefix: &[u8]) -> Result<()> {
     if prefix.iter().all(|byte| *byte == b'/') {
-        let reason = "the name of a lock, an election, a singleton or a barrier needs a character other than `/`";
+        let reason = "the name of a lock, an election, a singleton, a semaphore or a barrier needs a character other than `/`";
         return Err(Error::invalid(reason));
     }
     Ok(())
@@ -46,8 +46,8 @@ pub(super) fn check_leased_keys(keys: &QueueKeys, kvs: &[KeyValue]) -> Result<()
 fn blocked(prefix: &[u8], other: &KeyValue) -> Error {
     let key = String::from_utf8_lossy(&other.key);
     let name = String::from_utf8_lossy(prefix.strip_suffix(b"/").unwrap_or(prefix));
-    tracing::warn!(%key, %name, "key blocks a lock or an election");
-    let reason = format!("the key `{key}` blocks the lock or election `{name}`");
+    tracing::warn!(%key, %name, "key blocks a lock queue");
+    let reason = format!("the key `{key}` blocks the queue under the name `{name}`");
     Error::new(ErrorKind::LockBlocked, Outcome::Rejected, reason)
 }
 

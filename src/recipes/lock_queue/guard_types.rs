@@ -30,7 +30,10 @@ macro_rules! guard_types {
         }
 
         impl $crate::recipes::lock_queue::ClaimGuard for $guard {
-            async fn release(self) -> $crate::error::Result<()> {
+            async fn release(
+                self,
+                _abandoned: impl Future<Output = ()> + Send,
+            ) -> $crate::error::Result<()> {
                 self.entry.release().await
             }
         }

@@ -123,7 +123,7 @@ async fn delete_unless_used(ownership: &Ownership, local_mutex: &LocalMutex) -> 
     let Ok(guard) = local_mutex.clone().try_lock_owned() else {
         return false;
     };
-    tracing::warn!(key = ?late.key, "delete late key of a lock or an election");
+    tracing::warn!(key = ?late.key, "delete late key in a lock queue");
     remove_until_gone(&late, guard).await;
     true
 }

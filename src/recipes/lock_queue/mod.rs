@@ -32,7 +32,7 @@ mod queue_rule;
 mod remove_entry;
 mod scope;
 
-use std::{pin::pin, sync::Arc};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::{
@@ -68,14 +68,18 @@ use crate::{
     retry::availability::{RETRY_DELAY, is_temporary},
 };
 
-/// The queue of one lock or election, as one session uses it.
+/// How often `try_acquire` counts the keys again because another one was added meanwhile, and the longest delay between.
+const MAX_COUNTS: usize = 20;
+const COUNT_DELAY: Duration = Duration::from_millis(20);
+
+/// The queue of one lock, election, semaphore or double barrier, as one session uses it.
 #[derive(Clone)]
 pub(super) struct LockQueue {
     pub(super) client: Client,
     session: Arc<SessionState>,
     /// Whether the session replaces a lost lease.
     heals: bool,
-    /// The session, if it belongs to this lock or election and its guards.
+    /// The session, if it belongs to this queue and its guards.
     owned_session: Option<Arc<Session>>,
     pub(super) keys: QueueKeys,
 }
@@ -194,7 +198,7 @@ impl LockQueue {
                         && error.kind() == ErrorKind::SessionLost
                         && !self.client.holders().is_stopping() =>
                 {
-                    tracing::debug!(%error, prefix = ?self.keys.prefix, "lock request lost its lease, join the queue again");
+                    tracing::debug!(%error, prefix = ?self.keys.prefix, "request in a lock queue lost its lease, join the queue again");
                     tokio::select! {
                         biased;
                         _ = &mut *cancel => return Ok(None),
@@ -268,8 +272,13 @@ impl LockQueue {
     /// Creates a key of the session if it is admitted at once. Returns `None` and leaves no key behind otherwise.
     async fn join_if_admitted(&self, value: Bytes) -> Result<Option<QueueEntry>> {
         let lease = self.lease().await?;
-        loop {
-            let Some(mode) = self.mode_if_free().await? else {
+        for _ in 0..MAX_COUNTS {
+            let free = tokio::select! {
+                biased;
+                loss = lease.ended_or_client_stops() => return Err(loss.into()),
+                free = self.mode_if_free() => free,
+            };
+            let Some(mode) = free? else {
                 return Ok(None);
             };
             let Some(key) = self.try_reserve_key(&lease) else {
@@ -282,24 +291,33 @@ impl LockQueue {
                     entry.leave().await?;
                     return Ok(None);
                 }
-                // Another contender has joined since the keys were counted.
-                None if mode != JoinMode::IfUnblocked => {}
+                // Another contender has joined since the keys were counted, or has bound the key to its lease.
+                None if mode != JoinMode::IfUnblocked => {
+                    tokio::time::sleep(COUNT_DELAY.mul_f64(fastrand::f64())).await;
+                }
                 entry => return Ok(entry),
             }
         }
+        Ok(None)
     }
 
     /// Returns on which condition a new key is admitted at once, or `None` if it is not.
     ///
-    /// A transaction cannot count keys. They are counted before it, and it fails if another one was added since.
+    /// A transaction cannot count keys. They are counted before it, and it fails if another one was added since. Waits
+    /// through outages, as the creation of a key does.
     async fn mode_if_free(&self) -> Result<Option<JoinMode>> {
         let blocking_count = self.keys.rule.blocking_count();
         if blocking_count == 1 {
             return Ok(Some(JoinMode::IfUnblocked));
         }
         let keys = self.client.get(self.keys.blocking()).prefix();
-        let limit = i64::try_from(blocking_count).unwrap_or(i64::MAX);
-        let found = keys.limit(limit).await?;
+        let keys = keys.limit(i64::try_from(blocking_count).unwrap_or(i64::MAX));
+        let found = loop {
+            match keys.clone().await {
+                Err(error) if is_temporary(&error) => tokio::time::sleep(RETRY_DELAY).await,
+                found => break found?,
+            }
+        };
         if found.kvs.len() >= blocking_count {
             check_contenders(&self.keys, &found.kvs)?;
             return Ok(None);

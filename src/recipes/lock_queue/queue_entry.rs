@@ -59,6 +59,13 @@ enum Blockers {
     OwnKeyGone,
 }
 
+/// Whether a watch that has ended a wait is used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WatchUse {
+    Continues,
+    Ended,
+}
+
 /// How an entry waits in the queue.
 pub(in crate::recipes) trait EntryWait: Sync {
     type Output: Send;
@@ -137,9 +144,13 @@ impl QueueEntry {
                     excess,
                 }) => {
                     let target = self.watch_target(&keys);
-                    match watched.take() {
-                        Some((watched, watch)) if watched == target => {
-                            self.until_gone(watch, &keys, revision, excess).await
+                    match &mut watched {
+                        Some((watched_key, watch)) if *watched_key == target => {
+                            let gone = self.until_gone(watch, &keys, revision, excess).await;
+                            if !matches!(gone, Ok(WatchUse::Continues)) {
+                                watched = None;
+                            }
+                            gone.map(drop)
                         }
                         _ => {
                             let watch = self.watch(&target).await;
@@ -190,42 +201,42 @@ impl QueueEntry {
     }
 
     /// Waits until `excess` of the keys were deleted after `revision`, or until the watch reports something that
-    /// requires a new read.
+    /// requires a new read. The watch, which was open before that read, serves the next wait as well.
     async fn until_gone(
         &self,
-        mut watch: Watch,
+        watch: &mut Watch,
         keys: &[Bytes],
         revision: i64,
         mut excess: usize,
-    ) -> Result<()> {
+    ) -> Result<WatchUse> {
         let keys: HashSet<&[u8]> = keys.iter().map(|key| &key[..]).collect();
         while let Some(item) = watch.next().await {
             match item {
                 WatchEvent::Events(events) if events.revision() > revision => {
                     for event in &*events {
                         if event.key() == self.ownership.key {
-                            return Ok(());
+                            return Ok(WatchUse::Continues);
                         }
                         excess = excess.saturating_sub(usize::from(keys.contains(event.key())));
                     }
                     if excess == 0 {
-                        return Ok(());
+                        return Ok(WatchUse::Continues);
                     }
                 }
                 // After a restore from a backup, the keys may be different ones.
-                WatchEvent::RevisionRegressed { .. } => return Ok(()),
+                WatchEvent::RevisionRegressed { .. } => return Ok(WatchUse::Ended),
                 WatchEvent::Ended(end) => {
                     let error = end.to_error();
                     // The next read shows what was compacted or restored.
                     return match error.kind() {
-                        ErrorKind::Compacted | ErrorKind::RevisionRegressed => Ok(()),
+                        ErrorKind::Compacted | ErrorKind::RevisionRegressed => Ok(WatchUse::Ended),
                         _ => Err(error),
                     };
                 }
                 _ => {}
             }
         }
-        Ok(())
+        Ok(WatchUse::Ended)
     }
 
     /// Fails if an older key is not a contender's: one of the oldest ones, or the one directly before this entry's key.

@@ -50,7 +50,7 @@ pub(super) async fn remove_until_gone(ownership: &Ownership, guard: LocalMutexGu
             tokio::time::sleep(RETRY_DELAY).await;
             continue;
         }
-        tracing::warn!(%error, key = ?ownership.key, "key of a lock or an election not deleted yet");
+        tracing::warn!(%error, key = ?ownership.key, "key in a lock queue not deleted yet");
         if Instant::now() >= deletes_settled_at {
             guard = None;
         }

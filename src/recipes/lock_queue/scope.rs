@@ -44,7 +44,7 @@ where
     })
     .await?;
     // The work is complete, so a failure to release the guard is only logged.
-    if let Err(error) = guard.release().await {
+    if let Err(error) = guard.release(std::future::pending()).await {
         tracing::debug!(%error, "lock not released yet, retrying in the background");
     }
     Ok(output)

@@ -4,7 +4,8 @@
 //! have the layout of the Go client's `concurrency` package, so Go programs and `etcdctl lock` share the same queue.
 //!
 //! As in Go, every older key under `<name>/` blocks the lock: do not put other keys there, and do not nest names. A
-//! request behind such a key fails with [`ErrorKind::LockBlocked`](crate::ErrorKind::LockBlocked) instead of waiting forever.
+//! request behind such a key fails with [`ErrorKind::LockBlocked`](crate::ErrorKind::LockBlocked) instead of waiting
+//! forever.
 //!
 //! [`Session::mutex`] uses a session of yours. Its end, by an outage that is longer than its TTL or by closing it, ends
 //! its locks: a lock that is held is lost, and requests fail with
@@ -89,7 +90,8 @@ impl Mutex {
     }
 
     /// Requests the lock and waits for at most `timeout`. Fails as [`lock`](Self::lock) does, and with
-    /// [`ErrorKind::DeadlineExceeded`](crate::ErrorKind::DeadlineExceeded) after the timeout, whether another session holds the lock or no member responds.
+    /// [`ErrorKind::DeadlineExceeded`](crate::ErrorKind::DeadlineExceeded) after the timeout, whether another session
+    /// holds the lock or no member responds.
     pub async fn lock_within(&self, timeout: Duration) -> Result<LockGuard> {
         acquired_within(timeout, NOT_ACQUIRED, self.lock()).await
     }
@@ -108,8 +110,7 @@ impl Mutex {
     /// that, the work is cancelled without another poll.
     ///
     /// Fails as [`lock`](Self::lock) does, and with [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) or
-    /// [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) if the work
-    /// was cancelled.
+    /// [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) if the work was cancelled.
     pub async fn scope<T, F, W>(&self, work: W) -> Result<T>
     where
         W: FnOnce(Ownership) -> F,

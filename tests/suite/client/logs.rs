@@ -254,7 +254,7 @@ fn key_that_blocks_lock_is_traced() {
         assert_eq!(blocked.kind(), ErrorKind::LockBlocked);
         etcd.shutdown().await;
     });
-    let warnings = events.with_message("key blocks a lock or an election");
+    let warnings = events.with_message("key blocks a lock queue");
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     let fields = ["level", "key", "name"].map(|field| warnings[0][field].as_str());
     assert_eq!(fields, ["WARN", "critical/count", "critical"]);

@@ -10,7 +10,7 @@ use testbed::{Cluster, Fault};
 use tokio::{task::JoinHandle, time::timeout};
 
 use crate::support::{
-    connected_cluster::StartWithClient,
+    connected_cluster::{StartWithClient, connect_with},
     message_recorder::record_messages,
     wait::{TEST_TIMEOUT, hold, until, until_async},
 };
@@ -107,6 +107,40 @@ async fn concurrent_holds_succeed_once() {
 }
 
 #[tokio::test]
+async fn hold_waits_for_key_that_may_not_be_kept() {
+    let (cluster, etcd) = Cluster::start_with_client(1).await;
+    // As another hold creates it.
+    let lease = etcd.lease(LONG).await.unwrap();
+    etcd.put("b", "").lease(&lease).await.unwrap();
+    let barrier = etcd.barrier("b");
+    let task = barrier.clone();
+    let holding = tokio::spawn(async move { task.hold().await });
+    hold(SECOND / 5).await;
+    assert!(!holding.is_finished());
+    lease.revoke().await.unwrap();
+    let held = timeout(TEST_TIMEOUT, holding).await.unwrap().unwrap();
+    assert!(held.unwrap().is_new());
+    // A key that is never detached from its lease holds the barrier.
+    let lease = etcd.lease(LONG).await.unwrap();
+    etcd.put("c", "").lease(&lease).await.unwrap();
+    let impatient = Client::builder(cluster.endpoints()).request_timeout(SECOND);
+    let impatient = connect_with(impatient).await;
+    let found = impatient.barrier("c").hold().await.unwrap();
+    assert!(!found.is_new());
+}
+
+#[tokio::test]
+async fn concurrent_releases_succeed_once() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    let barrier = etcd.barrier("b");
+    for _ in 0..10 {
+        assert!(barrier.hold().await.unwrap().is_new());
+        let (first, second) = tokio::join!(barrier.release(), barrier.release());
+        assert!(first.unwrap() != second.unwrap());
+    }
+}
+
+#[tokio::test]
 async fn cancelled_hold_leaves_no_key_and_no_lease() {
     let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let barrier = etcd.barrier("b");
@@ -199,7 +233,20 @@ async fn outage_during_hold_and_release_is_waited_for() {
                 assert!(barrier.hold().await.unwrap().is_new());
             }
         }
-        assert!(barrier.release().await.unwrap());
+        cluster.member(0).kill();
+        let task = barrier.clone();
+        let release = tokio::spawn(async move { task.release().await });
+        cluster.start_all().await;
+        match release.await.unwrap() {
+            Ok(released) => assert!(released),
+            Err(error) => {
+                assert!(error.is_transient(), "{error}");
+                until_async("the barrier is released", async || {
+                    barrier.release().await.is_ok()
+                })
+                .await;
+            }
+        }
     }
     assert_eq!(etcd.get("b").await.unwrap().count, 0);
 }

@@ -3,11 +3,12 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
+use actix::{Actor, ActorContext, Context, Handler, Message};
 use actix_etcd::{
     Client, ErrorKind,
     recipes::{
@@ -329,6 +330,54 @@ async fn participant_of_owned_session_enters_again_with_new_lease() {
     .await;
     let second = barrier.enter().await.unwrap();
     leave_all([entered(waiting).await, second]).await;
+    until_key_count(&etcd, "d/", 0).await;
+}
+
+/// Notes that it has entered, and stops on demand.
+struct Participant(Arc<AtomicBool>);
+
+impl Actor for Participant {
+    type Context = Context<Self>;
+}
+
+impl Handler<ParticipantEvent> for Participant {
+    type Result = ();
+
+    fn handle(&mut self, event: ParticipantEvent, _: &mut Context<Self>) {
+        let entered = matches!(event, ParticipantEvent::Entered(_));
+        self.0.fetch_or(entered, Ordering::SeqCst);
+    }
+}
+
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Stop;
+
+impl Handler<Stop> for Participant {
+    type Result = ();
+
+    fn handle(&mut self, _: Stop, ctx: &mut Context<Self>) {
+        ctx.stop();
+    }
+}
+
+#[actix::test]
+async fn release_ends_if_actor_stops_while_others_are_inside() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    let session = session(&etcd).await;
+    let barrier = session.double_barrier("d", 2);
+    let entered = Arc::<AtomicBool>::default();
+    let actor = Participant(entered.clone()).start();
+    let claim = barrier.enter().deliver_to(actor.clone().recipient());
+    let second = barrier.enter().await.unwrap();
+    until("the actor has entered", || entered.load(Ordering::SeqCst)).await;
+    let released = tokio::spawn(claim.release());
+    until_key_count(&etcd, "d/waiters/", 1).await;
+    hold(SECOND / 10).await;
+    assert!(!released.is_finished());
+    actor.do_send(Stop);
+    timeout(TEST_TIMEOUT, released).await.unwrap().unwrap();
+    second.leave().await.unwrap();
     until_key_count(&etcd, "d/", 0).await;
 }
 

@@ -25,7 +25,7 @@ use crate::support::{
     connected_cluster::StartWithClient,
     lock_waiters::{key_count, key_names, spawn_in_queue, until_key_count},
     message_recorder::record_messages,
-    wait::{TEST_TIMEOUT, until, until_async},
+    wait::{TEST_TIMEOUT, hold, until, until_async},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -60,6 +60,7 @@ async fn readers_share_lock_and_later_readers_wait_behind_writer() {
     );
     // The newest reader goes first.
     second.unlock().await.unwrap();
+    hold(SECOND / 10).await;
     assert!(!writing.is_finished() && !late.is_finished());
     assert!(first.txn().await.unwrap().succeeded);
     let first_token = first.token();
@@ -70,6 +71,7 @@ async fn readers_share_lock_and_later_readers_wait_behind_writer() {
         .unwrap()
         .unwrap();
     assert!(writer.token() > first_token);
+    hold(SECOND / 10).await;
     assert!(!late.is_finished());
     let writer_token = writer.token();
     drop(writer);
@@ -127,6 +129,7 @@ async fn keys_of_go_client_block_readers_and_writers() {
         .await
         .unwrap();
     let reading = spawn_in_queue(&etcd, "l/read/", lock.read()).await;
+    hold(SECOND / 10).await;
     assert!(!writing.is_finished());
     etcd.delete("l/read/1718000000000000000").await.unwrap();
     let writer = timeout(TEST_TIMEOUT, writing)
@@ -136,6 +139,7 @@ async fn keys_of_go_client_block_readers_and_writers() {
         .unwrap();
     writer.unlock().await.unwrap();
     assert!(lock.try_read().await.unwrap().is_none());
+    hold(SECOND / 10).await;
     assert!(
         !reading.is_finished(),
         "the reader waits for the writer of the Go client"
@@ -432,6 +436,7 @@ async fn actors_hold_the_lock_as_readers_and_writer() {
     let writer = lock.write().deliver_to(writer);
     until_key_count(&etcd, "l/", 3).await;
     first.release().await;
+    hold(SECOND / 10).await;
     assert!(writer_events.lock().unwrap().is_empty());
     drop(second);
     until("the writer has the lock", || {

@@ -15,11 +15,11 @@ use actix_etcd::{
         session::Session,
     },
 };
-use testbed::Cluster;
+use testbed::{Cluster, Fault};
 use tokio::{task::JoinHandle, time::timeout};
 
 use crate::support::{
-    connected_cluster::StartWithClient,
+    connected_cluster::{StartWithClient, connect_with},
     lock_waiters::{key_count, key_names, spawn_in_queue, until_key_count},
     message_recorder::record_messages,
     wait::{TEST_TIMEOUT, hold, until, until_async},
@@ -71,6 +71,7 @@ async fn permits_are_given_in_order_whoever_releases() {
     first.release().await.unwrap();
     held.push(acquired(waiting.remove(0)).await);
     while !waiting.is_empty() {
+        hold(SECOND / 20).await;
         assert!(waiting.iter().all(|waiting| !waiting.is_finished()));
         held.remove(waiting.len() % 3).release().await.unwrap();
         held.push(acquired(waiting.remove(0)).await);
@@ -178,6 +179,46 @@ async fn holders_never_exceed_permits() {
         "{most} permits were held at the same time"
     );
     assert_eq!(key_count(&etcd, "s/").await, 0);
+}
+
+#[tokio::test]
+async fn try_acquire_ends_if_its_key_has_another_lease() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    let session = session(&etcd).await;
+    let other = etcd.lease(LONG).await.unwrap();
+    let own_key = format!("s/permits/{:x}", session.lease().unwrap());
+    etcd.put(own_key, "").lease(&other).await.unwrap();
+    let semaphore = session.semaphore("s", 2);
+    let tried = timeout(TEST_TIMEOUT, semaphore.try_acquire())
+        .await
+        .unwrap();
+    assert!(tried.unwrap().is_none());
+    other.revoke().await.unwrap();
+    assert!(semaphore.try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn try_acquire_waits_through_outage() {
+    let (cluster, _) = Cluster::start_with_client(1).await;
+    let options = Client::builder(cluster.endpoints()).request_timeout(SECOND / 2);
+    let etcd = connect_with(options).await;
+    let session = Arc::new(session(&etcd).await);
+    cluster.member(0).client_link().set(Fault::Refuse);
+    cluster.member(0).client_link().reset_now();
+    let tries = [1, 3].map(|permits| {
+        let session = session.clone();
+        tokio::spawn(async move {
+            let semaphore = session.semaphore(format!("s{permits}"), permits);
+            semaphore.try_acquire().await.unwrap().is_some()
+        })
+    });
+    // Longer than the requests may take.
+    hold(SECOND).await;
+    cluster.heal();
+    for acquired in tries {
+        let acquired = timeout(TEST_TIMEOUT, acquired).await.unwrap();
+        assert!(acquired.unwrap());
+    }
 }
 
 #[tokio::test]

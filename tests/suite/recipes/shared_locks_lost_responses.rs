@@ -9,13 +9,14 @@ use std::{
 };
 
 use actix_etcd::{
-    Client,
+    Client, ErrorKind, Outcome,
     proto::TxnRequest,
     recipes::{barrier::HoldOutcome, session::Session},
 };
 use tokio::time::timeout;
 
 use crate::support::{
+    lease_server::KeepaliveResponse,
     store_server::{ScriptedStore, TxnFate, deletes, puts},
     wait::{TEST_TIMEOUT, hold, until},
 };
@@ -34,6 +35,12 @@ fn first_matching(
         let first = matches(request) && !std::mem::replace(&mut seen, true);
         if first { fate } else { TxnFate::Applied }
     }
+}
+
+/// Returns whether a transaction puts the ready key of the double barrier `d`.
+fn puts_ready(request: &TxnRequest) -> bool {
+    let mut compared = request.compare.iter();
+    puts(request) && compared.any(|compare| compare.key == "d/ready")
 }
 
 async fn start() -> (ScriptedStore, Client, Session) {
@@ -205,7 +212,7 @@ async fn rejected_hold_leaves_nothing() {
         }
     });
     let rejected = barrier.hold().await.unwrap_err();
-    assert_eq!(rejected.kind(), actix_etcd::ErrorKind::PermissionDenied);
+    assert_eq!(rejected.kind(), ErrorKind::PermissionDenied);
     until("no key is left", || store.keys().is_empty()).await;
     until("the lease is revoked", || {
         store.lease_server.revoked().len() == 1
@@ -214,17 +221,115 @@ async fn rejected_hold_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn hold_fails_if_its_key_expired_before_it_was_kept() {
+    let (store, etcd) = ScriptedStore::start().await;
+    let barrier = etcd.barrier("b");
+    let expired = Arc::new(AtomicBool::new(false));
+    let (mut created, rebinds_succeed) = (false, expired.clone());
+    store.on_txn(move |request| {
+        let is_rebind = puts(request) && std::mem::replace(&mut created, true);
+        if is_rebind && !rebinds_succeed.load(Ordering::SeqCst) {
+            TxnFate::Fails(14, "etcdserver: no leader")
+        } else {
+            TxnFate::Applied
+        }
+    });
+    let task = barrier.clone();
+    let hold = tokio::spawn(async move { task.hold().await });
+    until("the key is created", || store.keys().len() == 1).await;
+    let lease = store.keys()[0].lease;
+    // As if the lease had expired while the process was paused.
+    store
+        .lease_server
+        .set_response(lease, KeepaliveResponse::Ttl(0));
+    etcd.revoke(lease).await.unwrap();
+    let _ = etcd.keep_alive_once(lease).await;
+    assert!(store.keys().is_empty());
+    expired.store(true, Ordering::SeqCst);
+    let error = timeout(TEST_TIMEOUT, hold)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LeaseNotFound);
+    assert_eq!(error.outcome(), Outcome::Rejected);
+}
+
+#[tokio::test]
+async fn shutdown_waits_until_failed_hold_is_undone() {
+    let (store, etcd) = ScriptedStore::start().await;
+    let barrier = etcd.barrier("b");
+    let (mut seen, mut deletes_seen) = (0, 0);
+    store.on_txn(move |request| {
+        seen += usize::from(puts(request));
+        deletes_seen += usize::from(deletes(request));
+        if puts(request) && seen == 2 {
+            TxnFate::AppliedButFails(7, "etcdserver: permission denied")
+        } else if deletes(request) && deletes_seen < 3 {
+            TxnFate::Fails(7, "etcdserver: permission denied")
+        } else {
+            TxnFate::Applied
+        }
+    });
+    barrier.hold().await.unwrap_err();
+    assert_eq!(store.keys()[0].lease, 0);
+    etcd.shutdown().await;
+    assert!(
+        store.keys().is_empty(),
+        "a key without a lease is left forever"
+    );
+}
+
+#[tokio::test]
+async fn late_completion_does_not_count_withdrawn_participants() {
+    let (store, etcd, session) = start().await;
+    let other = etcd.session(LONG).await.unwrap();
+    let barrier = session.double_barrier("d", 2);
+    store.on_txn(|request| {
+        if puts_ready(request) {
+            TxnFate::Delayed
+        } else {
+            TxnFate::Applied
+        }
+    });
+    let withdrawn = tokio::spawn(other.double_barrier("d", 2).enter().into_future());
+    until("the first participant waits", || store.keys().len() == 1).await;
+    // It has read the keys: the second participant completes the round.
+    hold(SECOND / 5).await;
+    let entering = tokio::spawn(barrier.enter().into_future());
+    until("the round is being completed", || store.delayed() > 0).await;
+    withdrawn.abort();
+    until("the first participant has withdrawn", || {
+        store.keys().len() == 1
+    })
+    .await;
+    // The other one reads the keys again.
+    hold(SECOND / 2).await;
+    store.on_txn(|_| TxnFate::Applied);
+    store.apply_delayed();
+    assert_eq!(
+        store.keys().len(),
+        1,
+        "a late request has put the ready key"
+    );
+    hold(SECOND / 5).await;
+    assert!(!entering.is_finished());
+    let first = other.double_barrier("d", 2).enter().await.unwrap();
+    let second = timeout(TEST_TIMEOUT, entering)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    let (first, second) = tokio::join!(first.leave(), second.leave());
+    assert!(first.is_ok() && second.is_ok());
+    assert!(store.keys().is_empty());
+}
+
+#[tokio::test]
 async fn late_completion_does_not_complete_next_round() {
     let (store, etcd, session) = start().await;
     let other = etcd.session(LONG).await.unwrap();
     let barrier = session.double_barrier("d", 2);
-    let puts_ready = |request: &TxnRequest| {
-        puts(request)
-            && request
-                .compare
-                .iter()
-                .any(|compare| compare.key == "d/ready")
-    };
     store.on_txn(first_matching(puts_ready, TxnFate::Delayed));
     let first = tokio::spawn(other.double_barrier("d", 2).enter().into_future());
     until("the first participant waits", || store.keys().len() == 1).await;
