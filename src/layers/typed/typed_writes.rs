@@ -17,6 +17,7 @@ use crate::{
         },
         exactly_once::{Fence, Fences, MarkedWrite},
     },
+    proto::rpc,
 };
 
 typed_request!(
@@ -381,6 +382,7 @@ async fn send_put<T, C: Codec<T>>(
     timeout: Duration,
 ) -> Result<i64> {
     let marked = MarkedWrite {
+        rpc: rpc::PUT,
         txn: txn().then(write.put),
         fences: write.fences,
     };
