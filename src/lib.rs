@@ -75,7 +75,7 @@
 //! ```
 //! [`Client::lease_from`] adopts a lease by its id, for example after a restart of the process.
 //!
-//! **[Recipes](recipes)** are locks, elections, singletons and service discovery:
+//! **[Recipes](recipes)** are locks, semaphores, barriers, elections, singletons and service discovery:
 //! ```no_run
 //! # async fn example(etcd: actix_etcd::Client) -> actix_etcd::Result<()> {
 //! let mutex = etcd.mutex("jobs/report").await?;
@@ -102,6 +102,19 @@
 //! ```
 //! [`Client::get_many`] reads any number of keys at one revision, and [`Get::stream`](kv::Get::stream) a range of any
 //! size in constant memory.
+//!
+//! **[Cache](layers::cache)** mirrors a prefix in memory, for reads without a request:
+//! ```no_run
+//! # async fn example(etcd: actix_etcd::Client) -> actix_etcd::Result<()> {
+//! let users = etcd.cache("users/").await?;
+//! println!("{} users at revision {}", users.len(), users.revision());
+//! let alice = users.get("users/alice");
+//! let as_recent_as_every_write = users.get_consistent("users/alice").await?;
+//! # Ok(())
+//! # }
+//! ```
+//! [`Client::live_config`] keeps a typed and validated value as an `Arc` that is always current. Both can start without
+//! etcd from a file.
 //!
 //! **[Typed values](layers::typed)** are types of the application instead of bytes, in JSON, protobuf, text or an encoding
 //! of your own:
@@ -136,6 +149,16 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! **[Namespaces](layers::namespace)** are clients for the keys under a prefix:
+//! ```no_run
+//! # async fn example(etcd: actix_etcd::Client) -> actix_etcd::Result<()> {
+//! let tenant = etcd.namespace("tenants/a/")?;
+//! tenant.put("config/rate", "100").await?; // writes `tenants/a/config/rate`
+//! # Ok(())
+//! # }
+//! ```
+//! [`Client::ordered`] returns a client whose [reads](layers::ordered), serializable ones included, never go back.
 //!
 //! **[Actors](actor)** send requests as messages to the actor [`Etcd`]:
 //! ```no_run

@@ -15,12 +15,16 @@
 //! | `client.revoke(id)`, `time_to_live`, `leases`, `keep_alive_once`, `lease_from` | the function of the same name in [`lease`](crate::lease) |
 //! | `client.typed::<T, C>(prefix).get(..)`, `list`, `create`, `update`, `modify`, `put`, `remove`, `watch().deliver_to(..)` | [`typed::<T, C>(prefix)`](crate::layers::typed::typed) with the same methods |
 //! | `client.register(..)`, `client.discover(..).deliver_to(..)` | the function of the same name in [`discovery`](crate::recipes::discovery) |
+//! | `client.cache(prefix)`, `client.cache(prefix).deliver_to(..)` | [`cache(prefix)`](fn@crate::layers::cache::cache), `cache(prefix).deliver_to(recipient)` |
+//! | `client.live_config(key)`, `live_config_of_prefix`, also with `deliver_to(..)` | the function of the same name in [`live_config`](crate::layers::live_config) |
 //! | `client.leaders(name).deliver_to(..)` | [`leaders(name)`](crate::recipes::election::leaders)`.deliver_to(recipient)` |
+//! | `client.queue(name).push(..)`, `client.queue(name).deliver_to(..)` | [`queue(name)`](crate::recipes::queue::queue)`.push(value)`, `.deliver_to(recipient)` |
+//! | `client.counter(name).add(..)`, `set`, `get` | [`counter(name)`](crate::recipes::counter::counter)`.add(1)`, … |
 //! | `client.cluster()`, `maintenance`, `health`, `auth`, … | `requests()` of the module |
 //! | `client.connectivity_changes().deliver_to(..)` | [`SubscribeConnectivity`](crate::client::SubscribeConnectivity) |
 //!
-//! Sessions, locks, elections, singletons and mirrors have no message. Create them with a clone of the client; they send their
-//! events to actors, too.
+//! Sessions, locks, semaphores, barriers, elections, singletons and mirrors have no message. Create them with a clone of the
+//! client; they send their events to actors, too.
 //!
 //! The actor runs each request in a task of its own, so slow requests do not fill its mailbox. actix does not bound a
 //! mailbox for `send` and `do_send`; instead, the actor bounds the requests in flight and the requests that wait, see

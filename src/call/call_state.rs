@@ -2,25 +2,41 @@
 
 use tokio::time::Instant;
 
+use super::{OldestState, WireResponse};
 use crate::{
     connection::Connection,
     error::Error,
     proto::rpc::Rpc,
     retry::failure_log::{FailureLog, RetryPlan},
+    transport::grpc::RpcFailure,
 };
 
 /// One call: a request with its retries and copies.
-pub(super) struct CallState {
+pub(super) struct CallState<'a> {
     pub(super) rpc: Rpc,
     pub(super) started: Instant,
     pub(super) deadline: Instant,
     /// Size of the encoded request.
     pub(super) body_size: usize,
+    /// Oldest state that the response may show; `None` if it may be any.
+    pub(super) oldest: Option<&'a OldestState>,
     /// Boxed: few calls fail, and thousands may be in flight.
     pub(super) failures: Option<Box<FailureLog>>,
 }
 
-impl CallState {
+impl CallState<'_> {
+    /// Fails if the response shows an older state than the call accepts.
+    pub(super) fn check_age<R: WireResponse>(
+        &self,
+        response: R,
+        connection: &Connection,
+    ) -> Result<R, RpcFailure> {
+        match self.oldest {
+            None => Ok(response),
+            Some(oldest) => oldest.check(response, &connection.endpoint),
+        }
+    }
+
     pub(super) fn failed_attempts(&self) -> u32 {
         self.failures.as_ref().map_or(0, |log| log.attempts())
     }

@@ -63,7 +63,7 @@ impl Caller {
     /// member. Returns the first response.
     pub(super) async fn send<R: WireResponse>(
         &self,
-        call: &mut CallState,
+        call: &mut CallState<'_>,
         connection: &Arc<Connection>,
         metadata: &Metadata,
         body: &Bytes,
@@ -83,7 +83,9 @@ impl Caller {
         let mut timer = std::pin::pin!(sleep_until(attempt.suspect_at(began)));
         tokio::select! {
             biased;
-            response = response(&mut request) => match response {
+            response = response(&mut request) => match response
+                .and_then(|response| call.check_age(response, connection))
+            {
                 Ok(response) => {
                     connection.observe_duration(began.elapsed());
                     return self.succeed(call.rpc, response, connection).map_err(CopiesFailed::Fail);
@@ -105,7 +107,7 @@ impl Caller {
     /// Handles the failure of the only copy in flight.
     pub(super) fn fail<R: WireResponse>(
         &self,
-        call: &mut CallState,
+        call: &mut CallState<'_>,
         connection: &Connection,
         failure: RpcFailure,
     ) -> Result<R, CopiesFailed> {
@@ -119,7 +121,7 @@ impl Caller {
 
     async fn wait_for_copies<R, F>(
         &self,
-        call: &mut CallState,
+        call: &mut CallState<'_>,
         attempt: Attempt<'_>,
         sent: SentRequest<'_, F>,
         metadata: &Metadata,
@@ -165,7 +167,8 @@ impl Caller {
                 }
             };
             let ended = copies.remove(position);
-            let failure = match result {
+            let checked = result.and_then(|response| call.check_age(response, &ended.connection));
+            let failure = match checked {
                 Ok(response) => {
                     let accepted = self.succeed(call.rpc, response, &ended.connection);
                     return accepted.map_err(CopiesFailed::Fail);
@@ -206,7 +209,7 @@ impl Caller {
     /// retry policy or the budget forbid it.
     fn send_copy<'a, R: WireResponse>(
         &self,
-        call: &CallState,
+        call: &CallState<'_>,
         copies: &[CopyInFlight<'_, R>],
         metadata: &Metadata,
         body: &Bytes,

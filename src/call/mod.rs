@@ -12,6 +12,7 @@ mod free_stream;
 mod hedge;
 pub(crate) mod in_flight_limit;
 mod named_member;
+mod oldest_state;
 mod pick;
 mod retry_wait;
 pub(crate) mod tokens;
@@ -41,6 +42,7 @@ use crate::{
 use call_state::{AfterFailure, CallState};
 use copies::CopiesFailed;
 use in_flight_limit::InFlightLimit;
+pub(crate) use oldest_state::OldestState;
 use tokens::Tokens;
 
 /// Longest timeout. The deadline of a longer one could overflow `Instant`.
@@ -78,17 +80,31 @@ pub struct Caller {
 impl Caller {
     /// Sends a request and retries it until it succeeds, fails with an error that is not retried, or its deadline
     /// passes.
-    pub(crate) async fn unary<R: WireResponse>(
+    pub(crate) fn unary<R: WireResponse>(
         &self,
         rpc: Rpc,
         body: Bytes,
         timeout: Duration,
+    ) -> impl Future<Output = Result<R, Error>> {
+        self.unary_not_older(rpc, body, timeout, None)
+    }
+
+    /// Like [`unary`](Self::unary), for a read whose response must not be older than this state. An older response is a
+    /// failed attempt: the read is sent to another member at once, until a quorum of them was behind. Then it fails with
+    /// [`ErrorKind::StaleRead`], or at once with [`ErrorKind::RevisionRegressed`] if a quorum confirmed the response.
+    pub(crate) async fn unary_not_older<R: WireResponse>(
+        &self,
+        rpc: Rpc,
+        body: Bytes,
+        timeout: Duration,
+        oldest: Option<&OldestState>,
     ) -> Result<R, Error> {
         let mut call = CallState {
             rpc,
             started: Instant::now(),
             deadline: deadline_in(timeout),
             body_size: body.len(),
+            oldest,
             failures: None,
         };
         let deadline = call.deadline;
@@ -166,7 +182,7 @@ impl Caller {
     /// still in flight.
     fn record_failure(
         &self,
-        call: &mut CallState,
+        call: &mut CallState<'_>,
         connection: &Connection,
         failure: RpcFailure,
         other_in_flight: bool,

@@ -26,7 +26,7 @@ impl Caller {
     /// Waits until the request may be sent again.
     pub(super) async fn prepare_retry(
         &self,
-        call: &CallState,
+        call: &CallState<'_>,
         token: &Token,
         plan: RetryPlan,
     ) -> Result<(), Error> {
@@ -36,7 +36,9 @@ impl Caller {
         if plan.renew_token && !self.is_members_fault(token, log) {
             self.renew_token(token, call.deadline, log).await?;
         }
-        if !plan.renew_token || !plan.delay.is_zero() {
+        // A stale response is no failure, and the read is sent to few members: it does not wait for the retry budget.
+        let is_stale = log.last_kind() == Some(ErrorKind::StaleRead);
+        if !is_stale && (!plan.renew_token || !plan.delay.is_zero()) {
             self.wait_for_retry(call.rpc, plan.delay, call.deadline, log)
                 .await?;
         }

@@ -22,7 +22,7 @@ use crate::{
     connection::{ConnectionContext, ConnectivityState, cluster_at},
     error::{Error, ErrorKind},
     proto::{Member, MemberListRequest, MemberListResponse, rpc},
-    request::{ClientCore, macros::response_headers},
+    request::{ClientCore, ClientView, macros::response_headers},
     runtime::{abort_on_drop::AbortOnDrop, backoff::Backoff},
     transport::{Endpoint, grpc},
 };
@@ -71,8 +71,12 @@ pub(super) async fn sync_periodically(client: Weak<RunningClient>, interval: Dur
         let Some(running) = client.upgrade() else {
             return;
         };
-        let lifetime = None;
-        match (Client { running, lifetime }).sync().await {
+        let client = Client {
+            running,
+            lifetime: None,
+            view: ClientView::default(),
+        };
+        match client.sync().await {
             Ok(endpoints) => tracing::debug!(?endpoints, "endpoints synced"),
             Err(error) if error.kind() == ErrorKind::Shutdown => return,
             Err(error) => tracing::warn!(%error, "cannot sync endpoints"),

@@ -1,4 +1,5 @@
-//! State that layers keep for a client: shared by its clones, created when it is first needed.
+//! State that layers keep for a client: shared by its clones, created when it is first needed. Each namespace has its
+//! own state, because the same key means another key there.
 
 use std::{
     any::{Any, TypeId},
@@ -6,14 +7,17 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use bytes::Bytes;
+
 use super::Client;
+use crate::request::key_prefix::KeyPrefix;
 
 type Extension = Arc<dyn Any + Send + Sync>;
 
-/// The state of each type.
+/// The state of each type in each namespace. The empty namespace is that of clients without one.
 pub(crate) struct Extensions {
     /// `None` after the shutdown of the client.
-    by_type: Mutex<Option<HashMap<TypeId, Extension>>>,
+    by_type: Mutex<Option<HashMap<(TypeId, Bytes), Extension>>>,
 }
 
 impl Extensions {
@@ -23,18 +27,19 @@ impl Extensions {
         }
     }
 
-    fn get<T: Any + Send + Sync>(&self, create: impl FnOnce() -> T) -> Arc<T> {
+    fn get<T: Any + Send + Sync>(&self, namespace: Bytes, create: impl FnOnce() -> T) -> Arc<T> {
+        let key = (TypeId::of::<T>(), namespace);
         let mut by_type = self.by_type.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(by_type) = &mut *by_type else {
             return Arc::new(create());
         };
-        if let Some(found) = by_type.get(&TypeId::of::<T>())
+        if let Some(found) = by_type.get(&key)
             && let Ok(found) = found.clone().downcast()
         {
             return found;
         }
         let created = Arc::new(create());
-        by_type.insert(TypeId::of::<T>(), created.clone());
+        by_type.insert(key, created.clone());
         created
     }
 
@@ -57,10 +62,12 @@ impl Drop for ClearOnDrop {
 }
 
 impl Client {
-    /// Returns the state of this type, which `create` creates if it does not exist. It lives until the client is shut
+    /// Returns the state of this type for the namespace of this client, which `create` creates if it does not exist. It lives until the client is shut
     /// down, and must not hold handles that keep the client running.
     pub(crate) fn extension<T: Any + Send + Sync>(&self, create: impl FnOnce() -> T) -> Arc<T> {
-        self.running.extensions.get(create)
+        let namespace = self.view.namespace().map(KeyPrefix::as_bytes);
+        let namespace = namespace.cloned().unwrap_or_default();
+        self.running.extensions.get(namespace, create)
     }
 }
 
@@ -71,12 +78,16 @@ mod tests {
     #[test]
     fn state_is_shared_until_it_is_cleared() {
         let extensions = Extensions::new();
-        let first = extensions.get(|| String::from("first"));
-        assert_eq!(*extensions.get(|| String::from("second")), "first");
-        assert_eq!(*extensions.get(|| 7), 7);
+        let get = |namespace: &'static str, text: &str| {
+            extensions.get(namespace.into(), || String::from(text))
+        };
+        let first = get("", "first");
+        assert_eq!(*get("", "second"), "first");
+        assert_eq!(*get("t/", "other"), "other");
+        assert_eq!(*extensions.get(Bytes::new(), || 7), 7);
         extensions.clear();
         assert_eq!(Arc::strong_count(&first), 1);
-        assert_eq!(*extensions.get(|| String::from("third")), "third");
-        assert_eq!(*extensions.get(|| String::from("fourth")), "fourth");
+        assert_eq!(*get("", "third"), "third");
+        assert_eq!(*get("", "fourth"), "fourth");
     }
 }

@@ -38,7 +38,8 @@ pub struct GrpcService {
 impl Client {
     /// Returns a service for the generated clients in [`proto`](crate::proto). The generated clients limit the size of
     /// responses themselves (`max_decoding_message_size`); the client's `max_response_size` does not apply.
-    /// Default: 4 MiB.
+    /// Default: 4 MiB. Messages are sent as they are, also by a client with a
+    /// [namespace](crate::layers::namespace) or an [order](crate::layers::ordered).
     pub fn grpc(&self) -> GrpcService {
         GrpcService {
             client: self.clone(),

@@ -31,7 +31,7 @@ use crate::{
     connection::Connection,
     error::Error,
     lease::engine::lease_service::{LeaseClient, LeaseService},
-    request::{ClientCore, ClientHandle},
+    request::{ClientCore, ClientHandle, ClientView},
     runtime::holders::Holders,
     transport::Endpoint,
     watch::engine::watch_service::{WatchClient, WatchService},
@@ -57,6 +57,7 @@ pub struct Client {
     running: Arc<RunningClient>,
     /// `None` in background work, which does not keep the client running.
     lifetime: Option<Arc<ClientLifetime>>,
+    view: ClientView,
 }
 
 impl Client {
@@ -169,6 +170,15 @@ impl Client {
         Self {
             running: self.running.clone(),
             lifetime: None,
+            view: self.view.clone(),
+        }
+    }
+
+    /// Returns this client with another view of the cluster.
+    pub(crate) fn with_view(&self, view: ClientView) -> Self {
+        Self {
+            view,
+            ..self.clone()
         }
     }
 
@@ -214,6 +224,10 @@ impl ClientHandle for Client {
     fn request_timeout(&self) -> Duration {
         self.running.request_options.timeout
     }
+
+    fn view(&self) -> &ClientView {
+        &self.view
+    }
 }
 
 impl LeaseClient for Client {
@@ -225,6 +239,7 @@ impl LeaseClient for Client {
         LeaseService {
             core,
             keeper: self.running.actors.lease_keeper.clone(),
+            view: self.view.clone(),
         }
     }
 }

@@ -29,7 +29,7 @@ use crate::{
     },
     error::Error,
     lease::engine::keeper::KeeperActor,
-    request::ClientCore,
+    request::{ClientCore, ClientView},
     retry::{actor::RetryActor, budget::RetryBudget},
     runtime::thread::Runtime,
     transport::Endpoint,
@@ -140,6 +140,7 @@ impl Client {
         Ok(Self {
             running,
             lifetime: Some(Arc::new(lifetime)),
+            view: ClientView::default(),
         })
     }
 }

@@ -17,6 +17,22 @@ pub struct Subscription {
 }
 
 impl Subscription {
+    /// Creates a handle, and a future that resolves when the handle is dropped, unless it was detached.
+    pub(crate) fn new(client: &Client) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let (end, ended) = oneshot::channel();
+        let dropped = async move {
+            // A received value means that the subscription was detached.
+            if ended.await.is_ok() {
+                std::future::pending::<()>().await;
+            }
+        };
+        let subscription = Self {
+            end,
+            _client: client.clone(),
+        };
+        (subscription, dropped)
+    }
+
     /// Continues the delivery without the handle, until the actor stops or the client ends. The delivery does not keep
     /// the client running.
     pub fn detach(self) {
@@ -37,25 +53,46 @@ pub(crate) fn subscribe<M>(
 where
     M: Message<Result = ()> + Send + 'static,
 {
-    let (end, ended) = oneshot::channel();
-    let handle_dropped = async move {
-        // A received value means that the subscription was detached.
-        if ended.await.is_ok() {
-            std::future::pending::<()>().await;
-        }
-    };
+    let deliver = |recipient| delivery::deliver(items, recipient);
+    start(client, deliver, recipient, if_shut_down)
+}
+
+/// Like [`subscribe`], for a stream that ends when the client is shut down: the client's thread does not end before the
+/// actor has received the last item.
+pub(crate) fn subscribe_to_end<M>(
+    client: &Client,
+    items: impl Stream<Item = M> + Send + Unpin + 'static,
+    recipient: Recipient<M>,
+    if_shut_down: Option<M>,
+) -> Subscription
+where
+    M: Message<Result = ()> + Send + 'static,
+{
+    let deliver = |recipient| delivery::deliver_to_end(items, recipient);
+    start(client, deliver, recipient, if_shut_down)
+}
+
+fn start<M, D>(
+    client: &Client,
+    deliver: impl FnOnce(Recipient<M>) -> D + Send + 'static,
+    recipient: Recipient<M>,
+    if_shut_down: Option<M>,
+) -> Subscription
+where
+    M: Message<Result = ()> + Send + 'static,
+    D: Future<Output = ()> + 'static,
+{
+    let (subscription, handle_dropped) = Subscription::new(client);
     let final_message = SendOnDrop::new(recipient.clone(), if_shut_down);
     client.run(move || {
         final_message.disarm();
+        let delivered = deliver(recipient);
         actix_rt::spawn(async move {
             tokio::select! {
                 () = handle_dropped => {}
-                () = delivery::deliver(items, recipient) => {}
+                () = delivered => {}
             }
         });
     });
-    Subscription {
-        end,
-        _client: client.clone(),
-    }
+    subscription
 }

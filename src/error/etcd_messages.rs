@@ -263,6 +263,7 @@ impl ErrorKind {
             | Self::Shutdown
             | Self::ClusterChanged
             | Self::RevisionRegressed
+            | Self::StaleRead
             | Self::MixedClusters
             | Self::OldCluster
             | Self::ResponseTooLarge
@@ -271,6 +272,7 @@ impl ErrorKind {
             | Self::CredentialsUnavailable
             | Self::SessionLost
             | Self::LockBlocked
+            | Self::BarrierFull
             | Self::MarkersDenied
             | Self::Conflict
             | Self::FileFailed
@@ -278,6 +280,8 @@ impl ErrorKind {
             | Self::CheckpointTaken
             | Self::DestinationNotEmpty
             | Self::CodecFailed
+            | Self::CacheTooLarge
+            | Self::ConfigRejected
             | Self::Internal
             | Self::Other => Outcome::Unknown,
         }

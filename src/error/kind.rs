@@ -59,6 +59,7 @@ impl ErrorKind {
                 | Self::MemberUnresponsive
                 | Self::NotServing
                 | Self::LeaderLost
+                | Self::StaleRead
                 | Self::Protocol
                 | Self::TooManyRequests
                 | Self::Unavailable
@@ -110,6 +111,7 @@ impl ErrorKind {
                 | Self::SessionLost
                 | Self::LockLost
                 | Self::LockBlocked
+                | Self::BarrierFull
                 | Self::CheckpointMismatch
                 | Self::CheckpointTaken
                 | Self::DestinationNotEmpty
@@ -217,7 +219,8 @@ kinds! {
     Overloaded: "the client has the maximum number of calls in flight", "make fewer calls at once, or raise the limit";
     Shutdown: "the client has been shut down", "create a new client";
     ClusterChanged: "the response comes from another cluster than before", "check the endpoints: one client serves one cluster";
-    RevisionRegressed: "the cluster is at an older revision than before; it was restored from a backup or lost its data", "read the keys again; a mirror does so if it is started with `start_over()`";
+    RevisionRegressed: "the cluster is at an older revision than before; it was restored from a backup or lost its data", "read the keys again";
+    StaleRead: "the response is older than a state that the client has seen", "retry when a quorum of the members is reachable";
     MixedClusters: "the endpoints belong to different clusters", "give a client the endpoints of one cluster only";
     OldCluster: "the cluster runs an older version than required", "upgrade it, or lower `min_cluster_version`";
     ResponseTooLarge: "the response is larger than the client or a proxy allows", "read in pages, or raise `max_response_size`";
@@ -227,6 +230,7 @@ kinds! {
     SessionLost: "the session was lost", "create a new session; keys attached to the old one are deleted";
     LockLost: "the lock or leadership is no longer held", "stop the work that needs it, and acquire it again";
     LockBlocked: "a key under the name of the lock or election was not put by a contender", "delete or move that key, or use another name";
+    BarrierFull: "the double barrier already has all its participants", "enter again when they have left, or check the number of participants";
     MarkersDenied: "the user may not write the client's markers", "grant the user's role `readwrite` on the prefix, or choose another one with `ClientBuilder::marker_prefix`";
     Conflict: "other writers changed the keys before every attempt", "try again later, or write these keys from fewer places";
     FileFailed: "a file could not be read or written", "check the path, its permissions and the free space";
@@ -234,6 +238,8 @@ kinds! {
     CheckpointTaken: "another mirror writes with the same checkpoint", "run one mirror per checkpoint, for example in a singleton";
     DestinationNotEmpty: "the destination of the mirror has keys that no mirror wrote", "choose another prefix, or decide with `existing_keys` whether they are deleted or kept";
     CodecFailed: "a value could not be encoded or decoded", "check the type, the codec, and who else writes the key";
+    CacheTooLarge: "the keys need more memory than the bound of the cache", "raise `max_bytes`, or cache a longer prefix with fewer keys";
+    ConfigRejected: "the validation of the application rejected the configuration", "correct the keys; the last accepted version stays in use";
     Internal: "an actor of the client failed", "retry; if it happens again, report it as a bug";
     Other: "the server returned an error that this client does not know", "see the server's message";
 }

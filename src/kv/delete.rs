@@ -62,14 +62,16 @@ impl<C> Delete<C> {
         client: &impl ClientHandle,
         timeout: Duration,
     ) -> Result<DeleteResponse> {
-        let wire = self
+        let mut wire = self
             .wire()
             .map_err(|error| error.with_rpc(rpc::DELETE_RANGE))?;
+        client.view().add_prefix(&mut wire);
         let body = grpc::encode(&wire)?;
-        let response: DeleteRangeResponse = client
+        let mut response: DeleteRangeResponse = client
             .caller()
             .unary(rpc::DELETE_RANGE, body, timeout)
             .await?;
+        client.view().accept(&mut response);
         response.try_into()
     }
 }

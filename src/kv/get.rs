@@ -15,7 +15,7 @@ use crate::{
         rpc::{self, Rpc},
     },
     request::{
-        ClientHandle,
+        ClientHandle, ClientView,
         key_range::{KeyRange, key_range_methods},
         macros::{from_response, request},
     },
@@ -277,16 +277,25 @@ impl<C> Get<C> {
         timeout: Duration,
     ) -> impl Future<Output = Result<GetResponse>> {
         // Encoded outside of the future, which would contain the request until the response arrives.
-        let encoded = self.encode();
+        let encoded = self.encode(client.view());
         async move {
             let (rpc, body) = encoded?;
-            let response: RangeResponse = client.caller().unary(rpc, body, timeout).await?;
+            let (caller, view) = (client.caller(), client.view());
+            let mut response: RangeResponse = match view.order() {
+                None => caller.unary(rpc, body, timeout).await?,
+                Some(order) => {
+                    let read = order.read::<RangeRequest, _>(caller, rpc, body, timeout);
+                    Box::pin(read).await?
+                }
+            };
+            view.accept(&mut response);
             response.try_into()
         }
     }
 
-    fn encode(&self) -> Result<(Rpc, Bytes)> {
-        let wire = self.wire().map_err(|error| error.with_rpc(rpc::RANGE))?;
+    fn encode(&self, view: &ClientView) -> Result<(Rpc, Bytes)> {
+        let mut wire = self.wire().map_err(|error| error.with_rpc(rpc::RANGE))?;
+        view.add_prefix(&mut wire);
         let rpc = if wire.serializable {
             rpc::RANGE.leaderless()
         } else {

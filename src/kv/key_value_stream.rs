@@ -224,7 +224,8 @@ impl<C: ClientHandle> RangeReader<C> {
         if let Some(mut stream) = self.stream.take() {
             // A stream that stalls and one that fails are treated alike: the next page returns a permanent error.
             match timeout(self.timeout, stream.next()).await {
-                Ok(Some(Ok(StreamedKeys { kvs, header }))) => {
+                Ok(Some(Ok(StreamedKeys { mut kvs, header }))) => {
+                    self.client.view().remove_prefix(&mut kvs);
                     if let Some(header) = header {
                         self.check_cluster(&header)?;
                         self.stream_complete = true;
@@ -295,9 +296,10 @@ impl<C: ClientHandle> RangeReader<C> {
         if self.stream_failures >= MAX_STREAM_FAILURES {
             return;
         }
-        let Ok(request) = self.next.wire() else {
+        let Ok(mut request) = self.next.wire() else {
             return;
         };
+        self.client.view().add_prefix(&mut request);
         let opened = ResponseStream::open::<_, RangeStreamResponse>(
             &self.client,
             rpc::RANGE_STREAM,

@@ -81,9 +81,12 @@ impl<C> Put<C> {
     }
 
     async fn perform(self, client: &impl ClientHandle, timeout: Duration) -> Result<PutResponse> {
-        let wire = self.wire().map_err(|error| error.with_rpc(rpc::PUT))?;
+        let mut wire = self.wire().map_err(|error| error.with_rpc(rpc::PUT))?;
+        client.view().add_prefix(&mut wire);
         let body = grpc::encode(&wire)?;
-        let response: proto::PutResponse = client.caller().unary(rpc::PUT, body, timeout).await?;
+        let mut response: proto::PutResponse =
+            client.caller().unary(rpc::PUT, body, timeout).await?;
+        client.view().accept(&mut response);
         response.try_into()
     }
 }

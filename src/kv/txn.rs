@@ -99,15 +99,25 @@ impl<C> Txn<C> {
     }
 
     async fn perform(self, client: &impl ClientHandle, timeout: Duration) -> Result<TxnResponse> {
-        let wire = self.wire().map_err(|error| error.with_rpc(rpc::TXN))?;
+        let mut wire = self.wire().map_err(|error| error.with_rpc(rpc::TXN))?;
         check_read_revisions(&wire).map_err(|error| error.with_rpc(rpc::TXN))?;
         let rpc = if is_read_only(&wire) {
             rpc::TXN.with_class(RpcClass::Read)
         } else {
             rpc::TXN.with_split_rejection(split_rejection(&wire))
         };
+        let (caller, view) = (client.caller(), client.view());
+        view.add_prefix(&mut wire);
         let body = grpc::encode(&wire)?;
-        let response: proto::TxnResponse = client.caller().unary(rpc, body, timeout).await?;
+        let mut response: proto::TxnResponse = match view.order() {
+            // Only reads are sent again because of a stale response.
+            Some(order) if !rpc.is_write() => {
+                let read = order.read::<TxnRequest, _>(caller, rpc, body, timeout);
+                Box::pin(read).await?
+            }
+            Some(_) | None => caller.unary(rpc, body, timeout).await?,
+        };
+        view.accept(&mut response);
         response.try_into()
     }
 }

@@ -39,7 +39,7 @@ use crate::{
 };
 
 /// Operations per transaction that etcd allows by default (`--max-txn-ops`).
-pub(super) const DEFAULT_MAX_TXN_OPS: usize = 128;
+pub(crate) const DEFAULT_MAX_TXN_OPS: usize = 128;
 /// Keys of the first transaction. Few, because all others wait for its revision.
 const FIRST_KEYS: usize = 16;
 /// Keys per task: one transaction, unless the server refuses it.

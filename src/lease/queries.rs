@@ -51,7 +51,9 @@ impl<C> TimeToLive<C> {
     ) -> Result<TimeToLiveResponse> {
         let rpc = rpc::LEASE_TIME_TO_LIVE;
         let body = grpc::encode(&self.wire)?;
-        let response: LeaseTimeToLiveResponse = client.caller().unary(rpc, body, timeout).await?;
+        let mut response: LeaseTimeToLiveResponse =
+            client.caller().unary(rpc, body, timeout).await?;
+        client.view().remove_prefix(&mut response);
         Ok(TimeToLiveResponse {
             lease: self.wire.id,
             ..response.into()

@@ -23,6 +23,8 @@ pub enum OwnershipLost {
     Taken,
     /// The candidate reported that it is [not healthy](super::election::Campaign::healthy_while).
     Unhealthy,
+    /// The [visibility time-out](super::queue::Queue::visibility) of a queue's item has passed.
+    TimedOut,
 }
 
 impl fmt::Display for OwnershipLost {
@@ -32,6 +34,7 @@ impl fmt::Display for OwnershipLost {
             Self::Session(reason) => write!(f, "the lease of the session was lost ({reason:?})"),
             Self::Closed => f.write_str("the session was closed"),
             Self::Unhealthy => f.write_str("the candidate reported that it is not healthy"),
+            Self::TimedOut => f.write_str("the visibility time-out of the item has passed"),
             Self::Taken => f.write_str("the key was deleted or taken over by another session"),
         }
     }
@@ -40,9 +43,10 @@ impl fmt::Display for OwnershipLost {
 impl From<OwnershipLost> for Error {
     fn from(loss: OwnershipLost) -> Self {
         let kind = match loss {
-            OwnershipLost::AtRisk | OwnershipLost::Taken | OwnershipLost::Unhealthy => {
-                ErrorKind::LockLost
-            }
+            OwnershipLost::AtRisk
+            | OwnershipLost::Taken
+            | OwnershipLost::Unhealthy
+            | OwnershipLost::TimedOut => ErrorKind::LockLost,
             OwnershipLost::Session(_) | OwnershipLost::Closed => ErrorKind::SessionLost,
         };
         Self::new(kind, Outcome::Rejected, loss.to_string())

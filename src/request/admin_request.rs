@@ -5,7 +5,10 @@ use std::{fmt, future::IntoFuture, time::Duration};
 use actix::Message;
 use bytes::Bytes;
 
-use super::{ClientHandle, EtcdRequest, ResponseFuture};
+use super::{
+    ClientHandle, ClientView, EtcdRequest, ResponseFuture,
+    key_prefix::{KeyedRequest, KeyedResponse},
+};
 use crate::{
     call::{Caller, WireResponse},
     error::{Error, Result},
@@ -21,7 +24,15 @@ pub struct Request<T, C = ()> {
     rpc: Rpc,
     body: Result<Bytes>,
     timeout: Option<Duration>,
-    perform: fn(Caller, Rpc, Bytes, Duration) -> ResponseFuture<T>,
+    perform: Perform<T>,
+}
+
+type Perform<T> = fn(Sender, Rpc, Bytes, Duration) -> ResponseFuture<T>;
+
+/// The parts of a client that send a request.
+struct Sender {
+    caller: Caller,
+    view: ClientView,
 }
 
 impl<T: 'static, C: Clone> Request<T, C> {
@@ -38,12 +49,27 @@ impl<T: 'static, C: Clone> Request<T, C> {
         R: WireResponse + 'static,
         T: TryFrom<R, Error = Error> + Send,
     {
+        Self::performed_by(client, rpc, body, perform::<R, T>)
+    }
+
+    /// Creates a request whose keys, and those of its response, are in the namespace of the client that sends it.
+    pub(crate) fn with_keys<Q, R>(client: &C, rpc: Rpc, message: &Q) -> Self
+    where
+        Q: KeyedRequest + prost::Message + Default + 'static,
+        R: KeyedResponse + WireResponse + 'static,
+        T: TryFrom<R, Error = Error> + Send,
+    {
+        let body = grpc::encode(message);
+        Self::performed_by(client, rpc, body, perform_in_namespace::<Q, R, T>)
+    }
+
+    fn performed_by(client: &C, rpc: Rpc, body: Result<Bytes>, perform: Perform<T>) -> Self {
         Self {
             client: client.clone(),
             rpc,
             body,
             timeout: None,
-            perform: perform::<R, T>,
+            perform,
         }
     }
 
@@ -89,17 +115,45 @@ impl<T: 'static, C: ClientHandle> Request<T, C> {
             };
             let name_rpc = |error: Error| error.with_rpc(rpc);
             let (caller, body) = (caller.map_err(name_rpc)?, body.map_err(name_rpc)?);
-            perform(caller, rpc, body, timeout).await
+            let view = client.view().clone();
+            perform(Sender { caller, view }, rpc, body, timeout).await
         })
     }
 }
 
-fn perform<R, T>(caller: Caller, rpc: Rpc, body: Bytes, timeout: Duration) -> ResponseFuture<T>
+fn perform<R, T>(sender: Sender, rpc: Rpc, body: Bytes, timeout: Duration) -> ResponseFuture<T>
 where
     R: WireResponse + 'static,
     T: TryFrom<R, Error = Error> + Send + 'static,
 {
-    Box::pin(async move { caller.unary::<R>(rpc, body, timeout).await?.try_into() })
+    Box::pin(async move {
+        let response: R = sender.caller.unary(rpc, body, timeout).await?;
+        response.try_into()
+    })
+}
+
+fn perform_in_namespace<Q, R, T>(
+    Sender { caller, view }: Sender,
+    rpc: Rpc,
+    mut body: Bytes,
+    timeout: Duration,
+) -> ResponseFuture<T>
+where
+    Q: KeyedRequest + prost::Message + Default + 'static,
+    R: KeyedResponse + WireResponse + 'static,
+    T: TryFrom<R, Error = Error> + Send + 'static,
+{
+    Box::pin(async move {
+        if let Some(namespace) = view.namespace() {
+            // Encoded when the request was created, possibly without a client.
+            let mut request: Q = grpc::decode(grpc::without_prefix(&body))?;
+            request.add_prefix(namespace);
+            body = grpc::encode(&request)?;
+        }
+        let mut response: R = caller.unary(rpc, body, timeout).await?;
+        view.remove_prefix(&mut response);
+        response.try_into()
+    })
 }
 
 impl<T: 'static, Client: ClientHandle> IntoFuture for Request<T, Client> {

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use super::ClientView;
 use crate::{call::Caller, runtime::holders::Holders};
 
 /// A client that can send requests. [`Client`](crate::Client) is the implementation to use.
@@ -16,6 +17,9 @@ pub trait ClientHandle: Clone + Send + Sync + Unpin + 'static {
 
     #[doc(hidden)]
     fn request_timeout(&self) -> Duration;
+
+    #[doc(hidden)]
+    fn view(&self) -> &ClientView;
 }
 
 /// A running client. A reference from a handle of the application keeps it running.

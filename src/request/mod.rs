@@ -7,10 +7,13 @@
 
 mod admin_request;
 mod client_handle;
+mod client_view;
 mod etcd_request;
 mod into_bytes;
+pub(crate) mod key_prefix;
 pub(crate) mod key_range;
 pub(crate) mod macros;
+mod read_order;
 pub(crate) mod response_stream;
 
 pub use self::{
@@ -21,6 +24,7 @@ pub use self::{
     response_stream::ResponseStream,
 };
 pub(crate) use client_handle::ClientCore;
+pub(crate) use client_view::ClientView;
 
 use std::{future::Future, pin::Pin};
 

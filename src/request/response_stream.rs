@@ -30,6 +30,9 @@ const TOKEN_RETRIES: usize = 3;
 
 type Reading<T> = Pin<Box<dyn Future<Output = Option<(Result<T>, NextRead<T>)>> + Send>>;
 
+/// Changes a message before it is returned.
+type Translate<T> = Box<dyn FnMut(&mut T) + Send>;
+
 /// Starts to read the message after the current one.
 struct NextRead<T>(Box<dyn FnOnce() -> Reading<T> + Send>);
 
@@ -37,6 +40,7 @@ struct NextRead<T>(Box<dyn FnOnce() -> Reading<T> + Send>);
 #[must_use = "a stream does nothing until it is read"]
 pub struct ResponseStream<T> {
     reading: Option<Reading<T>>,
+    translate: Option<Translate<T>>,
     message: PhantomData<fn() -> T>,
 }
 
@@ -65,8 +69,15 @@ impl<T: Send + 'static> ResponseStream<T> {
         let opened = request.send::<R>().await?;
         Ok(Self {
             reading: Some(read_first(request, opened)),
+            translate: None,
             message: PhantomData,
         })
+    }
+
+    /// Changes every message with this function before it is returned.
+    pub(crate) fn translated(mut self, translate: impl FnMut(&mut T) + Send + 'static) -> Self {
+        self.translate = Some(Box::new(translate));
+        self
     }
 
     /// Returns the next message; `None` after the end.
@@ -206,8 +217,11 @@ impl<T: Send + 'static> Stream for ResponseStream<T> {
             return Poll::Pending;
         };
         self.reading = None;
-        Poll::Ready(read.map(|(message, next)| {
+        Poll::Ready(read.map(|(mut message, next)| {
             self.reading = Some((next.0)());
+            if let (Ok(message), Some(translate)) = (&mut message, &mut self.translate) {
+                translate(message);
+            }
             message
         }))
     }

@@ -75,10 +75,11 @@ pub(super) async fn deliveries_finished() {
     .await;
 }
 
-struct UnfinishedDelivery;
+/// Something on this thread that must be finished before the thread ends.
+pub(crate) struct UnfinishedDelivery;
 
 impl UnfinishedDelivery {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         UNFINISHED.with(|unfinished| unfinished.count.update(|count| count + 1));
         Self
     }

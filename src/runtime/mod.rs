@@ -2,6 +2,7 @@
 //! other actors, and the time during which the machine was suspended.
 
 pub(crate) mod abort_on_drop;
+pub(crate) mod atomic_file;
 pub(crate) mod backoff;
 pub(crate) mod delivery;
 pub(crate) mod holders;

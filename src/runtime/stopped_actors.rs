@@ -45,7 +45,7 @@ struct WaitingDelivery {
 /// Waits until the actor behind `recipient` has stopped. Must be called on a thread with an arbiter.
 pub(crate) async fn actor_stopped<M>(recipient: &Recipient<M>)
 where
-    M: Message<Result = ()> + Send + 'static,
+    M: Message + Send + 'static,
     M::Result: Send,
 {
     let mut registration: Option<WaiterRegistration> = None;

@@ -14,6 +14,7 @@ use crate::{
     },
     request::{
         ClientHandle, HeaderResponse, IntoBytes, Request, ResponseStream, header,
+        key_prefix::{KeyPrefix, KeyedRequest, KeyedResponse},
         macros::{from_response, header_responses, response_headers},
     },
 };
@@ -22,6 +23,60 @@ pub use crate::proto::v3electionpb::LeaderKey;
 
 response_headers!(CampaignResponse, LeaderResponse);
 header_responses!(ProclaimResponse, ResignResponse);
+
+impl KeyedRequest for CampaignRequest {
+    fn add_prefix(&mut self, prefix: &KeyPrefix) {
+        prefix.add(&mut self.name);
+    }
+}
+
+impl KeyedRequest for LeaderRequest {
+    fn add_prefix(&mut self, prefix: &KeyPrefix) {
+        prefix.add(&mut self.name);
+    }
+}
+
+impl KeyedRequest for ProclaimRequest {
+    fn add_prefix(&mut self, prefix: &KeyPrefix) {
+        add_to_leader(&mut self.leader, prefix);
+    }
+}
+
+impl KeyedRequest for ResignRequest {
+    fn add_prefix(&mut self, prefix: &KeyPrefix) {
+        add_to_leader(&mut self.leader, prefix);
+    }
+}
+
+fn add_to_leader(leader: &mut Option<LeaderKey>, prefix: &KeyPrefix) {
+    if let Some(leader) = leader {
+        prefix.add(&mut leader.name);
+        prefix.add(&mut leader.key);
+    }
+}
+
+impl KeyedResponse for CampaignResponse {
+    fn remove_prefix(&mut self, prefix: &KeyPrefix) {
+        if let Some(leader) = &mut self.leader {
+            prefix.remove(&mut leader.name);
+            prefix.remove(&mut leader.key);
+        }
+    }
+}
+
+impl KeyedResponse for LeaderResponse {
+    fn remove_prefix(&mut self, prefix: &KeyPrefix) {
+        self.kv.remove_prefix(prefix);
+    }
+}
+
+impl KeyedResponse for ProclaimResponse {
+    fn remove_prefix(&mut self, _: &KeyPrefix) {}
+}
+
+impl KeyedResponse for ResignResponse {
+    fn remove_prefix(&mut self, _: &KeyPrefix) {}
+}
 
 /// Requests of the election service, made by [`Client::server_elections`](crate::Client::server_elections).
 #[derive(Debug, Clone)]
@@ -53,7 +108,7 @@ impl<C: Clone> ServerElections<C> {
             value: value.into_bytes(),
         };
         let rpc = rpc::SERVER_CAMPAIGN;
-        Request::new::<CampaignResponse>(&self.0, rpc, &request)
+        Request::with_keys::<_, CampaignResponse>(&self.0, rpc, &request)
     }
 
     /// Changes the proclaimed value. Fails with [`ErrorKind::LockLost`] if the leadership has ended.
@@ -67,7 +122,7 @@ impl<C: Clone> ServerElections<C> {
             value: value.into_bytes(),
         };
         let rpc = rpc::SERVER_PROCLAIM;
-        Request::new::<ProclaimResponse>(&self.0, rpc, &request)
+        Request::with_keys::<_, ProclaimResponse>(&self.0, rpc, &request)
     }
 
     /// Gives up the leadership.
@@ -76,7 +131,7 @@ impl<C: Clone> ServerElections<C> {
             leader: Some(leader.clone()),
         };
         let rpc = rpc::SERVER_RESIGN;
-        Request::new::<ResignResponse>(&self.0, rpc, &request)
+        Request::with_keys::<_, ResignResponse>(&self.0, rpc, &request)
     }
 
     /// Returns the leader. Fails with [`ErrorKind::NoElectionLeader`] if there is none.
@@ -85,7 +140,7 @@ impl<C: Clone> ServerElections<C> {
             name: name.into_bytes(),
         };
         let rpc = rpc::SERVER_LEADER;
-        Request::new::<LeaderResponse>(&self.0, rpc, &request)
+        Request::with_keys::<_, LeaderResponse>(&self.0, rpc, &request)
     }
 }
 
@@ -93,10 +148,14 @@ impl<C: ClientHandle> ServerElections<C> {
     /// Streams the current leader and every later one. The stream ends with an error if its member fails; open it again
     /// then.
     pub async fn observe(&self, name: impl IntoBytes) -> Result<ResponseStream<ServerLeader>> {
-        let request = LeaderRequest {
+        let mut request = LeaderRequest {
             name: name.into_bytes(),
         };
-        ResponseStream::open::<_, LeaderResponse>(&self.0, rpc::SERVER_OBSERVE, request, None).await
+        let (client, view) = (&self.0, self.0.view().clone());
+        view.add_prefix(&mut request);
+        let rpc = rpc::SERVER_OBSERVE;
+        let leaders = ResponseStream::open::<_, LeaderResponse>(client, rpc, request, None).await?;
+        Ok(leaders.translated(move |leader: &mut ServerLeader| view.remove_prefix(&mut leader.kv)))
     }
 }
 

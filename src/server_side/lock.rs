@@ -12,12 +12,35 @@ use crate::{
     },
     request::{
         HeaderResponse, IntoBytes, Request,
+        key_prefix::{KeyPrefix, KeyedRequest, KeyedResponse},
         macros::{from_response, header_responses, response_headers},
     },
 };
 
 response_headers!(LockResponse);
 header_responses!(UnlockResponse);
+
+impl KeyedRequest for LockRequest {
+    fn add_prefix(&mut self, prefix: &KeyPrefix) {
+        prefix.add(&mut self.name);
+    }
+}
+
+impl KeyedRequest for UnlockRequest {
+    fn add_prefix(&mut self, prefix: &KeyPrefix) {
+        prefix.add(&mut self.key);
+    }
+}
+
+impl KeyedResponse for LockResponse {
+    fn remove_prefix(&mut self, prefix: &KeyPrefix) {
+        prefix.remove(&mut self.key);
+    }
+}
+
+impl KeyedResponse for UnlockResponse {
+    fn remove_prefix(&mut self, _: &KeyPrefix) {}
+}
 
 /// Requests of the lock service, made by [`Client::server_locks`](crate::Client::server_locks).
 #[derive(Debug, Clone)]
@@ -43,7 +66,7 @@ impl<C: Clone> ServerLocks<C> {
             name: name.into_bytes(),
             lease: lease.into(),
         };
-        Request::new::<LockResponse>(&self.0, rpc, &request)
+        Request::with_keys::<_, LockResponse>(&self.0, rpc, &request)
     }
 
     /// Releases a lock, by the key that `lock` returned.
@@ -52,7 +75,7 @@ impl<C: Clone> ServerLocks<C> {
         let request = UnlockRequest {
             key: key.into_bytes(),
         };
-        Request::new::<UnlockResponse>(&self.0, rpc, &request)
+        Request::with_keys::<_, UnlockResponse>(&self.0, rpc, &request)
     }
 }
 

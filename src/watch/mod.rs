@@ -30,6 +30,7 @@ mod freshness;
 mod subscribe_watch;
 mod watch_handle;
 mod watch_request;
+mod watch_view;
 
 pub use event::{Resynced, RevisionEvents, WatchEnd, WatchEvent};
 pub use freshness::{Freshness, WatchStatus};

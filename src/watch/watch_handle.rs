@@ -21,7 +21,7 @@ use super::engine::{
     freshness_record::FreshnessRecord,
     watch_actor::{BufferDrained, CancelWatch, RequestProgress, WatchActor},
 };
-use super::{Freshness, WatchEvent, event::RevisionSplitter};
+use super::{Freshness, WatchEvent, event::RevisionSplitter, watch_view::WatchView};
 use crate::{
     error::{Error, ErrorKind, Outcome},
     runtime::backoff::Backoff,
@@ -35,6 +35,7 @@ const PROGRESS_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Durat
 #[must_use = "a dropped watch is cancelled"]
 pub struct Watch {
     link: WatchLink,
+    view: WatchView,
     current: Option<RevisionSplitter>,
     ended: bool,
 }
@@ -55,9 +56,16 @@ impl Watch {
                 freshness,
                 timeout,
             },
+            view: WatchView::default(),
             current: None,
             ended: false,
         }
+    }
+
+    /// Returns the watch with the view of its client.
+    pub(super) fn with_view(mut self, view: WatchView) -> Self {
+        self.view = view;
+        self
     }
 
     /// Waits for the next item. Returns `None` after [`WatchEvent::Ended`].
@@ -97,7 +105,7 @@ impl Watch {
         self.link.id
     }
 
-    pub(super) fn handle(&self) -> WatchHandle {
+    pub(crate) fn handle(&self) -> WatchHandle {
         WatchHandle {
             link: self.link.clone(),
             detached: false,
@@ -116,14 +124,16 @@ impl Watch {
         loop {
             if let Some(events) = RevisionSplitter::take(&mut self.current) {
                 self.link.buffer.set_delivered(events.revision());
+                self.view.delivered(events.revision());
                 return Poll::Ready(Some(WatchEvent::Events(events)));
             }
             let TakenItem { item, drained } = ready!(self.link.buffer.poll_take(cx));
             if drained {
                 self.link.actor.do_send(BufferDrained);
             }
-            let event = match item {
-                BufferItem::Batch { events, .. } => {
+            let mut event = match item {
+                BufferItem::Batch { mut events, .. } => {
+                    self.view.translate_events(&mut events);
                     self.current = Some(RevisionSplitter::new(events));
                     continue;
                 }
@@ -132,9 +142,14 @@ impl Watch {
                 }
                 BufferItem::Single(event) => event,
             };
-            match &event {
-                WatchEvent::Progress(revision) => self.link.buffer.set_delivered(*revision),
+            match &mut event {
+                WatchEvent::Progress(revision) => {
+                    self.link.buffer.set_delivered(*revision);
+                    self.view.delivered(*revision);
+                }
                 WatchEvent::Resynced(resynced) => {
+                    self.view.translate_resynced(resynced);
+                    self.view.delivered(resynced.revision);
                     self.link.buffer.reset_delivered(resynced.revision);
                     self.link.freshness.resync_read();
                 }

@@ -19,7 +19,7 @@ use super::engine::{
     watch_service::WatchClient,
     watch_spec::{WatchOptions, WatchSpec},
 };
-use super::{SubscribeWatch, Watch, WatchEnd, WatchEvent, WatchHandle};
+use super::{SubscribeWatch, Watch, WatchEnd, WatchEvent, WatchHandle, watch_view::WatchView};
 use crate::{
     call::MAX_TIMEOUT,
     connection::Connection,
@@ -75,6 +75,13 @@ impl<C> WatchRequest<C> {
     /// Sets the first revision to deliver, in the past or in the future. Default: 0, which means from now on.
     pub fn start_revision(mut self, revision: i64) -> Self {
         self.options.start_revision = revision;
+        self
+    }
+
+    /// Continues a read of the range at this revision. A cluster that is behind it was restored from a backup.
+    pub(crate) fn after_read(mut self, revision: i64) -> Self {
+        self.options.start_revision = revision + 1;
+        self.options.read_revision = revision;
         self
     }
 
@@ -249,7 +256,11 @@ impl<C: WatchClient> WatchRequest<C> {
         })?;
         let watch = Watch::new(id, actor, buffer, freshness, timeout);
         match timeout_at(deadline, opened).await {
-            Ok(Ok(Ok(()))) => Ok(watch),
+            Ok(Ok(Ok(()))) => {
+                let cluster = self.client.caller().context.cluster.get();
+                let view = WatchView::new(self.client.view().clone(), cluster);
+                Ok(watch.with_view(view))
+            }
             Ok(Ok(Err(error))) => Err(error),
             Ok(Err(_)) => Err(Error::shut_down()),
             Err(_) => Err(timeout_error(&self.client)),
@@ -258,14 +269,22 @@ impl<C: WatchClient> WatchRequest<C> {
 
     /// Reads the keys before a watch that resyncs. Returns them and their revision.
     async fn read_known_keys(&self) -> Result<(KnownKeys, i64)> {
-        let spec = validate(&self.range, self.options.clone())?;
-        read_known_keys(&self.client, &spec).await
+        read_known_keys(&self.client, &self.spec()?).await
+    }
+
+    /// Returns the range and the options. The engine knows only keys of the cluster; [`WatchView`] translates them.
+    fn spec(&self) -> Result<WatchSpec> {
+        let mut spec = validate(&self.range, self.options.clone())?;
+        if let Some(namespace) = self.client.view().namespace() {
+            namespace.add_to_range(&mut spec.key, &mut spec.range_end);
+        }
+        Ok(spec)
     }
 
     /// Sends the watch to the hub. Not `async`: otherwise the values created here would enlarge the future that opens a
     /// watch, and thousands may be opened at once.
     fn start(&self, known_keys: Option<(KnownKeys, i64)>) -> Result<WatchOpening> {
-        let mut spec = validate(&self.range, self.options.clone())?;
+        let mut spec = self.spec()?;
         let known_keys = known_keys.map(|(known_keys, revision)| {
             if spec.options.start_revision == 0 {
                 spec.options.start_revision = revision + 1;

@@ -75,12 +75,12 @@ impl HeldSlot {
     }
 
     /// Returns the slot for the next attempt, which is in doubt until its end is known.
-    pub(super) fn begin(&mut self) -> Attempt<'_> {
+    pub(super) fn begin(&mut self) -> BegunAttempt<'_> {
         let before = self.state;
         self.state = SlotState::InDoubt;
         self.used.slot.begin_attempt(!self.in_use);
         self.in_use = true;
-        Attempt { held: self, before }
+        BegunAttempt { held: self, before }
     }
 
     /// Takes over what is known about the slot.
@@ -132,12 +132,12 @@ impl HeldSlot {
 }
 
 /// An attempt that was begun.
-pub(super) struct Attempt<'a> {
+pub(super) struct BegunAttempt<'a> {
     held: &'a mut HeldSlot,
     before: SlotState,
 }
 
-impl Attempt<'_> {
+impl BegunAttempt<'_> {
     pub(super) fn slot(&self) -> &MarkerSlot {
         &self.held.used.slot
     }

@@ -186,22 +186,22 @@ impl MarkedWrite {
         held: &mut HeldSlot,
         deadline: Instant,
     ) -> AttemptResult {
-        match held.read(deadline).await {
-            Ok(found) => match self.resolved(&found) {
-                Some(result) => result,
-                None => {
-                    held.lease_has_ended(deadline).await;
-                    held.discard();
-                    AttemptResult::SlotLost
-                }
-            },
+        let found = match held.read(deadline).await {
+            Ok(found) => found,
             Err(failed) => {
                 let reason =
                     "the condition of the write's marker failed, and the marker could not be read";
                 let error = Error::new(failed.kind(), Outcome::Unknown, reason);
-                AttemptResult::Unknown(error.with_source(failed))
+                return AttemptResult::Unknown(error.with_source(failed));
             }
+        };
+        if let Some(result) = self.resolved(&found) {
+            return result;
         }
+        // If the lease has ended, this drops the other slots as well.
+        held.lease_has_ended(deadline).await;
+        held.discard();
+        AttemptResult::SlotLost
     }
 
     async fn after_unknown_outcome(

@@ -302,7 +302,7 @@ impl MirrorTask {
 pub(super) fn regressed(seen: i64, current: i64) -> Error {
     let reason = format!(
         "the source of the mirror is at revision {current}, but was at {seen} before: it was restored from a backup or \
-         lost its data"
+         lost its data; start the mirror with `start_over()` to copy it again"
     );
     Error::new(ErrorKind::RevisionRegressed, Outcome::NotSent, reason)
 }

@@ -7,7 +7,7 @@ use actix::Addr;
 use super::keeper::KeeperActor;
 use crate::{
     call::Caller,
-    request::{ClientCore, ClientHandle},
+    request::{ClientCore, ClientHandle, ClientView},
 };
 
 /// A client that can keep leases alive.
@@ -21,6 +21,7 @@ pub trait LeaseClient: ClientHandle {
 pub struct LeaseService {
     pub(crate) core: Arc<dyn ClientCore>,
     pub(crate) keeper: Addr<KeeperActor>,
+    pub(crate) view: ClientView,
 }
 
 impl ClientHandle for LeaseService {
@@ -30,5 +31,9 @@ impl ClientHandle for LeaseService {
 
     fn request_timeout(&self) -> Duration {
         self.core.request_timeout()
+    }
+
+    fn view(&self) -> &ClientView {
+        &self.view
     }
 }

@@ -1,10 +1,9 @@
 //! Saving a snapshot to a file atomically.
 
 use std::{
-    fmt, fs,
+    fmt,
     future::IntoFuture,
     io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -19,6 +18,7 @@ use crate::{
     proto::rpc,
     request::{ClientHandle, ResponseFuture},
     retry::{RetryDecision, decision::remedy},
+    runtime::atomic_file::AtomicFile,
     transport::Endpoint,
 };
 
@@ -213,71 +213,12 @@ fn file_failed(path: &Path, error: io::Error) -> Error {
 }
 
 fn write(target: &Path, mut queue: mpsc::Receiver<WriteCommand>) -> io::Result<()> {
-    let part = PartPath::new(target)?;
-    let mut file = create_private(&part.0)?;
+    let mut file = AtomicFile::create(target)?;
     loop {
         match queue.blocking_recv() {
             Some(WriteCommand::Append(bytes)) => file.write_all(&bytes)?,
-            Some(WriteCommand::Finish) => break,
+            Some(WriteCommand::Finish) => return file.commit(),
             None => return Err(io::Error::other("the snapshot was not finished")),
         }
-    }
-    file.sync_all()?;
-    fs::rename(&part.0, target)?;
-    // The rename is durable only after the folder is synced.
-    sync_folder(folder_of(target))
-}
-
-/// Creates a file that only its owner can read: a snapshot contains all keys and password hashes.
-fn create_private(path: &Path) -> io::Result<fs::File> {
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600).open(path)
-}
-
-/// Returns the folder of a file; the current folder if the path has none.
-fn folder_of(target: &Path) -> &Path {
-    match target.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    }
-}
-
-fn sync_folder(folder: &Path) -> io::Result<()> {
-    fs::File::open(folder)?.sync_all()
-}
-
-/// Path of a temporary file beside the target. Removes the file when dropped, unless it was renamed.
-struct PartPath(PathBuf);
-
-impl PartPath {
-    fn new(target: &Path) -> io::Result<Self> {
-        let name = target.file_name().ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidInput, "the path has no file name")
-        })?;
-        let mut part = name.to_owned();
-        // Random, so that two snapshots to one path do not share a file.
-        part.push(format!(".{:08x}.part", fastrand::u32(..)));
-        Ok(Self(target.with_file_name(part)))
-    }
-}
-
-impl Drop for PartPath {
-    fn drop(&mut self) {
-        // Fails if the file was renamed.
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bare_file_name_is_in_the_current_folder() {
-        assert_eq!(folder_of(Path::new("backup.db")), Path::new("."));
-        assert_eq!(folder_of(Path::new("./backup.db")), Path::new("."));
-        assert_eq!(folder_of(Path::new("a/b.db")), Path::new("a"));
-        assert_eq!(folder_of(Path::new("/b.db")), Path::new("/"));
-        assert!(sync_folder(folder_of(Path::new("backup.db"))).is_ok());
     }
 }

@@ -127,7 +127,7 @@ impl IntoFuture for Campaign {
 impl fmt::Debug for Campaign {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Campaign")
-            .field("prefix", &self.queue.prefix)
+            .field("prefix", &self.queue.keys.prefix)
             .field("health", &self.health)
             .finish_non_exhaustive()
     }

@@ -6,7 +6,7 @@ use super::{Election, LeaderStatus};
 use crate::{
     client::Client,
     error::Result,
-    recipes::lock_queue::QueueBuilder,
+    recipes::lock_queue::{QueueBuilder, QueueRule},
     request::{IntoBytes, ResponseFuture},
 };
 
@@ -47,7 +47,7 @@ impl IntoFuture for ElectionBuilder {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let queue = self.queue.open().await?;
+            let queue = self.queue.open(QueueRule::Exclusive).await?;
             Ok(Election {
                 queue,
                 status: LeaderStatus::default(),

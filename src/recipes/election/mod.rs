@@ -65,7 +65,7 @@ pub use super::{
     subscription::Subscription,
 };
 use super::{
-    lock_queue::{LockQueue, check_prefix, is_contender, queue_prefix},
+    lock_queue::{LockQueue, QueueRule, check_prefix, is_contender, queue_prefix},
     session::Session,
 };
 use crate::{
@@ -111,7 +111,7 @@ impl Election {
     /// Returns the election with this name, with this session as a candidate.
     pub fn new(session: &Session, name: impl IntoBytes) -> Self {
         Self {
-            queue: LockQueue::new(session, &name.into_bytes()),
+            queue: LockQueue::new(session, &name.into_bytes(), QueueRule::Exclusive),
             status: LeaderStatus::default(),
         }
     }
@@ -147,7 +147,7 @@ impl Election {
         value: impl IntoBytes,
     ) -> Result<Option<Leadership>> {
         let (key, value) = (key.into_bytes(), value.into_bytes());
-        if !key.starts_with(&self.queue.prefix) {
+        if !key.starts_with(&self.queue.keys.prefix) {
             return Err(Error::invalid("the key does not belong to this election"));
         }
         // A key that does not exist has create revision zero: the transaction would create it.
@@ -158,26 +158,26 @@ impl Election {
             return Ok(None);
         };
         // The key may belong to a candidate that was not the leader.
-        entry.wait_until_first().await?;
+        entry.wait_until_admitted().await?;
         Leadership::new(entry, self.status.clone(), None).map(Some)
     }
 
     /// Returns the current leader, as [`Client::leader`] does.
     pub async fn leader(&self) -> Result<Option<Leader>> {
-        current_leader(&self.queue.client, &self.queue.prefix).await
+        current_leader(&self.queue.client, &self.queue.keys.prefix).await
     }
 
     /// Returns all changes of the leader, starting with the current state: each leader, each new value of a leader, and
     /// each time without a leader.
     pub fn observe(&self) -> Leaders {
-        Leaders::new(self.queue.client.clone(), self.queue.prefix.clone())
+        Leaders::new(self.queue.client.clone(), self.queue.keys.prefix.clone())
     }
 }
 
 impl fmt::Debug for Election {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Election")
-            .field("prefix", &self.queue.prefix)
+            .field("prefix", &self.queue.keys.prefix)
             .finish_non_exhaustive()
     }
 }

@@ -1,10 +1,11 @@
-//! Which keys under the name of a lock or an election belong to contenders, and which names are valid.
+//! Reports keys under the name of a lock or an election that belong to no contender, and names that are not valid.
 //!
 //! The Go client waits for every older key under `<name>/`, even if no contender put it. A client that skipped such a
 //! key could own the lock together with a Go client, so the key is reported as an error.
 
 use bytes::Bytes;
 
+use super::QueueKeys;
 use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     kv::KeyValue,
@@ -19,34 +20,27 @@ pub(in crate::recipes) fn queue_prefix(name: &Bytes) -> Bytes {
 /// that begin with a slash.
 pub(in crate::recipes) fn check_prefix(prefix: &[u8]) -> Result<()> {
     if prefix.iter().all(|byte| *byte == b'/') {
-        let reason =
-            "the name of a lock, an election or a singleton needs a character other than `/`";
+        let reason = "the name of a lock, an election, a singleton or a barrier needs a character other than `/`";
         return Err(Error::invalid(reason));
     }
     Ok(())
 }
 
-/// Returns whether a key was put by a contender: it is bound to a lease, and its name has one part after the prefix.
-pub(in crate::recipes) fn is_contender(prefix: &[u8], key: &[u8], lease: i64) -> bool {
-    let last_part = key.strip_prefix(prefix);
-    lease != 0 && last_part.is_some_and(|part| !part.is_empty() && !part.contains(&b'/'))
-}
-
 /// Returns an error for the first key that is not a contender's, and logs it.
-pub(super) fn check_contenders(prefix: &[u8], kvs: &[KeyValue]) -> Result<()> {
-    let is_other = |kv: &&KeyValue| !is_contender(prefix, &kv.key, kv.lease);
+pub(super) fn check_contenders(keys: &QueueKeys, kvs: &[KeyValue]) -> Result<()> {
+    let is_other = |kv: &&KeyValue| !keys.is_contender(&kv.key, kv.lease);
     kvs.iter()
         .find(is_other)
-        .map_or(Ok(()), |kv| Err(blocked(prefix, kv)))
+        .map_or(Ok(()), |kv| Err(blocked(&keys.prefix, kv)))
 }
 
 /// As [`check_contenders`], for keys that are all bound to leases and were read without them.
-pub(super) fn check_leased_keys(prefix: &[u8], kvs: &[KeyValue]) -> Result<()> {
+pub(super) fn check_leased_keys(keys: &QueueKeys, kvs: &[KeyValue]) -> Result<()> {
     const ANY_LEASE: i64 = 1;
-    let is_other = |kv: &&KeyValue| !is_contender(prefix, &kv.key, ANY_LEASE);
+    let is_other = |kv: &&KeyValue| !keys.is_contender(&kv.key, ANY_LEASE);
     kvs.iter()
         .find(is_other)
-        .map_or(Ok(()), |kv| Err(blocked(prefix, kv)))
+        .map_or(Ok(()), |kv| Err(blocked(&keys.prefix, kv)))
 }
 
 fn blocked(prefix: &[u8], other: &KeyValue) -> Error {
@@ -60,6 +54,7 @@ fn blocked(prefix: &[u8], other: &KeyValue) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recipes::lock_queue::QueueRule;
 
     fn kv(key: &'static str, lease: i64) -> KeyValue {
         KeyValue {
@@ -70,30 +65,14 @@ mod tests {
     }
 
     #[test]
-    fn contender_has_lease_and_one_more_part() {
-        let cases = [
-            ("jobs/70ffab", 0x0070_ffab, true),
-            // A leadership that another session has resumed.
-            ("jobs/70ffab", 8, true),
-            ("jobs/count", 0, false),
-            ("jobs/nested/70ffab", 7, false),
-            ("jobs/", 7, false),
-            ("jobs", 7, false),
-        ];
-        for (key, lease, expected) in cases {
-            assert_eq!(
-                is_contender(b"jobs/", key.as_bytes(), lease),
-                expected,
-                "{key}"
-            );
-        }
-    }
-
-    #[test]
     fn blocking_key_is_named() {
         let queue = [kv("jobs/7", 7), kv("jobs/count", 0)];
-        assert!(check_contenders(b"jobs/", &queue[..1]).is_ok());
-        let blocked = check_contenders(b"jobs/", &queue).unwrap_err();
+        let keys = QueueKeys {
+            prefix: queue_prefix(&"jobs".into()),
+            rule: QueueRule::Exclusive,
+        };
+        assert!(check_contenders(&keys, &queue[..1]).is_ok());
+        let blocked = check_contenders(&keys, &queue).unwrap_err();
         assert_eq!(blocked.kind(), ErrorKind::LockBlocked);
         assert!(blocked.to_string().contains("jobs/count"), "{blocked}");
     }

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::{
-    Ownership, QueueEntry, contenders::check_contenders, late_key_cleanup::delete_when_late,
+    Ownership, QueueEntry, QueueKeys, contenders::check_contenders,
+    late_key_cleanup::delete_when_late,
 };
 use crate::{
     error::{Error, ErrorKind, Outcome, Result},
@@ -26,8 +27,10 @@ const OTHER_LEASE_DELAY: Duration = Duration::from_millis(500);
 pub(super) enum JoinMode {
     /// Join behind the existing keys.
     AtEnd,
-    /// Join only if there is no key.
-    IfEmpty,
+    /// Join only if no key blocks the entry.
+    IfUnblocked,
+    /// Join only if no blocking key was created after this revision.
+    IfNoneSince(i64),
 }
 
 /// Result of one request to create the key.
@@ -37,7 +40,7 @@ enum CreateResult {
     Present { token: i64, adopted: bool },
     /// The key exists, but is bound to another lease.
     OtherLease,
-    /// The queue is not empty.
+    /// The condition of the mode does not hold.
     Occupied,
 }
 
@@ -45,7 +48,7 @@ enum CreateResult {
 pub(super) struct CreateEntry {
     /// Its token is 0 until the key is created.
     pub(super) ownership: Ownership,
-    pub(super) prefix: Bytes,
+    pub(super) keys: QueueKeys,
     pub(super) owned_session: Option<Arc<Session>>,
     pub(super) local_mutex: LocalMutex,
     pub(super) holder: Holder,
@@ -66,7 +69,7 @@ impl CreateEntry {
                     token,
                     ..self.ownership.clone()
                 },
-                prefix: self.prefix,
+                keys: self.keys,
                 _owned_session: self.owned_session,
                 adopted,
                 local_guard: Some(guard),
@@ -115,15 +118,18 @@ impl CreateEntry {
     async fn create_once(&self) -> Result<CreateResult> {
         let Ownership { client, key, .. } = &self.ownership;
         let lease = self.ownership.lease();
-        let condition = match self.mode {
-            JoinMode::AtEnd => Compare::create_revision(key.clone()).eq(0),
-            JoinMode::IfEmpty => Compare::create_revision(self.prefix.clone()).eq(0).prefix(),
-        };
-        let oldest = get(self.prefix.clone()).prefix();
-        let oldest = oldest.first_by_create_revision();
+        let blocking = self.keys.blocking();
+        let mut conditions = vec![Compare::create_revision(key.clone()).eq(0)];
+        let created = Compare::create_revision(blocking.clone());
+        match self.mode {
+            JoinMode::AtEnd => {}
+            JoinMode::IfUnblocked => conditions.push(created.eq(0).prefix()),
+            JoinMode::IfNoneSince(revision) => conditions.push(created.lt(revision + 1).prefix()),
+        }
+        let oldest = get(blocking).prefix().first_by_create_revision();
         let response = client
             .txn()
-            .when([condition])
+            .when(conditions)
             .then([put(key.clone(), self.value.clone()).lease(lease)])
             .otherwise([get(key.clone()), oldest])
             .await?;
@@ -131,7 +137,7 @@ impl CreateEntry {
         if result == CreateResult::Occupied
             && let Some(OpResponse::Get(oldest)) = response.responses.get(1)
         {
-            check_contenders(&self.prefix, &oldest.kvs)?;
+            check_contenders(&self.keys, &oldest.kvs)?;
         }
         Ok(result)
     }
@@ -149,8 +155,8 @@ fn create_result(response: &TxnResponse, lease: i64, mode: JoinMode) -> CreateRe
             token: found.create_revision,
             adopted: true,
         },
-        _ if mode == JoinMode::IfEmpty => CreateResult::Occupied,
-        _ => CreateResult::OtherLease,
+        _ if mode == JoinMode::AtEnd => CreateResult::OtherLease,
+        _ => CreateResult::Occupied,
     }
 }
 
@@ -196,7 +202,7 @@ mod tests {
             token: 9,
             adopted: false,
         };
-        let (at_end, if_empty) = (JoinMode::AtEnd, JoinMode::IfEmpty);
+        let (at_end, if_empty) = (JoinMode::AtEnd, JoinMode::IfUnblocked);
         assert_eq!(create_result(&response(true, None), LEASE, at_end), created);
         let same_lease = response(false, Some((LEASE, 4)));
         assert_eq!(create_result(&same_lease, LEASE, at_end), adopted);

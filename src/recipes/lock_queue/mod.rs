@@ -1,14 +1,17 @@
-//! The queue in etcd behind locks and elections: one key per session under a common prefix.
+//! The queue in etcd behind locks, elections, semaphores and double barriers: keys under a common prefix, ordered by
+//! their create revisions.
 //!
-//! A key is `<name>/<lease in hex>`, as in the Go client's `concurrency` package. The key with the lowest create
-//! revision owns the lock; each other session waits until the key before its own is deleted. The create revision is
-//! the fencing token.
+//! A [`QueueRule`] decides which older keys block an entry. For a mutex and an election, a key is
+//! `<name>/<lease in hex>`, as in the Go client's `concurrency` package; the key with the lowest create revision owns
+//! the lock, and each other session waits until the key before its own is deleted. The create revision is the fencing
+//! token.
 //!
 //! A request to join goes through these steps:
-//! 1. The task locks the session's local mutex for the prefix, since the session has one key per queue.
+//! 1. The task locks a local mutex of the session: the one of the prefix if the session has one key per queue, else that
+//!    of a claim that is not in use.
 //! 2. `create_entry` creates the key, on a task that outlives a caller that gives up.
-//! 3. [`QueueEntry::wait_until_first`] waits until no older key is left and the lease is certain. It fails if an older
-//!    key is not a contender's (`contenders`).
+//! 3. [`QueueEntry::wait_until_admitted`] waits until no older key blocks the entry and the lease is certain. It fails if
+//!    an older key is not a contender's (`contenders`). A double barrier waits in its own way, see [`EntryWait`].
 //! 4. Dropping or leaving the [`QueueEntry`] deletes the key (`remove_entry`), then unlocks the local mutex.
 //!
 //! A lost lease ends each step: the session actor sets the lease's status, and every step and [`Ownership::lost`] wait
@@ -20,11 +23,14 @@
 mod claim_handle;
 mod contenders;
 mod create_entry;
+mod guard_types;
 mod late_key_cleanup;
 mod ownership;
 mod queue_builder;
 mod queue_entry;
+mod queue_rule;
 mod remove_entry;
+mod scope;
 
 use std::{pin::pin, sync::Arc};
 
@@ -36,14 +42,17 @@ use tokio::{
 
 pub use claim_handle::ClaimHandle;
 pub(super) use claim_handle::{ClaimEvent, ClaimGuard, claim};
-pub(super) use contenders::{check_prefix, is_contender, queue_prefix};
+use contenders::check_contenders;
+pub(super) use contenders::{check_prefix, queue_prefix};
 use create_entry::{CreateEntry, JoinMode};
+pub(super) use guard_types::guard_types;
 use late_key_cleanup::delete_when_late;
-pub(super) use ownership::EarlyEnd;
 pub use ownership::Ownership;
 pub(super) use queue_builder::QueueBuilder;
-pub(super) use queue_entry::QueueEntry;
+pub(super) use queue_entry::{EntryWait, QueueEntry, UntilAdmitted};
+pub(super) use queue_rule::{QueueKeys, QueueRule, is_contender};
 pub(super) use remove_entry::remove;
+pub(super) use scope::{acquired_within, run_under};
 
 use super::{
     ownership_lost::OwnershipLost,
@@ -68,18 +77,25 @@ pub(super) struct LockQueue {
     heals: bool,
     /// The session, if it belongs to this lock or election and its guards.
     owned_session: Option<Arc<Session>>,
-    pub(super) prefix: Bytes,
+    pub(super) keys: QueueKeys,
 }
 
 impl LockQueue {
-    pub(super) fn new(session: &Session, name: &Bytes) -> Self {
+    pub(super) fn new(session: &Session, name: &Bytes, rule: QueueRule) -> Self {
         Self {
             client: session.client().clone(),
             session: session.state().clone(),
             heals: session.heals(),
             owned_session: None,
-            prefix: queue_prefix(name),
+            keys: QueueKeys::new(name, rule),
         }
+    }
+
+    /// Returns the queue with the same name and session, for entries with another rule.
+    pub(super) fn with_rule(&self, rule: QueueRule) -> Self {
+        let mut queue = self.clone();
+        queue.keys.rule = rule;
+        queue
     }
 
     /// Returns the queue for background work, which does not keep the client running.
@@ -90,21 +106,46 @@ impl LockQueue {
         }
     }
 
+    /// Returns the mutex of the session's only key.
     fn local_mutex(&self) -> LocalMutex {
-        self.session.local_mutexes.get(&self.prefix)
+        self.session.local_mutexes.get(&self.keys.prefix)
     }
 
-    async fn lock_locally(&self, lease: &SessionLease) -> Result<LocalMutexGuard> {
-        tokio::select! {
-            biased;
-            loss = lease.ended_or_client_stops() => Err(loss.into()),
-            guard = self.local_mutex().lock_owned() => Ok(guard),
+    /// Reserves a key of the session. Waits for another task of the session that uses its only key.
+    async fn reserve_key(&self, lease: &SessionLease) -> Result<ReservedKey> {
+        if self.keys.rule.has_claims() {
+            return Ok(self.reserve_claim(lease));
         }
+        let guard = tokio::select! {
+            biased;
+            loss = lease.ended_or_client_stops() => return Err(loss.into()),
+            guard = self.local_mutex().lock_owned() => guard,
+        };
+        Ok(self.reserved(lease, 0, guard))
+    }
+
+    /// Reserves a key of the session, or returns `None` if another task of the session uses its only key.
+    fn try_reserve_key(&self, lease: &SessionLease) -> Option<ReservedKey> {
+        if self.keys.rule.has_claims() {
+            return Some(self.reserve_claim(lease));
+        }
+        let guard = self.local_mutex().try_lock_owned().ok()?;
+        Some(self.reserved(lease, 0, guard))
+    }
+
+    fn reserve_claim(&self, lease: &SessionLease) -> ReservedKey {
+        let (claim, guard) = self.session.local_mutexes.lock_claim(&self.keys.own());
+        self.reserved(lease, claim, guard)
+    }
+
+    fn reserved(&self, lease: &SessionLease, claim: usize, guard: LocalMutexGuard) -> ReservedKey {
+        let key = self.keys.entry(lease.id(), claim);
+        ReservedKey { key, guard }
     }
 
     /// Returns the session's lease. Waits for a new one while the session heals.
     async fn lease(&self) -> Result<SessionLease> {
-        check_prefix(&self.prefix)?;
+        self.keys.check()?;
         if self.heals {
             Ok(SessionLease::healed(&self.session).await?)
         } else {
@@ -112,36 +153,48 @@ impl LockQueue {
         }
     }
 
-    /// Joins the queue and waits until the session is first.
+    /// Joins the queue and waits until the entry is admitted.
     pub(super) async fn acquire(&self, value: Bytes) -> Result<QueueEntry> {
         let (_not_cancelled, mut cancel) = oneshot::channel();
         let entry = self.join_and_wait(value, &mut cancel).await?;
         entry.ok_or_else(|| OwnershipLost::Taken.into())
     }
 
-    /// Joins the queue and waits until the session is first. On `cancel`, leaves the queue and returns `None`; in an
-    /// outage, leaving continues in the background.
-    ///
-    /// If the session heals, the loss of its lease does not end the wait: the queue is joined again at its end.
+    /// As [`join_and`](Self::join_and), and waits until the entry is admitted.
     pub(super) async fn join_and_wait(
         &self,
         value: Bytes,
         cancel: &mut oneshot::Receiver<()>,
     ) -> Result<Option<QueueEntry>> {
+        let joined = self.join_and(&UntilAdmitted, value, cancel).await?;
+        Ok(joined.map(|(entry, ())| entry))
+    }
+
+    /// Joins the queue and waits. On `cancel`, leaves the queue and returns `None`; in an outage, leaving continues in
+    /// the background.
+    ///
+    /// If the session heals, the loss of its lease does not end the wait: the queue is joined again at its end.
+    pub(super) async fn join_and<W: EntryWait>(
+        &self,
+        wait: &W,
+        value: Bytes,
+        cancel: &mut oneshot::Receiver<()>,
+    ) -> Result<Option<(QueueEntry, W::Output)>> {
         loop {
             let lease = tokio::select! {
                 biased;
                 _ = &mut *cancel => return Ok(None),
                 lease = self.lease() => lease?,
             };
-            let waited = self.wait_with(lease.clone(), value.clone(), cancel).await;
+            let waited = self.join_once(lease.clone(), wait, value.clone(), cancel);
+            let waited = waited.await;
             match waited {
                 Err(error)
                     if self.heals
                         && error.kind() == ErrorKind::SessionLost
                         && !self.client.holders().is_stopping() =>
                 {
-                    tracing::debug!(%error, prefix = ?self.prefix, "lock request lost its lease, join the queue again");
+                    tracing::debug!(%error, prefix = ?self.keys.prefix, "lock request lost its lease, join the queue again");
                     tokio::select! {
                         biased;
                         _ = &mut *cancel => return Ok(None),
@@ -153,18 +206,19 @@ impl LockQueue {
         }
     }
 
-    async fn wait_with(
+    async fn join_once<W: EntryWait>(
         &self,
         lease: SessionLease,
+        wait: &W,
         value: Bytes,
         cancel: &mut oneshot::Receiver<()>,
-    ) -> Result<Option<QueueEntry>> {
-        let guard = tokio::select! {
+    ) -> Result<Option<(QueueEntry, W::Output)>> {
+        let key = tokio::select! {
             biased;
             _ = &mut *cancel => return Ok(None),
-            guard = self.lock_locally(&lease) => guard?,
+            key = self.reserve_key(&lease) => key?,
         };
-        let mut creating = pin!(self.create(lease, guard, value, JoinMode::AtEnd));
+        let mut creating = pin!(self.create(lease, key, value, JoinMode::AtEnd));
         let entry = tokio::select! {
             biased;
             _ = &mut *cancel => {
@@ -177,19 +231,24 @@ impl LockQueue {
             }
             created = &mut creating => created?.ok_or(OwnershipLost::Taken)?,
         };
-        let is_first = tokio::select! {
+        let waited = tokio::select! {
             biased;
-            _ = cancel => Ok(false),
-            first = entry.wait_until_first() => first.map(|()| true),
+            _ = cancel => Ok(None),
+            waited = wait.wait(&entry) => waited.map(Some),
         };
-        match is_first {
-            Ok(true) => Ok(Some(entry)),
-            Ok(false) => {
+        match waited {
+            Ok(Some(output)) => Ok(Some((entry, output))),
+            Ok(None) => {
                 leave(entry).await;
                 Ok(None)
             }
             // Other errors mean that the key is gone, or that requests fail: dropping the entry deletes it.
-            Err(error) if error.kind() == ErrorKind::LockBlocked => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::LockBlocked | ErrorKind::BarrierFull
+                ) =>
+            {
                 leave(entry).await;
                 Err(error)
             }
@@ -197,21 +256,55 @@ impl LockQueue {
         }
     }
 
-    /// Creates the session's key if the queue is empty. Returns `None` and leaves no key behind otherwise.
-    pub(super) async fn join_if_empty(&self, value: Bytes) -> Result<Option<QueueEntry>> {
-        let lease = self.lease().await?;
-        let Ok(guard) = self.local_mutex().try_lock_owned() else {
+    /// As [`join_if_admitted`](Self::join_if_admitted), and waits until the lease is certain.
+    pub(super) async fn try_acquire(&self, value: Bytes) -> Result<Option<QueueEntry>> {
+        let Some(entry) = self.join_if_admitted(value).await? else {
             return Ok(None);
         };
-        let entry = self.create(lease, guard, value, JoinMode::IfEmpty).await?;
-        match entry {
-            // Created by an earlier request without a response, possibly behind other keys.
-            Some(entry) if entry.adopted && !entry.is_first().await? => {
-                entry.leave().await?;
-                Ok(None)
+        entry.ownership.session_lease.certain().await?;
+        Ok(Some(entry))
+    }
+
+    /// Creates a key of the session if it is admitted at once. Returns `None` and leaves no key behind otherwise.
+    async fn join_if_admitted(&self, value: Bytes) -> Result<Option<QueueEntry>> {
+        let lease = self.lease().await?;
+        loop {
+            let Some(mode) = self.mode_if_free().await? else {
+                return Ok(None);
+            };
+            let Some(key) = self.try_reserve_key(&lease) else {
+                return Ok(None);
+            };
+            let created = self.create(lease.clone(), key, value.clone(), mode);
+            match created.await? {
+                // Created by an earlier request without a response, possibly behind other keys.
+                Some(entry) if entry.adopted && !entry.is_admitted().await? => {
+                    entry.leave().await?;
+                    return Ok(None);
+                }
+                // Another contender has joined since the keys were counted.
+                None if mode != JoinMode::IfUnblocked => {}
+                entry => return Ok(entry),
             }
-            entry => Ok(entry),
         }
+    }
+
+    /// Returns on which condition a new key is admitted at once, or `None` if it is not.
+    ///
+    /// A transaction cannot count keys. They are counted before it, and it fails if another one was added since.
+    async fn mode_if_free(&self) -> Result<Option<JoinMode>> {
+        let blocking_count = self.keys.rule.blocking_count();
+        if blocking_count == 1 {
+            return Ok(Some(JoinMode::IfUnblocked));
+        }
+        let keys = self.client.get(self.keys.blocking()).prefix();
+        let limit = i64::try_from(blocking_count).unwrap_or(i64::MAX);
+        let found = keys.limit(limit).await?;
+        if found.kvs.len() >= blocking_count {
+            check_contenders(&self.keys, &found.kvs)?;
+            return Ok(None);
+        }
+        Ok(Some(JoinMode::IfNoneSince(found.header.revision)))
     }
 
     /// Binds an existing key with this create revision to the session's lease. Returns `None` if there is no such key.
@@ -222,7 +315,7 @@ impl LockQueue {
         value: Bytes,
     ) -> Result<Option<QueueEntry>> {
         let lease = self.lease().await?;
-        let guard = self.lock_locally(&lease).await?;
+        let guard = self.reserve_key(&lease).await?.guard;
         let holder = self.client.holders().register(lease.id());
         let ownership = self.ownership(lease, key, token);
         let deadline = deadline_in(self.client.request_timeout());
@@ -241,7 +334,7 @@ impl LockQueue {
         unknown_outcome.resolve();
         Ok(Some(QueueEntry {
             ownership,
-            prefix: self.prefix.clone(),
+            keys: self.keys.clone(),
             adopted: true,
             local_guard: Some(guard),
             _owned_session: self.owned_session.clone(),
@@ -250,13 +343,7 @@ impl LockQueue {
     }
 
     fn ownership(&self, session_lease: SessionLease, key: Bytes, token: i64) -> Ownership {
-        Ownership {
-            client: self.client.clone(),
-            session_lease,
-            key,
-            token,
-            early_end: EarlyEnd::default(),
-        }
+        Ownership::new(self.client.clone(), session_lease, key, token)
     }
 
     /// Creates the key on a separate task that continues if this future is dropped: a put that is cancelled halfway
@@ -264,17 +351,16 @@ impl LockQueue {
     async fn create(
         &self,
         lease: SessionLease,
-        guard: LocalMutexGuard,
+        reserved: ReservedKey,
         value: Bytes,
         mode: JoinMode,
     ) -> Result<Option<QueueEntry>> {
+        let ReservedKey { key, guard } = reserved;
         let task = CreateEntry {
-            ownership: self
-                .ownership(lease.clone(), entry_key(&self.prefix, lease.id()), 0)
-                .for_background(),
-            prefix: self.prefix.clone(),
+            ownership: self.ownership(lease.clone(), key, 0).for_background(),
+            keys: self.keys.clone(),
             owned_session: self.owned_session.clone(),
-            local_mutex: self.local_mutex(),
+            local_mutex: LocalMutexGuard::mutex(&guard).clone(),
             holder: self.client.holders().register(lease.id()),
             value,
             mode,
@@ -296,6 +382,12 @@ impl LockQueue {
             }
         }
     }
+}
+
+/// A key that no other task of the session uses.
+struct ReservedKey {
+    key: Bytes,
+    guard: LocalMutexGuard,
 }
 
 async fn leave(entry: QueueEntry) {
@@ -367,24 +459,5 @@ impl Drop for UnknownOutcome {
         if self.sent {
             delete_when_late(&self.ownership, &self.local_mutex);
         }
-    }
-}
-
-fn entry_key(prefix: &Bytes, lease: i64) -> Bytes {
-    // As Go formats signed numbers.
-    let sign = if lease < 0 { "-" } else { "" };
-    let lease = format!("{sign}{:x}", lease.unsigned_abs());
-    [prefix, lease.as_bytes()].concat().into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn entry_key_matches_go_client() {
-        let prefix = queue_prefix(&Bytes::from_static(b"jobs/cleaner"));
-        assert_eq!(entry_key(&prefix, 0x0070_ffab), "jobs/cleaner/70ffab");
-        assert_eq!(entry_key(&prefix, -0x0070_ffab), "jobs/cleaner/-70ffab");
     }
 }

@@ -60,6 +60,22 @@ impl EarlyEnd {
 }
 
 impl Ownership {
+    /// Creates the view of a key with this create revision that is bound to the lease.
+    pub(in crate::recipes) fn new(
+        client: Client,
+        session_lease: SessionLease,
+        key: Bytes,
+        token: i64,
+    ) -> Self {
+        Self {
+            client,
+            session_lease,
+            key,
+            token,
+            early_end: EarlyEnd::default(),
+        }
+    }
+
     /// Returns the fencing token: the create revision of the key. Each later owner has a larger one.
     pub fn token(&self) -> i64 {
         self.token

@@ -1,12 +1,12 @@
 //! A session's key in a lock queue.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
-    Ownership,
+    Ownership, QueueKeys,
     contenders::{check_contenders, check_leased_keys},
     remove_entry::{remove, remove_until_gone},
 };
@@ -19,7 +19,6 @@ use crate::{
     recipes::{
         ownership_lost::OwnershipLost,
         session::{LocalMutexGuard, Session},
-        txn_read::first_key,
     },
     retry::availability::{RETRY_DELAY, is_temporary},
     runtime::holders::Holder,
@@ -34,7 +33,7 @@ const MAX_CHECKED_KEYS: i64 = 16;
 /// A key in the queue. Dropping it deletes the key in the background.
 pub(in crate::recipes) struct QueueEntry {
     pub(in crate::recipes) ownership: Ownership,
-    pub(super) prefix: Bytes,
+    pub(in crate::recipes) keys: QueueKeys,
     /// Whether the key existed before this entry. Its value may be a different one.
     pub(in crate::recipes) adopted: bool,
     /// Released when the key is deleted, so that the next task of the session creates a new key.
@@ -45,15 +44,38 @@ pub(in crate::recipes) struct QueueEntry {
     pub(super) holder: Option<Holder>,
 }
 
-/// The key directly before this entry's key.
+/// The older keys that this entry's key waits for.
 #[derive(Debug, PartialEq, Eq)]
-enum Predecessor {
-    /// This entry's key is the first one.
-    None,
-    /// The key to wait for.
-    Key(Bytes),
+enum Blockers {
+    /// There are too few to block the entry.
+    Admitted,
+    /// `keys`, newest first, existed at `revision`. At least `excess` of them have to go.
+    Keys {
+        keys: Vec<Bytes>,
+        revision: i64,
+        excess: usize,
+    },
     /// This entry's key no longer exists.
     OwnKeyGone,
+}
+
+/// How an entry waits in the queue.
+pub(in crate::recipes) trait EntryWait: Sync {
+    type Output: Send;
+
+    /// Waits while the entry's key is in the queue. If it fails, the entry leaves the queue.
+    fn wait(&self, entry: &QueueEntry) -> impl Future<Output = Result<Self::Output>> + Send;
+}
+
+/// Waits until no older key blocks the entry, and fails as [`QueueEntry::wait_until_admitted`] does.
+pub(in crate::recipes) struct UntilAdmitted;
+
+impl EntryWait for UntilAdmitted {
+    type Output = ();
+
+    async fn wait(&self, entry: &QueueEntry) -> Result<()> {
+        entry.wait_until_admitted().await
+    }
 }
 
 impl QueueEntry {
@@ -76,13 +98,13 @@ impl QueueEntry {
         self
     }
 
-    /// Waits until this entry's key is the first one. Fails when the session is lost, the key is deleted, or the lock is
+    /// Waits until no older key blocks this entry. Fails when the session is lost, the key is deleted, or the lock is
     /// blocked by a key that is not a contender's.
-    pub(in crate::recipes) async fn wait_until_first(&self) -> Result<()> {
+    pub(in crate::recipes) async fn wait_until_admitted(&self) -> Result<()> {
         tokio::select! {
             biased;
             loss = self.ownership.session_lease.ended_or_client_stops() => Err(loss.into()),
-            first = self.wait_for_predecessors() => first,
+            admitted = self.wait_for_blockers() => admitted,
         }
     }
 
@@ -90,32 +112,41 @@ impl QueueEntry {
         &self.ownership.client
     }
 
-    pub(super) async fn is_first(&self) -> Result<bool> {
-        Ok(self.predecessor().await? == Predecessor::None)
+    pub(super) async fn is_admitted(&self) -> Result<bool> {
+        Ok(self.blockers().await? == Blockers::Admitted)
     }
 
-    /// Reads which key is directly before this one, watches that key from now on, and reads again: it may have been
-    /// deleted before the watch. A watch from the revision of the first read would need no second one, but etcd serves
-    /// watches of past revisions only every 100 ms.
-    async fn wait_for_predecessors(&self) -> Result<()> {
+    /// Reads which older keys block this one, watches them from now on, and reads again: they may have been deleted
+    /// before the watch. A watch from the revision of the first read would need no second one, but etcd serves watches
+    /// of past revisions only every 100 ms.
+    async fn wait_for_blockers(&self) -> Result<()> {
         let mut watched: Option<(Bytes, Watch)> = None;
-        // Older keys are never added later, but a check covers only some of many: the oldest ones and the predecessor.
+        // Older keys are never added later, but a check covers only some of many: the oldest ones and the newest one.
         let mut checked: Option<Bytes> = None;
         loop {
-            let step = match self.predecessor().await {
-                Ok(Predecessor::None) => break,
-                Ok(Predecessor::OwnKeyGone) => return Err(self.why_key_gone().await.into()),
-                Ok(Predecessor::Key(key)) if checked.as_ref() != Some(&key) => {
+            let step = match self.blockers().await {
+                Ok(Blockers::Admitted) => break,
+                Ok(Blockers::OwnKeyGone) => return Err(self.why_key_gone().await.into()),
+                Ok(Blockers::Keys { keys, .. }) if checked.as_ref() != keys.first() => {
                     let check = self.check_older_keys().await;
-                    check.map(|()| checked = Some(key))
+                    check.map(|()| checked = keys.into_iter().next())
                 }
-                Ok(Predecessor::Key(key)) => match watched.take() {
-                    Some((same_key, watch)) if same_key == key => deleted(watch).await,
-                    _ => {
-                        let watch = self.ownership.client.watch(key.clone()).filter_puts().await;
-                        watch.map(|watch| watched = Some((key, watch)))
+                Ok(Blockers::Keys {
+                    keys,
+                    revision,
+                    excess,
+                }) => {
+                    let target = self.watch_target(&keys);
+                    match watched.take() {
+                        Some((watched, watch)) if watched == target => {
+                            self.until_gone(watch, &keys, revision, excess).await
+                        }
+                        _ => {
+                            let watch = self.watch(&target).await;
+                            watch.map(|watch| watched = Some((target, watch)))
+                        }
                     }
-                },
+                }
                 Err(error) => Err(error),
             };
             match step {
@@ -127,23 +158,81 @@ impl QueueEntry {
         Ok(self.ownership.session_lease.certain().await?)
     }
 
-    /// Reads, at one revision, whether this entry's key exists and which key is directly before it.
-    async fn predecessor(&self) -> Result<Predecessor> {
-        let before = self.older_keys().keys_only().last_by_create_revision();
-        let response = self.ownership.txn().then([before]).await?;
-        Ok(predecessor_in(&response))
+    /// Reads, at one revision, whether this entry's key exists and which older keys block it.
+    async fn blockers(&self) -> Result<Blockers> {
+        let window = i64::try_from(self.keys.rule.window()).unwrap_or(i64::MAX);
+        let newest = self.older_keys().keys_only().sort_by_create_revision();
+        let newest = newest.descending().limit(window);
+        let response = self.ownership.txn().then([newest]).await?;
+        Ok(blockers_in(&response, self.keys.rule.blocking_count()))
     }
 
     fn older_keys(&self) -> Get {
-        let older = get(self.prefix.clone()).prefix();
+        let older = get(self.keys.blocking()).prefix();
         older.max_create_revision(self.ownership.token - 1)
+    }
+
+    /// Returns the key to watch, or the prefix of all blocking keys if more than one key can admit the entry.
+    fn watch_target(&self, keys: &[Bytes]) -> Bytes {
+        match keys {
+            [key] if self.keys.rule.window() == 1 => key.clone(),
+            _ => self.keys.blocking(),
+        }
+    }
+
+    async fn watch(&self, target: &Bytes) -> Result<Watch> {
+        let watch = self.ownership.client.watch(target.clone()).filter_puts();
+        if self.keys.rule.window() == 1 {
+            watch.await
+        } else {
+            watch.prefix().await
+        }
+    }
+
+    /// Waits until `excess` of the keys were deleted after `revision`, or until the watch reports something that
+    /// requires a new read.
+    async fn until_gone(
+        &self,
+        mut watch: Watch,
+        keys: &[Bytes],
+        revision: i64,
+        mut excess: usize,
+    ) -> Result<()> {
+        let keys: HashSet<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+        while let Some(item) = watch.next().await {
+            match item {
+                WatchEvent::Events(events) if events.revision() > revision => {
+                    for event in &*events {
+                        if event.key() == self.ownership.key {
+                            return Ok(());
+                        }
+                        excess = excess.saturating_sub(usize::from(keys.contains(event.key())));
+                    }
+                    if excess == 0 {
+                        return Ok(());
+                    }
+                }
+                // After a restore from a backup, the keys may be different ones.
+                WatchEvent::RevisionRegressed { .. } => return Ok(()),
+                WatchEvent::Ended(end) => {
+                    let error = end.to_error();
+                    // The next read shows what was compacted or restored.
+                    return match error.kind() {
+                        ErrorKind::Compacted | ErrorKind::RevisionRegressed => Ok(()),
+                        _ => Err(error),
+                    };
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Fails if an older key is not a contender's: one of the oldest ones, or the one directly before this entry's key.
     /// Values, which can be large, are read only if a key is bound to no lease: etcd returns no leases without the
     /// values.
     async fn check_older_keys(&self) -> Result<()> {
-        let leased = Compare::lease(self.prefix.clone()).ne(0).prefix();
+        let leased = Compare::lease(self.keys.blocking()).ne(0).prefix();
         let names = self.older_keys().keys_only().limit(MAX_CHECKED_NAMES);
         let keys = self.older_keys().limit(MAX_CHECKED_KEYS);
         let before = self.older_keys().last_by_create_revision();
@@ -163,7 +252,7 @@ impl QueueEntry {
         };
         for found in &response.responses {
             if let OpResponse::Get(found) = found {
-                check(&self.prefix, &found.kvs)?;
+                check(&self.keys, &found.kvs)?;
             }
         }
         Ok(())
@@ -171,7 +260,7 @@ impl QueueEntry {
 
     /// Returns why this entry's key is gone: etcd deletes it together with the lease, before the session detects the
     /// loss.
-    async fn why_key_gone(&self) -> OwnershipLost {
+    pub(in crate::recipes) async fn why_key_gone(&self) -> OwnershipLost {
         let lease = self.ownership.lease();
         match self.ownership.client.time_to_live(lease).await {
             Ok(found) if found.remaining.is_none() => {
@@ -201,7 +290,7 @@ impl QueueEntry {
 
     /// Deletes the key and returns whether it belonged to this entry until then. If that fails, deleting continues in
     /// the background.
-    pub(super) async fn leave(mut self) -> Result<bool> {
+    pub(in crate::recipes) async fn leave(mut self) -> Result<bool> {
         self.mark_stopped();
         let deadline = deadline_in(self.ownership.client.request_timeout());
         let mut outcome_unknown = false;
@@ -246,33 +335,21 @@ impl Drop for QueueEntry {
     }
 }
 
-/// Waits until the watch reports that its key was deleted, or ends in a way that requires a new read.
-async fn deleted(mut watch: Watch) -> Result<()> {
-    while let Some(item) = watch.next().await {
-        match item {
-            // After a restore from a backup, the key may be a different one.
-            WatchEvent::Events(_) | WatchEvent::RevisionRegressed { .. } => return Ok(()),
-            WatchEvent::Ended(end) => {
-                let error = end.to_error();
-                // The next read shows what was compacted or restored.
-                return match error.kind() {
-                    ErrorKind::Compacted | ErrorKind::RevisionRegressed => Ok(()),
-                    _ => Err(error),
-                };
-            }
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-fn predecessor_in(response: &TxnResponse) -> Predecessor {
+fn blockers_in(response: &TxnResponse, blocking_count: usize) -> Blockers {
     if !response.succeeded {
-        return Predecessor::OwnKeyGone;
+        return Blockers::OwnKeyGone;
     }
-    match first_key(response) {
-        Some(before) => Predecessor::Key(before.key.clone()),
-        None => Predecessor::None,
+    let found = match response.responses.first() {
+        Some(OpResponse::Get(found)) => &found.kvs[..],
+        _ => &[],
+    };
+    if found.len() < blocking_count {
+        return Blockers::Admitted;
+    }
+    Blockers::Keys {
+        keys: found.iter().map(|kv| kv.key.clone()).collect(),
+        revision: response.header.revision,
+        excess: found.len() - blocking_count + 1,
     }
 }
 
@@ -310,20 +387,40 @@ mod tests {
         }
     }
 
-    #[test]
-    fn predecessor_is_key_before_own() {
-        assert_eq!(
-            predecessor_in(&response(true, &["l/1"])),
-            Predecessor::Key(Bytes::from_static(b"l/1"))
-        );
-        assert_eq!(predecessor_in(&response(true, &[])), Predecessor::None);
+    fn keys(keys: &[&'static str], excess: usize) -> Blockers {
+        Blockers::Keys {
+            keys: keys
+                .iter()
+                .map(|key| Bytes::from_static(key.as_bytes()))
+                .collect(),
+            revision: 40,
+            excess,
+        }
     }
 
     #[test]
-    fn entry_without_key_is_never_first() {
+    fn exclusive_entry_waits_for_key_before_own() {
+        let found = response(true, &["l/1"]);
+        assert_eq!(blockers_in(&found, 1), keys(&["l/1"], 1));
+        assert_eq!(blockers_in(&response(true, &[]), 1), Blockers::Admitted);
+    }
+
+    #[test]
+    fn permit_waits_for_as_many_keys_as_are_too_many() {
+        let all = ["l/5", "l/4", "l/3", "l/2"];
         assert_eq!(
-            predecessor_in(&response(false, &[])),
-            Predecessor::OwnKeyGone
+            blockers_in(&response(true, &all[..2]), 3),
+            Blockers::Admitted
         );
+        assert_eq!(
+            blockers_in(&response(true, &all[..3]), 3),
+            keys(&all[..3], 1)
+        );
+        assert_eq!(blockers_in(&response(true, &all), 3), keys(&all, 2));
+    }
+
+    #[test]
+    fn entry_without_key_is_never_admitted() {
+        assert_eq!(blockers_in(&response(false, &[]), 3), Blockers::OwnKeyGone);
     }
 }

@@ -1,81 +1,51 @@
-//! A request for a lock.
+//! A request for a lock, the lock while it is held, and the events of a lock.
 
-use std::{fmt, future::IntoFuture};
+use actix::Message;
 
-use actix::{Message, Recipient};
-use bytes::Bytes;
-use tokio::sync::oneshot;
-
-use super::{ClaimHandle, LockGuard, Ownership, OwnershipLost};
+use super::{Ownership, OwnershipLost};
 use crate::{
-    error::{Error, Result},
-    recipes::lock_queue::{ClaimEvent, LockQueue, claim},
-    request::ResponseFuture,
+    error::Error,
+    recipes::lock_queue::{ClaimEvent, guard_types},
 };
 
-/// A request for a lock, made by [`Mutex::lock`](super::Mutex::lock). Awaiting it waits for the lock and returns a
-/// [`LockGuard`]; [`deliver_to`](Self::deliver_to) waits for it on behalf of an actor.
-///
-/// Dropping the future leaves the queue. The wait continues through outages for as long as the session lives; if the
-/// session [heals](crate::recipes::session::SessionBuilder::heal), it continues at the end of the queue after a loss of
-/// the lease. It fails
-/// - with [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) as soon as the session is lost,
-/// - with [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if the session's key in the queue is deleted,
-/// - with [`ErrorKind::LockBlocked`](crate::ErrorKind::LockBlocked) if an older key under the lock's name was not put by
-///   a request for the lock; the error names the key,
-/// - with [`ErrorKind::PermissionDenied`](crate::ErrorKind::PermissionDenied) if the user may not read and write the
-///   keys,
-/// - with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the name is empty or consists of slashes.
-#[derive(Clone)]
-#[must_use = "the lock is requested when this is awaited or delivered to an actor"]
-pub struct AcquireLock {
-    queue: LockQueue,
-}
-
-impl AcquireLock {
-    pub(super) fn new(queue: LockQueue) -> Self {
-        Self { queue }
-    }
-
-    /// Waits for the lock and holds it on behalf of an actor. The actor receives [`LockEvent::Acquired`] when it has
-    /// the lock, and one last event when the request or the ownership has ended. The lock is released when the claim is
-    /// dropped or the actor stops.
+guard_types! {
+    /// A lock that is held. Dereferences to its [`Ownership`]. Dropping it releases the lock in the background.
     ///
-    /// An event may wait in the mailbox: [`Ownership::remaining`] returns how long the lock is still certain.
-    pub fn deliver_to(self, recipient: Recipient<LockEvent>) -> ClaimHandle {
-        let client = self.queue.client.clone();
-        let queue = self.queue.for_background();
-        let acquire = async move |cancel: &mut oneshot::Receiver<()>| {
-            let entry = queue.join_and_wait(Bytes::new(), cancel).await?;
-            entry.map(LockGuard::new).transpose()
-        };
-        claim(&client, acquire, recipient)
+    /// Drop it when [`Ownership::lost`] resolves: [`Client::shutdown`](crate::Client::shutdown) waits for that, and
+    /// leaves the lock to its TTL if the guard is not dropped in time.
+    #[must_use = "dropping the guard releases the lock"]
+    guard LockGuard {
+        /// Releases the lock and waits for the response. Fails with
+        /// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if the lock was lost before; the lock of another session
+        /// is never released.
+        unlock
     }
 
-    async fn acquire(self) -> Result<LockGuard> {
-        let entry = self.queue.acquire(Bytes::new()).await?;
-        LockGuard::new(entry)
+    /// A request for a lock, made by [`Mutex::lock`](super::Mutex::lock). Awaiting it waits for the lock and returns a
+    /// [`LockGuard`]; [`deliver_to`](Self::deliver_to) waits for it on behalf of an actor.
+    ///
+    /// Dropping the future leaves the queue. The wait continues through outages for as long as the session lives; if the
+    /// session [heals](crate::recipes::session::SessionBuilder::heal), it continues at the end of the queue after a loss
+    /// of the lease. It fails
+    /// - with [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) as soon as the session is lost,
+    /// - with [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if the session's key in the queue is deleted,
+    /// - with [`ErrorKind::LockBlocked`](crate::ErrorKind::LockBlocked) if an older key under the lock's name was not put
+    ///   by a request for the lock; the error names the key,
+    /// - with [`ErrorKind::PermissionDenied`](crate::ErrorKind::PermissionDenied) if the user may not read and write the
+    ///   keys,
+    /// - with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the name is empty or consists of
+    ///   slashes.
+    #[must_use = "the lock is requested when this is awaited or delivered to an actor"]
+    request AcquireLock {
+        /// Waits for the lock and holds it on behalf of an actor. The actor receives [`LockEvent::Acquired`] when it has
+        /// the lock, and one last event when the request or the ownership has ended. The lock is released when the claim
+        /// is dropped or the actor stops.
+        ///
+        /// An event may wait in the mailbox: [`Ownership::remaining`] returns how long the lock is still certain.
     }
 }
 
-impl IntoFuture for AcquireLock {
-    type Output = Result<LockGuard>;
-    type IntoFuture = ResponseFuture<LockGuard>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.acquire())
-    }
-}
-
-impl fmt::Debug for AcquireLock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AcquireLock")
-            .field("prefix", &self.queue.prefix)
-            .finish_non_exhaustive()
-    }
-}
-
-/// An event of a lock request, sent to the actor that the lock is for.
+/// An event of a request for a lock or a permit, sent to the actor that it is for.
 #[derive(Debug, Clone, Message)]
 #[rtype(result = "()")]
 #[non_exhaustive]

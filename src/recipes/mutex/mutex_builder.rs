@@ -6,7 +6,7 @@ use super::Mutex;
 use crate::{
     client::Client,
     error::Result,
-    recipes::lock_queue::QueueBuilder,
+    recipes::lock_queue::{QueueBuilder, QueueRule},
     request::{IntoBytes, ResponseFuture},
 };
 
@@ -47,7 +47,7 @@ impl IntoFuture for MutexBuilder {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let queue = self.queue.open().await?;
+            let queue = self.queue.open(QueueRule::Exclusive).await?;
             Ok(Mutex { queue })
         })
     }

@@ -97,6 +97,7 @@ pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
         | ErrorKind::MemberUnresponsive
         | ErrorKind::NotServing
         | ErrorKind::LeaderLost
+        | ErrorKind::StaleRead
         // A proxy in front of one member responded with 502 or 503.
         | ErrorKind::Protocol => RetryDecision::NextMember,
 
@@ -175,6 +176,7 @@ pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
         | ErrorKind::SessionLost
         | ErrorKind::LockLost
         | ErrorKind::LockBlocked
+        | ErrorKind::BarrierFull
         | ErrorKind::NoElectionLeader
         | ErrorKind::MarkersDenied
         | ErrorKind::Conflict
@@ -183,6 +185,8 @@ pub(crate) fn remedy(kind: ErrorKind) -> RetryDecision {
         | ErrorKind::CheckpointTaken
         | ErrorKind::DestinationNotEmpty
         | ErrorKind::CodecFailed
+        | ErrorKind::CacheTooLarge
+        | ErrorKind::ConfigRejected
         | ErrorKind::Other => RetryDecision::Fail,
     }
 }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind, Outcome},
-    proto::rpc::Rpc,
+    proto::rpc::{Rpc, RpcClass},
 };
 
 /// How a call is retried.
@@ -149,6 +149,16 @@ impl FailureLog {
         member: u64,
         random: &mut impl FnMut() -> f64,
     ) -> Option<RetryPlan> {
+        match attempt.kind {
+            // Not a failure of the member. Once a quorum was behind, the caller has a better way than more attempts.
+            ErrorKind::StaleRead if attempt.class == RpcClass::Read => {
+                let delay = self.backoff.next(Some(member), random);
+                let renew_token = false;
+                return delay.is_zero().then_some(RetryPlan { delay, renew_token });
+            }
+            ErrorKind::RevisionRegressed => return None,
+            _ => {}
+        }
         // Called even if the decision is ignored below, because policies count failures.
         let decision = policy.decide(attempt);
         let call_ended = matches!(

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     proto::rpc::{self, SplitRejection},
-    retry::StandardRetry,
+    retry::{NoRetry, StandardRetry},
 };
 
 const OUTCOMES: [Outcome; 3] = [Outcome::NotSent, Outcome::Rejected, Outcome::Unknown];
@@ -57,6 +57,24 @@ fn renew_after(delay: u64) -> RetryPlan {
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
+}
+
+#[test]
+fn stale_read_ends_once_quorum_was_behind() {
+    let stale = |member| failure(ErrorKind::StaleRead, Outcome::Rejected, member);
+    let mut read = FailureLog::new(rpc::RANGE, 5);
+    for member in [1, 2] {
+        assert_eq!(next(&mut read, &stale(member)), Some(retry_after(0)));
+        assert!(read.avoids(member));
+    }
+    assert_eq!(next(&mut read, &stale(3)), None);
+    // No policy makes it retry longer, or not at all.
+    let mut read = FailureLog::new(rpc::RANGE, 3);
+    let first = record(&mut read, &NoRetry, &stale(1), None);
+    assert_eq!(first, Some(retry_after(0)));
+    assert_eq!(record(&mut read, &AlwaysRetry, &stale(2), None), None);
+    let regressed = failure(ErrorKind::RevisionRegressed, Outcome::Rejected, 3);
+    assert_eq!(record(&mut read, &AlwaysRetry, &regressed, None), None);
 }
 
 #[test]

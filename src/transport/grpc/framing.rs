@@ -20,6 +20,11 @@ pub(crate) fn encode(message: &impl Message) -> Result<Bytes, Error> {
     Ok(buffer.freeze())
 }
 
+/// Returns an encoded message without its prefix.
+pub(crate) fn without_prefix(encoded: &Bytes) -> Bytes {
+    encoded.slice(PREFIX.min(encoded.len())..)
+}
+
 /// Returns the size of a message without its prefix, given the size of [`encode`]'s result.
 pub(crate) fn message_size(encoded: usize) -> usize {
     encoded.saturating_sub(PREFIX)

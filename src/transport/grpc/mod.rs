@@ -5,7 +5,7 @@ mod incremental_decoder;
 mod message_reader;
 mod status;
 
-pub(crate) use framing::{decode, encode, encode_all, message_size};
+pub(crate) use framing::{decode, encode, encode_all, message_size, without_prefix};
 pub(crate) use message_reader::{MessageReader, ReadError};
 pub(crate) use status::{HeaderStatus, RpcFailure, find_status, status_from_headers};
 

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use actix_etcd::{Client, ErrorKind, Outcome};
+use actix_etcd::{ErrorKind, Outcome};
 use serde_json::json;
 use testbed::{Cluster, number};
 use tokio::time::timeout;
+
+use crate::support::connected_cluster::connect;
 
 async fn grant_lease(cluster: &Cluster) -> i64 {
     let granted = cluster.api_any("/v3/lease/grant", json!({"TTL": 60})).await;
@@ -15,7 +17,7 @@ async fn grant_lease(cluster: &Cluster) -> i64 {
 #[tokio::test]
 async fn server_side_lock_waits_for_its_holder() {
     let cluster = Cluster::start(1).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let (first, second) = (grant_lease(&cluster).await, grant_lease(&cluster).await);
     let held = etcd.server_locks().lock("door", first).await.unwrap();
     assert!(held.key.starts_with(b"door/"));
@@ -39,7 +41,7 @@ async fn server_side_lock_waits_for_its_holder() {
 #[tokio::test]
 async fn server_side_election_is_won_observed_and_resigned() {
     let cluster = Cluster::start(1).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let elections = etcd.server_elections();
     let no_leader = elections.leader("seat").await.unwrap_err();
     assert!(no_leader.to_string().contains("no leader"), "{no_leader}");
@@ -75,7 +77,7 @@ async fn server_side_election_is_won_observed_and_resigned() {
 #[tokio::test]
 async fn health_is_watched_until_member_stops() {
     let cluster = Cluster::start(3).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     assert!(etcd.health().check().await.unwrap().is_serving());
     let second = cluster.member(1).endpoint();
     assert!(

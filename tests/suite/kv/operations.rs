@@ -9,7 +9,7 @@ use serde_json::json;
 use testbed::Cluster;
 use tokio_stream::StreamExt;
 
-use crate::support::connected_cluster::StartWithClient;
+use crate::support::connected_cluster::{StartWithClient, connect_with};
 
 fn keys(found: &GetResponse) -> Vec<&str> {
     found
@@ -328,11 +328,8 @@ async fn range_over_four_megabytes_is_returned_whole() {
         9 << 20
     );
 
-    let limited = Client::builder(cluster.endpoints())
-        .max_response_size(4 << 20)
-        .connect()
-        .await
-        .unwrap();
+    let limited = Client::builder(cluster.endpoints()).max_response_size(4 << 20);
+    let limited = connect_with(limited).await;
     let refused = limited.get("large/").prefix().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ResponseTooLarge);
     assert!(

@@ -2,15 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use actix_etcd::Client;
 use testbed::Cluster;
 
-use crate::support::{quiet_window::ready_members, wait::until};
+use crate::support::{connected_cluster::connect, quiet_window::ready_members, wait::until};
 
 #[tokio::test]
 async fn pages_show_one_revision_after_member_dies() {
     let cluster = Cluster::start(3).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     until("all members are ready", || ready_members(&etcd) == 3).await;
     for n in 0..120 {
         etcd.put(format!("page/{n:03}"), "before").await.unwrap();

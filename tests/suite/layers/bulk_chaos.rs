@@ -13,6 +13,8 @@ use std::{
 use actix_etcd::{Client, layers::bulk::OnUnknown};
 use testbed::{Chaos, ChaosKind, Cluster};
 
+use crate::support::connected_cluster::connect;
+
 /// Few enough that each key is written many times.
 const KEYS: u64 = 500;
 
@@ -42,7 +44,7 @@ async fn write_until(etcd: Client, reaction: OnUnknown, stop: Arc<AtomicBool>) -
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn written_keys_have_last_value_under_random_faults() {
     let cluster = Cluster::start(3).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let stop = Arc::new(AtomicBool::new(false));
     let writers = [OnUnknown::Repeat, OnUnknown::ReadBack]
         .map(|reaction| tokio::spawn(write_until(etcd.clone(), reaction, stop.clone())));

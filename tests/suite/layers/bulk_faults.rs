@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use actix_etcd::{
-    Client, Outcome,
+    Outcome,
     layers::bulk::{BulkFailed, BulkReport, OnUnknown},
 };
 use testbed::{Cluster, Direction, Fault};
 
 use crate::support::{
-    connected_cluster::StartWithClient,
+    connected_cluster::{StartWithClient, connect},
     quiet_window::ready_members,
     wait::{TEST_TIMEOUT, until, until_async},
 };
@@ -105,7 +105,7 @@ async fn late_copy_does_not_restore_old_value() {
     let cluster = Cluster::start(3).await;
     let follower = (cluster.leader().await + 1) % 3;
     let frozen = cluster.member(follower);
-    let only_frozen = Client::connect([frozen.endpoint()]).await.unwrap();
+    let only_frozen = connect([frozen.endpoint()]).await;
     let all = cluster.endpoints();
     for round in 0..5 {
         let key = format!("late/{round}");

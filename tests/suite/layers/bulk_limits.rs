@@ -3,7 +3,7 @@
 use actix_etcd::{Client, ErrorKind, Outcome, layers::bulk::BulkWrite};
 use testbed::Cluster;
 
-use crate::support::connected_cluster::StartWithClient;
+use crate::support::connected_cluster::{StartWithClient, connect};
 
 async fn count(etcd: &Client, prefix: &str) -> i64 {
     etcd.get(prefix).prefix().count_only().await.unwrap().count
@@ -13,7 +13,7 @@ async fn count(etcd: &Client, prefix: &str) -> i64 {
 /// largest transaction.
 async fn import_with_flag(flag: &str, value: usize) -> u64 {
     let cluster = Cluster::builder().arg(flag).start().await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let (sender, sizes) = std::sync::mpsc::channel();
     let mut bulk = etcd
         .bulk()

@@ -12,7 +12,7 @@ use actix_etcd::{
 use testbed::{Change, Cluster, Fault};
 use tokio::time::timeout;
 
-use crate::support::connected_cluster::StartWithClient;
+use crate::support::connected_cluster::{StartWithClient, cluster_key};
 
 async fn values(etcd: &Client, prefix: &str) -> Vec<(String, String)> {
     let found = etcd.get(prefix).prefix().await.unwrap();
@@ -92,7 +92,7 @@ async fn writes_of_one_key_keep_their_order() {
             .map(|n| n.to_string())
             .collect();
         let value = |change: Change| String::from_utf8(change.value.unwrap()).unwrap();
-        let history = cluster.history(&name).await;
+        let history = cluster.history(cluster_key(&name)).await;
         let mut history: Vec<String> = history.into_iter().map(value).collect();
         // A transaction whose response was lost is written twice.
         history.dedup();

@@ -4,7 +4,7 @@ use actix::Actor;
 use actix_etcd::{Client, ErrorKind, Etcd, layers::get_many::get_many};
 use testbed::Cluster;
 
-use crate::support::connected_cluster::StartWithClient;
+use crate::support::connected_cluster::{StartWithClient, connect_with};
 
 async fn import(etcd: &Client, keys: usize) {
     let mut bulk = etcd.bulk().start();
@@ -80,7 +80,7 @@ async fn get_many_shows_one_revision_during_writes() {
 async fn get_many_finds_limits_of_server_and_client() {
     let cluster = Cluster::builder().arg("--max-txn-ops=10").start().await;
     let etcd = Client::builder(cluster.endpoints()).max_response_size(1_000);
-    let etcd = etcd.connect().await.unwrap();
+    let etcd = connect_with(etcd).await;
     import(&etcd, 300).await;
     let keys = (0..300).map(|n| format!("k/{n:05}"));
     let found = etcd.get_many(keys).await.unwrap();

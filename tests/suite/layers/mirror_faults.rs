@@ -9,7 +9,7 @@ use actix_etcd::{
 use testbed::{Cluster, Direction, Fault};
 
 use crate::support::{
-    connected_cluster::StartWithClient,
+    connected_cluster::{StartWithClient, cluster_key},
     mirrors::{catch_up, failure},
     wait::{until, until_async},
 };
@@ -108,7 +108,13 @@ async fn lost_response_does_not_write_twice() {
     catch_up(&mirror, &source).await;
     let found = destination.get("copy/k").await.unwrap();
     assert_eq!(found.first().unwrap().version, 1);
-    assert_eq!(destination_cluster.history("copy/").await.len(), 1);
+    assert_eq!(
+        destination_cluster
+            .history(cluster_key("copy/"))
+            .await
+            .len(),
+        1
+    );
 }
 
 /// Deletes this many keys in one revision. Returns in how many revisions the destination deleted them.

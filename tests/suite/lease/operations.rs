@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_stream::StreamExt;
 
 use crate::support::{
-    connected_cluster::StartWithClient,
+    connected_cluster::{StartWithClient, connect},
     lease_recorder::LeaseRecorder,
     machine_delay::MachineDelay,
     wait::{TEST_TIMEOUT, hold, until, until_async},
@@ -140,7 +140,7 @@ async fn revoke_on_drop_revokes_unless_detached() {
     let long_lived = grant(60 * SECOND).keep_alive().await.unwrap().detach();
     // Shutdown waits for pending revocations.
     etcd.shutdown().await;
-    let other = Client::connect(cluster.endpoints()).await.unwrap();
+    let other = connect(cluster.endpoints()).await;
     let status = other.time_to_live(long_lived).await.unwrap();
     assert!(status.remaining.is_some());
 }
@@ -148,7 +148,7 @@ async fn revoke_on_drop_revokes_unless_detached() {
 #[tokio::test]
 async fn dropped_lease_revokes_after_client_is_dropped() {
     let (cluster, etcd) = Cluster::start_with_client(1).await;
-    let other = Client::connect(cluster.endpoints()).await.unwrap();
+    let other = connect(cluster.endpoints()).await;
     let lease = etcd
         .lease(60 * SECOND)
         .keep_alive()
@@ -165,7 +165,7 @@ async fn dropped_lease_revokes_after_client_is_dropped() {
 #[tokio::test]
 async fn stale_lease_does_not_revoke_regranted_id() {
     let (cluster, etcd) = Cluster::start_with_client(1).await;
-    let other = Client::connect(cluster.endpoints()).await.unwrap();
+    let other = connect(cluster.endpoints()).await;
     let mut regranted = Vec::new();
     for (id, kept) in [(4711, true), (4712, false)] {
         let grant = etcd.lease(60 * SECOND).id(id).revoke_on_drop();
@@ -226,7 +226,7 @@ async fn lease_reports_expiry_only_after_deadline() {
     });
     assert!(at_risk.await.unwrap() <= Instant::now());
     // An election may have extended the lease. The links are healed only after etcd has removed it.
-    let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
+    let direct = connect(cluster.direct_endpoints()).await;
     wait_until_gone(&direct, lease.id()).await;
     cluster.heal();
     let lost = timeout(TEST_TIMEOUT, lease.lost()).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use actix::Actor;
 use actix_etcd::{
-    Client, ErrorKind, Etcd,
+    ErrorKind, Etcd,
     kv::get,
     lease::LeaseLost,
     recipes::discovery::{
@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tokio_stream::{Stream, StreamExt};
 
 use crate::support::{
-    connected_cluster::StartWithClient,
+    connected_cluster::{StartWithClient, connect},
     message_recorder::record_messages,
     wait::{until, until_async},
 };
@@ -222,7 +222,7 @@ async fn newer_instance_takes_the_key_for_good() {
 #[tokio::test]
 async fn update_never_overwrites_an_unnoticed_newer_instance() {
     let (cluster, etcd) = Cluster::start_with_client(1).await;
-    let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
+    let direct = connect(cluster.direct_endpoints()).await;
     for _ in 0..5 {
         let former = etcd.register("web", "a").ttl(LONG).await.unwrap();
         let newer = direct.register("web", "a").metadata(2).ttl(LONG);
@@ -307,7 +307,7 @@ async fn registration_and_discovery_work_by_message() {
         matches!(events.last(), Some(DiscoveryEvent::Ended(error)) if error.kind() == ErrorKind::Shutdown)
     })
     .await;
-    let other = Client::connect(cluster.endpoints()).await.unwrap();
+    let other = connect(cluster.endpoints()).await;
     until_async(
         "the shutdown removes instances registered by message",
         async || other.get("web/").prefix().await.unwrap().count == 0,

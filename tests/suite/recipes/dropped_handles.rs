@@ -37,6 +37,17 @@ fn dropped_handles_leave_no_key_lease_or_actor() {
                     .await
                     .is_err()
             );
+            let reader = a.rw_lock("r").read().await.unwrap();
+            let lock = b.rw_lock("r");
+            let waiting = timeout(Duration::from_millis(50), lock.write());
+            assert!(waiting.await.is_err());
+            let permits = etcd.semaphore("p", 1).await.unwrap();
+            let permit = permits.acquire().await.unwrap();
+            let inside = b.double_barrier("d", 1).enter().await.unwrap();
+            let barrier = a.barrier("b");
+            assert!(barrier.hold().await.unwrap().is_new());
+            let (_, recipient) = record_messages();
+            let release = barrier.wait().deliver_to(recipient);
             let leader = a.election("e").campaign("a").await.unwrap();
             let mut leaders = etcd.leaders("e");
             leaders.next().await.unwrap();
@@ -52,6 +63,8 @@ fn dropped_handles_leave_no_key_lease_or_actor() {
                 lock_events.lock().unwrap().len() == 1
             })
             .await;
+            inside.leave().await.unwrap();
+            drop((reader, lock, permits, permit, barrier, release));
             drop((guard, leader, a, b, mutex));
             lost.await.unwrap();
             drop((registration, instances, observation, claim));

@@ -15,7 +15,7 @@ use testbed::{Cluster, Fault};
 use tokio::{sync::mpsc, time::timeout};
 
 use crate::support::{
-    connected_cluster::StartWithClient,
+    connected_cluster::{StartWithClient, connect},
     wait::{hold, until_async},
 };
 
@@ -105,7 +105,7 @@ async fn observer_receives_leaders_proclamations_and_vacancies() {
 #[tokio::test]
 async fn cut_off_observer_misses_no_leader() {
     let (cluster, etcd) = Cluster::start_with_client(1).await;
-    let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
+    let direct = connect(cluster.direct_endpoints()).await;
     let session = session(&direct).await;
     let mut leaders = etcd.leaders("e");
     assert_eq!(next_leader(&mut leaders).await, "");
@@ -130,7 +130,7 @@ async fn cut_off_observer_misses_no_leader() {
 #[tokio::test]
 async fn observer_resumes_at_current_leader_after_compaction() {
     let (cluster, etcd) = Cluster::start_with_client(1).await;
-    let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
+    let direct = connect(cluster.direct_endpoints()).await;
     let session = session(&direct).await;
     let first = session.election("e").campaign("old").await.unwrap();
     let mut leaders = etcd.leaders("e");
@@ -175,7 +175,7 @@ async fn dropped_or_failed_campaign_leaves_no_candidate() {
 #[tokio::test]
 async fn campaign_interrupted_by_compaction_leaves_no_candidate() {
     let (cluster, etcd) = Cluster::start_with_client(1).await;
-    let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
+    let direct = connect(cluster.direct_endpoints()).await;
     let (a, b) = (session(&direct).await, session(&etcd).await);
     let leader = a.election("e").campaign("a").await.unwrap();
     let election = b.election("e");

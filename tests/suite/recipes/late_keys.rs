@@ -72,13 +72,28 @@ async fn late_keys_are_deleted_after_long_freeze() {
     for number in 0..NAMES {
         let session = session.clone();
         locks.spawn(async move {
-            if number % 2 == 0 {
-                let guard = session.mutex(name(number)).lock().await.unwrap();
-                guard.unlock().await.unwrap();
-            } else {
-                let election = session.election(name(number));
-                let leadership = election.campaign("v").await.unwrap();
-                leadership.resign().await.unwrap();
+            let name = name(number);
+            match number % 5 {
+                0 => {
+                    let guard = session.mutex(name).lock().await.unwrap();
+                    guard.unlock().await.unwrap();
+                }
+                1 => {
+                    let leadership = session.election(name).campaign("v").await.unwrap();
+                    leadership.resign().await.unwrap();
+                }
+                2 => {
+                    let guard = session.rw_lock(name).read().await.unwrap();
+                    guard.unlock().await.unwrap();
+                }
+                3 => {
+                    let guard = session.rw_lock(name).write().await.unwrap();
+                    guard.unlock().await.unwrap();
+                }
+                _ => {
+                    let permit = session.semaphore(name, 2).acquire().await.unwrap();
+                    permit.release().await.unwrap();
+                }
             }
         });
     }

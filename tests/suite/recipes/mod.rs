@@ -1,10 +1,13 @@
-//! Sessions, locks, elections, singletons, registration and discovery.
+//! Sessions, locks, semaphores, barriers, elections, singletons, registration and discovery.
 
 mod actor_events;
+mod barrier;
 mod blocked_locks;
+mod counter;
 mod discovery;
 mod discovery_faults;
 mod discovery_scripted;
+mod double_barrier;
 mod dropped_handles;
 mod election;
 mod election_chaos;
@@ -20,15 +23,25 @@ mod owned_sessions;
 mod paused_scope;
 mod process_exit;
 mod process_pauses;
+mod queue;
+mod queue_actors;
+mod queue_chaos;
+mod queue_lost_responses;
+mod rw_lock;
+mod semaphore;
 mod session;
 mod session_adoption;
 mod session_chaos;
 mod session_faults;
 mod session_restoration;
 mod session_scripted;
+mod shared_locks_chaos;
+mod shared_locks_lost_responses;
 mod shutdown_order;
 mod singleton;
 mod singleton_chaos;
 mod singleton_processes;
 mod singleton_states;
+mod stm;
+mod stm_chaos;
 mod waiting;

@@ -18,7 +18,7 @@ use testbed::{Cluster, Fault};
 use tokio::{task::JoinHandle, time::timeout};
 
 use crate::support::{
-    connected_cluster::StartWithClient,
+    connected_cluster::{StartWithClient, connect},
     wait::{hold, until, until_async},
 };
 
@@ -281,7 +281,7 @@ async fn lost_reports_every_way_of_losing_a_lock() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cut_off_holder_is_cancelled_before_next_holder() {
     let (cluster, etcd) = Cluster::start_with_client(1).await;
-    let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
+    let direct = connect(cluster.direct_endpoints()).await;
     let holder = etcd.session(2 * SECOND).await.unwrap();
     let other = session(&direct).await;
     let mutex = holder.mutex("l");
@@ -365,7 +365,7 @@ async fn healed_session_can_lock_again() {
 async fn waiter_survives_compaction_and_lost_connection() {
     let (cluster, etcd) = Cluster::start_with_client(1).await;
     let (a, b) = (session(&etcd).await, session(&etcd).await);
-    let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
+    let direct = connect(cluster.direct_endpoints()).await;
     let guard = a.mutex("l").lock().await.unwrap();
     let mutex = b.mutex("l");
     let waiting = spawn_waiter(&etcd, async move { mutex.lock().await }).await;
@@ -384,7 +384,7 @@ async fn waiter_survives_compaction_and_lost_connection() {
 #[tokio::test]
 async fn shutdown_ends_holders_and_waiters() {
     let (cluster, etcd) = Cluster::start_with_client(1).await;
-    let other = Client::connect(cluster.endpoints()).await.unwrap();
+    let other = connect(cluster.endpoints()).await;
     let (a, b) = (session(&etcd).await, session(&etcd).await);
     let guard = a.mutex("l").lock().await.unwrap();
     let mutex = b.mutex("l");

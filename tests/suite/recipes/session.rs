@@ -6,7 +6,10 @@ use actix_etcd::{Client, ErrorKind, Outcome, lease::LeaseLost, recipes::session:
 use testbed::Cluster;
 use tokio_stream::StreamExt;
 
-use crate::support::{connected_cluster::StartWithClient, wait::until_async};
+use crate::support::{
+    connected_cluster::{StartWithClient, connect},
+    wait::until_async,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -104,7 +107,7 @@ async fn lost_session_keeps_reporting_its_loss() {
 async fn put_after_revoke_fails_with_session_lost() {
     let (cluster, etcd) = Cluster::start_with_client(1).await;
     let session = etcd.session(60 * SECOND).await.unwrap();
-    let other_client = Client::connect(cluster.endpoints()).await.unwrap();
+    let other_client = connect(cluster.endpoints()).await;
     other_client.revoke(session.lease().unwrap()).await.unwrap();
     // The next keepalive is 20 s away, so the put is the first request to find out.
     let rejected = session.put("a", "1").await.unwrap_err();
@@ -189,7 +192,7 @@ async fn healing_takes_over_keys_of_unconfirmed_lease() {
     session.put("a", "1").await.unwrap();
     session.put("b", "2").await.unwrap();
     // Another client renews the lease, so that it still exists when the session gives it up.
-    let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
+    let direct = connect(cluster.direct_endpoints()).await;
     let before = session.lease().unwrap();
     // Recognized by its lease, although the session does not know this revision.
     direct.put("b", "3").lease(before).await.unwrap();
@@ -240,7 +243,7 @@ async fn session_put_waits_for_new_lease() {
 #[tokio::test]
 async fn shutdown_revokes_self_healing_session() {
     let (cluster, etcd) = Cluster::start_with_client(1).await;
-    let other = Client::connect(cluster.endpoints()).await.unwrap();
+    let other = connect(cluster.endpoints()).await;
     let session = etcd.session(60 * SECOND).heal().await.unwrap();
     session.put("a", "1").await.unwrap();
     etcd.shutdown().await;
@@ -255,7 +258,7 @@ async fn shutdown_revokes_self_healing_session() {
 #[tokio::test]
 async fn detached_session_leaves_lease_and_keys() {
     let (cluster, etcd) = Cluster::start_with_client(1).await;
-    let other = Client::connect(cluster.endpoints()).await.unwrap();
+    let other = connect(cluster.endpoints()).await;
     let session = etcd.session(60 * SECOND).heal().await.unwrap();
     session.put("a", "1").await.unwrap();
     let lost = session.lost();

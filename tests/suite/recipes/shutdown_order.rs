@@ -21,6 +21,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::{
     exclusion_counter::{SharedRecord, WorkPeriod, increment_counter, read_counter},
+    lock_waiters::until_key_count,
     wait::{TEST_TIMEOUT, until, until_async},
 };
 
@@ -294,7 +295,16 @@ async fn shutdown_ends_half_open_handles() {
     let waiting = tokio::spawn(session.mutex("only").lock().into_future());
     let campaigning = tokio::spawn(session.election("only").campaign("me").into_future());
     let singleton = first.singleton("only").start(|_| Idle).unwrap();
+    let shared = second.session(LONG).await.unwrap();
+    let writer = shared.rw_lock("shared").write().await.unwrap();
+    let permit = shared.semaphore("permits", 1).acquire().await.unwrap();
+    let reading = tokio::spawn(session.rw_lock("shared").read().into_future());
+    let acquiring = tokio::spawn(session.semaphore("permits", 1).acquire().into_future());
+    let entering = tokio::spawn(session.double_barrier("all", 2).enter().into_future());
     until_queued(&second, 3).await;
+    for (prefix, count) in [("shared/", 2), ("permits/", 2), ("all/waiters/", 1)] {
+        until_key_count(&second, prefix, count).await;
+    }
     let mut opening = Vec::new();
     for n in 0..20 {
         let etcd = first.clone();
@@ -316,6 +326,16 @@ async fn shutdown_ends_half_open_handles() {
     assert_eq!(error.kind(), ErrorKind::SessionLost, "{error}");
     let error = campaigning.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::SessionLost, "{error}");
+    for error in [
+        reading.await.unwrap().unwrap_err(),
+        acquiring.await.unwrap().unwrap_err(),
+        entering.await.unwrap().unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::SessionLost, "{error}");
+    }
+    writer.unlock().await.unwrap();
+    permit.release().await.unwrap();
+    shared.close().await.unwrap();
     singleton.not_running().await;
     assert!(singleton.running().await.is_err());
     for task in opening {

@@ -17,6 +17,7 @@ use testbed::{Chaos, ChaosKind, ChaosPath, Cluster, PathKind};
 use tokio::{sync::watch, task::JoinHandle};
 
 use crate::support::{
+    connected_cluster::connect,
     exclusion_counter::{
         SharedRecord, WorkPeriod, cut_off_working_node, increment_counter, read_counter,
     },
@@ -148,7 +149,7 @@ impl LockCompetition {
         for (number, links) in outer_links.iter().enumerate() {
             let node = Node {
                 number,
-                etcd: Client::connect(links.endpoints()).await.unwrap(),
+                etcd: connect(links.endpoints()).await,
                 holder: holder.clone(),
                 record: record.clone(),
                 mode: mode.clone(),
@@ -188,7 +189,7 @@ impl LockCompetition {
             let record = self.record.lock().unwrap();
             (record.writes.len(), record.losses)
         };
-        let etcd = Client::connect(self.cluster.endpoints()).await.unwrap();
+        let etcd = connect(self.cluster.endpoints()).await;
         let started = Instant::now();
         until_async("a holder works after the faults", async || {
             let works = self.record.lock().unwrap().writes.len() > writes;

@@ -2,6 +2,7 @@
 
 pub mod auth_cluster;
 pub mod cluster_availability;
+pub mod cluster_backup;
 pub mod connected_cluster;
 pub mod etcdctl;
 pub mod exclusion_counter;
@@ -12,6 +13,7 @@ pub mod lease_server;
 pub mod leg_members;
 pub mod lock_competition;
 pub mod lock_observation;
+pub mod lock_waiters;
 pub mod machine_delay;
 pub mod message_recorder;
 pub mod mirrors;
@@ -26,8 +28,10 @@ pub mod quiet_window;
 pub mod scripted_put;
 pub mod session_keys;
 pub mod session_process;
+pub mod sharing_record;
 pub mod singleton_process;
 pub mod skipped_check;
+pub mod snapshot_files;
 pub mod store_server;
 pub mod traffic;
 pub mod wait;

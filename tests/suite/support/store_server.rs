@@ -1,18 +1,19 @@
 //! A scripted server that stores keys, and can delay or reject a transaction or lose its response.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     sync::{Arc, Mutex},
 };
 
 use actix_etcd::{
     Client,
     proto::{
-        self, Compare, Event, KeyValue, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
-        RangeRequest, RangeResponse, RequestOp, ResponseHeader, ResponseOp, TxnRequest,
-        TxnResponse, WatchRequest, WatchResponse,
+        self, Compare, Event, KeyValue, LeaseRevokeRequest, LeaseRevokeResponse,
+        LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, RangeRequest, RangeResponse, RequestOp,
+        ResponseHeader, ResponseOp, TxnRequest, TxnResponse, WatchRequest, WatchResponse,
         compare::{CompareResult, CompareTarget, TargetUnion},
         event::EventType,
+        range_request::SortOrder,
         request_op::Request,
         response_op::Response,
         watch_request::RequestUnion,
@@ -23,7 +24,11 @@ use prost::Message;
 use testbed::Reply;
 use tokio::sync::broadcast;
 
-use crate::support::{lease_server::LeaseServer, scripted_put::RANGE, watch_server::WATCH};
+use crate::support::{
+    lease_server::{LeaseServer, REVOKE},
+    scripted_put::RANGE,
+    watch_server::WATCH,
+};
 
 pub const TXN: &str = "/etcdserverpb.KV/Txn";
 const TIME_TO_LIVE: &str = "/etcdserverpb.Lease/LeaseTimeToLive";
@@ -47,7 +52,7 @@ pub enum TxnFate {
 
 type TxnScript = Box<dyn FnMut(&TxnRequest) -> TxnFate + Send>;
 
-/// The server. Its leases never expire.
+/// The server. Its leases never expire, but can be revoked.
 pub struct ScriptedStore {
     pub lease_server: LeaseServer,
     state: Arc<Mutex<State>>,
@@ -59,6 +64,7 @@ struct State {
     delayed: Vec<TxnRequest>,
     script: TxnScript,
     events: broadcast::Sender<Event>,
+    revoked: HashSet<i64>,
 }
 
 impl ScriptedStore {
@@ -71,6 +77,7 @@ impl ScriptedStore {
             script: Box::new(|_| TxnFate::Applied),
             // More than any test has: a watch that falls behind would lose events.
             events: broadcast::Sender::new(4096),
+            revoked: HashSet::new(),
         }));
         let shared = state.clone();
         lease_server.server.on(TXN, move |call| {
@@ -86,6 +93,12 @@ impl ScriptedStore {
         lease_server.server.on(TIME_TO_LIVE, move |call| {
             let request = LeaseTimeToLiveRequest::decode(call.body).unwrap();
             Reply::message(&shared.lock().unwrap().time_to_live(&request))
+        });
+        let shared = state.clone();
+        lease_server.server.on(REVOKE, move |call| {
+            let request = LeaseRevokeRequest::decode(call.body).unwrap();
+            shared.lock().unwrap().revoke(request.id);
+            Reply::message(&LeaseRevokeResponse::default())
         });
         let shared = state.clone();
         lease_server
@@ -117,7 +130,9 @@ impl ScriptedStore {
     pub fn apply_delayed(&self) {
         let mut state = self.state.lock().unwrap();
         for request in std::mem::take(&mut state.delayed) {
-            state.apply(request);
+            if !state.needs_missing_lease(&request) {
+                state.apply(request);
+            }
         }
     }
 
@@ -142,7 +157,7 @@ pub fn puts(request: &TxnRequest) -> bool {
     request.success.iter().any(put)
 }
 
-/// Creates every requested watch of one key, and sends the events from then on.
+/// Creates every requested watch of a key or a range, and sends the events from then on.
 fn watch_keys(state: &Arc<Mutex<State>>) -> Reply {
     let state = state.clone();
     Reply::streaming(async move |mut sender, mut receiver| {
@@ -159,12 +174,12 @@ fn watch_keys(state: &Arc<Mutex<State>>) -> Reply {
                     None => return,
                     Some(request) => match request.request_union {
                         Some(RequestUnion::CreateRequest(create)) => {
-                            watched.push((create.watch_id, create.key));
+                            watched.push((create.watch_id, create.key, create.range_end));
                             let created = true;
                             vec![WatchResponse { created, ..response(create.watch_id) }]
                         }
                         Some(RequestUnion::CancelRequest(cancel)) => {
-                            watched.retain(|(id, _)| *id != cancel.watch_id);
+                            watched.retain(|(id, ..)| *id != cancel.watch_id);
                             let canceled = true;
                             vec![WatchResponse { canceled, ..response(cancel.watch_id) }]
                         }
@@ -174,9 +189,11 @@ fn watch_keys(state: &Arc<Mutex<State>>) -> Reply {
                 event = events.recv() => {
                     let event = event.unwrap();
                     let key = event.kv.as_ref().unwrap().key.clone();
-                    let of_key = watched.iter().filter(|(_, watched)| *watched == key);
+                    let of_key = watched.iter().filter(|(_, watched, end)| {
+                        *watched == key || (!end.is_empty() && (watched..end).contains(&&key))
+                    });
                     let event_of = |id| WatchResponse { events: vec![event.clone()], ..response(id) };
-                    of_key.map(|(id, _)| event_of(*id)).collect()
+                    of_key.map(|(id, ..)| event_of(*id)).collect()
                 }
             };
             for response in responses {
@@ -186,6 +203,26 @@ fn watch_keys(state: &Arc<Mutex<State>>) -> Reply {
             }
         }
     })
+}
+
+/// Returns whether a key has the number or the value that a comparison names.
+fn equals(kv: &KeyValue, compare: &Compare) -> bool {
+    match compare.target_union {
+        Some(TargetUnion::CreateRevision(expected)) => kv.create_revision == expected,
+        Some(TargetUnion::ModRevision(expected)) => kv.mod_revision == expected,
+        Some(TargetUnion::Version(expected)) => kv.version == expected,
+        Some(TargetUnion::Lease(expected)) => kv.lease == expected,
+        // Protobuf does not encode a zero.
+        None => match compare.target() {
+            CompareTarget::Create => kv.create_revision == 0,
+            CompareTarget::Mod => kv.mod_revision == 0,
+            CompareTarget::Version => kv.version == 0,
+            CompareTarget::Lease => kv.lease == 0,
+            CompareTarget::Value => panic!("the scripted store does not compare values"),
+        },
+        // A condition on the value of a missing key does not hold.
+        Some(TargetUnion::Value(ref expected)) => kv.version > 0 && kv.value == *expected,
+    }
 }
 
 impl State {
@@ -201,6 +238,9 @@ impl State {
     fn handle(&mut self, request: TxnRequest) -> Reply {
         let timed_out = Reply::status(14, "etcdserver: request timed out");
         match (self.script)(&request) {
+            _ if self.needs_missing_lease(&request) => {
+                Reply::status(5, "etcdserver: requested lease not found")
+            }
             TxnFate::Applied => Reply::message(&self.apply(request)),
             TxnFate::ResponseLost => {
                 self.apply(request);
@@ -223,6 +263,29 @@ impl State {
         }
     }
 
+    /// Returns whether the transaction would bind a key to a lease that was revoked.
+    fn needs_missing_lease(&self, request: &TxnRequest) -> bool {
+        let is_missing = |op: &RequestOp| match &op.request {
+            Some(Request::RequestPut(put)) => self.revoked.contains(&put.lease),
+            _ => false,
+        };
+        self.succeeds(request) && request.success.iter().any(is_missing)
+    }
+
+    fn revoke(&mut self, lease: i64) {
+        self.revoked.insert(lease);
+        let bound = self.keys.values().filter(|kv| kv.lease == lease);
+        let bound: Vec<_> = bound.map(|kv| kv.key.clone()).collect();
+        for key in bound {
+            self.delete(key);
+        }
+    }
+
+    fn succeeds(&self, request: &TxnRequest) -> bool {
+        let mut conditions = request.compare.iter();
+        conditions.all(|compare| self.compare_succeeds(compare))
+    }
+
     fn apply(&mut self, request: TxnRequest) -> TxnResponse {
         let before = self.revision;
         self.apply_at(request, before)
@@ -230,10 +293,7 @@ impl State {
 
     /// Applies a transaction, or a nested one, that began at revision `before`.
     fn apply_at(&mut self, request: TxnRequest, before: i64) -> TxnResponse {
-        let succeeded = request
-            .compare
-            .iter()
-            .all(|compare| self.compare_succeeds(compare));
+        let succeeded = self.succeeds(&request);
         let ops = if succeeded {
             request.success
         } else {
@@ -260,31 +320,17 @@ impl State {
         if found.is_empty() && end.is_empty() {
             found.push(&missing);
         }
-        let negated = match (compare.result(), compare.target()) {
-            (CompareResult::Equal, _) => false,
-            (CompareResult::NotEqual, _) => true,
-            (CompareResult::Greater, CompareTarget::Version) => {
-                return found.iter().all(|kv| kv.version > 0);
-            }
+        let has_result = |kv: &KeyValue| match (compare.result(), compare.target()) {
+            (CompareResult::Equal, _) => equals(kv, compare),
+            (CompareResult::NotEqual, _) => !equals(kv, compare),
+            (CompareResult::Greater, CompareTarget::Version) => kv.version > 0,
+            (CompareResult::Less, CompareTarget::Create) => match compare.target_union {
+                Some(TargetUnion::CreateRevision(limit)) => kv.create_revision < limit,
+                _ => false,
+            },
             other => panic!("the scripted store does not compare with {other:?}"),
         };
-        let equal = |kv: &&KeyValue| match compare.target_union {
-            Some(TargetUnion::CreateRevision(expected)) => kv.create_revision == expected,
-            Some(TargetUnion::ModRevision(expected)) => kv.mod_revision == expected,
-            Some(TargetUnion::Version(expected)) => kv.version == expected,
-            Some(TargetUnion::Lease(expected)) => kv.lease == expected,
-            // Protobuf does not encode a zero.
-            None => match compare.target() {
-                CompareTarget::Create => kv.create_revision == 0,
-                CompareTarget::Mod => kv.mod_revision == 0,
-                CompareTarget::Version => kv.version == 0,
-                CompareTarget::Lease => kv.lease == 0,
-                CompareTarget::Value => panic!("the scripted store does not compare values"),
-            },
-            // A condition on the value of a missing key does not hold.
-            Some(TargetUnion::Value(ref expected)) => kv.version > 0 && kv.value == *expected,
-        };
-        found.iter().all(|kv| equal(kv) != negated)
+        found.into_iter().all(has_result)
     }
 
     fn apply_operation(&mut self, op: RequestOp, before: i64) -> ResponseOp {
@@ -297,8 +343,12 @@ impl State {
                     kv.create_revision = self.revision;
                 }
                 kv.key = put.key;
-                kv.value = put.value;
-                kv.lease = put.lease;
+                if !put.ignore_value {
+                    kv.value = put.value;
+                }
+                if !put.ignore_lease {
+                    kv.lease = put.lease;
+                }
                 kv.version += 1;
                 kv.mod_revision = self.revision;
                 let put = Event {
@@ -310,20 +360,7 @@ impl State {
                 Response::ResponsePut(proto::PutResponse::default())
             }
             Request::RequestDeleteRange(delete) => {
-                let removed = self.keys.remove(&delete.key);
-                if removed.is_some() {
-                    self.revision += 1;
-                    let mut deleted = Event {
-                        kv: Some(KeyValue {
-                            key: delete.key,
-                            mod_revision: self.revision,
-                            ..Default::default()
-                        }),
-                        ..Default::default()
-                    };
-                    deleted.set_type(EventType::Delete);
-                    let _ = self.events.send(deleted);
-                }
+                self.delete(delete.key);
                 Response::ResponseDeleteRange(proto::DeleteRangeResponse::default())
             }
             Request::RequestTxn(nested) => Response::ResponseTxn(self.apply_at(nested, before)),
@@ -331,6 +368,24 @@ impl State {
         ResponseOp {
             response: Some(response),
         }
+    }
+
+    fn delete(&mut self, key: Bytes) {
+        if self.keys.remove(&key).is_none() {
+            return;
+        }
+        self.revision += 1;
+        let mut deleted = Event {
+            kv: Some(KeyValue {
+                key,
+                mod_revision: self.revision,
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        deleted.set_type(EventType::Delete);
+        // An error means that there is no watch.
+        let _ = self.events.send(deleted);
     }
 
     fn time_to_live(&self, request: &LeaseTimeToLiveRequest) -> LeaseTimeToLiveResponse {
@@ -358,7 +413,10 @@ impl State {
             })
             .cloned()
             .collect();
-        kvs.sort_by_key(|kv| -kv.create_revision);
+        match request.sort_order() {
+            SortOrder::Ascend => kvs.sort_by_key(|kv| kv.create_revision),
+            SortOrder::None | SortOrder::Descend => kvs.sort_by_key(|kv| -kv.create_revision),
+        }
         RangeResponse {
             header: Some(self.header()),
             count: i64::try_from(kvs.len()).unwrap(),

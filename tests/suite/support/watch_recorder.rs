@@ -9,6 +9,8 @@ use testbed::{
 };
 use tokio::{task::JoinHandle, time::timeout};
 
+use super::connected_cluster::cluster_key;
+
 /// Time for a watch to reach the last write after all faults have ended.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Number of items after which the recorder requests progress.
@@ -193,14 +195,15 @@ fn to_key_event(event: &proto::Event) -> KeyEvent {
 
 /// Reads the full history from the cluster, bypassing the fault proxies.
 pub async fn actual_history(cluster: &Cluster) -> History {
-    let changes = cluster.history("").await;
+    let namespace = cluster_key("");
+    let changes = cluster.history(&namespace).await;
     History::new(changes.into_iter().map(|change| KeyEvent {
         kind: if change.value.is_some() {
             EventKind::Put
         } else {
             EventKind::Delete
         },
-        key: change.key,
+        key: change.key[namespace.len()..].to_vec(),
         value: change.value.unwrap_or_default(),
         create_revision: change.create_revision,
         mod_revision: change.revision,

@@ -6,6 +6,7 @@ use actix_etcd::{Client, Watch, WatchEvent, proto::watch_request::RequestUnion, 
 use testbed::{Cluster, GrpcProxy, Link};
 
 use crate::support::{
+    connected_cluster::{connect, connect_with},
     wait::until,
     watch_items::{next_item, read_to_end},
     watch_server::{created, next_request, progress, start_watch_server},
@@ -37,12 +38,10 @@ async fn check_quiet_watch(mut watch: Watch, writer: &Client, links: &[&Link]) {
 #[tokio::test]
 async fn quiet_watch_survives_compaction_of_other_keys() {
     let cluster = Cluster::start(3).await;
-    let etcd = Client::builder(cluster.member_endpoints())
-        .watch_progress_interval(Duration::from_millis(200))
-        .connect()
-        .await
-        .unwrap();
-    let writer = Client::connect(cluster.direct_endpoints()).await.unwrap();
+    let builder = Client::builder(cluster.member_endpoints());
+    let builder = builder.watch_progress_interval(Duration::from_millis(200));
+    let etcd = connect_with(builder).await;
+    let writer = connect(cluster.direct_endpoints()).await;
     // The option for progress of the server does not deliver the bookmarks either.
     let watch = etcd.watch("quiet").progress_notify().await.unwrap();
     let members = cluster.members();
@@ -57,8 +56,8 @@ async fn quiet_watch_survives_compaction_through_grpc_proxy() {
     let builder = Cluster::builder().progress_notify_interval(interval);
     let cluster = builder.start().await;
     let proxy = GrpcProxy::start(&cluster).await;
-    let etcd = Client::connect([proxy.endpoint()]).await.unwrap();
-    let writer = Client::connect(cluster.direct_endpoints()).await.unwrap();
+    let etcd = connect([proxy.endpoint()]).await;
+    let writer = connect(cluster.direct_endpoints()).await;
     let watch = etcd.watch("quiet").await.unwrap();
     check_quiet_watch(watch, &writer, &[proxy.link()]).await;
     etcd.shutdown().await;
@@ -67,11 +66,8 @@ async fn quiet_watch_survives_compaction_through_grpc_proxy() {
 #[tokio::test]
 async fn bookmarks_can_be_disabled() {
     let cluster = Cluster::start(1).await;
-    let etcd = Client::builder(cluster.member_endpoints())
-        .watch_progress_interval(None)
-        .connect()
-        .await
-        .unwrap();
+    let builder = Client::builder(cluster.member_endpoints()).watch_progress_interval(None);
+    let etcd = connect_with(builder).await;
     let mut watch = etcd.watch("quiet").await.unwrap();
     etcd.put("other", "1").await.unwrap();
     let last = etcd.put("other", "2").await.unwrap().header.revision;

@@ -9,6 +9,7 @@ use testbed::{Chaos, ChaosKind, ChaosPath, PathKind, validators::Request};
 use tokio::task::JoinSet;
 
 use crate::support::{
+    connected_cluster::connect,
     wait::until_async,
     watch_recorder::{WatchRecorder, actual_history, progress_count, start_with_progress},
     write_load::{KEYS, WriteLoad},
@@ -63,7 +64,7 @@ async fn request_progress(etcd: Client) {
 async fn check_watches(path: PathKind) {
     let cluster = start_with_progress().await;
     let path = ChaosPath::open(path, &cluster).await;
-    let etcd = Client::connect(path.endpoints()).await.unwrap();
+    let etcd = connect(path.endpoints()).await;
     // etcd's gRPC proxy does not respond to progress requests.
     let answers_progress = path.kind() != PathKind::GrpcProxy;
     let mut opening = JoinSet::new();

@@ -4,6 +4,7 @@ use actix_etcd::{Client, WatchEvent, watch::WatchEnd};
 use testbed::{Cluster, Fault};
 
 use crate::support::{
+    connected_cluster::connect,
     watch_items::{next_change, next_item, read_to_end},
     watcher_metrics::write_until_watch_pauses,
 };
@@ -27,8 +28,8 @@ async fn write_and_compact(direct: &Client) -> i64 {
 
 /// Returns a client behind the proxies and a direct one, after writing the keys.
 async fn proxied_and_direct_clients(cluster: &Cluster) -> (Client, Client) {
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
-    let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
+    let direct = connect(cluster.direct_endpoints()).await;
     for key in ["k/same", "k/changed", "k/deleted"] {
         direct.put(key, "1").await.unwrap();
     }

@@ -13,6 +13,7 @@ use testbed::{
 };
 
 use crate::support::{
+    connected_cluster::connect,
     wait::until_async,
     watch_items::{next_change, next_item, read_to_end},
     watch_recorder::{WatchRecorder, actual_history, progress_count, start_with_progress},
@@ -31,7 +32,7 @@ const WRITES_BETWEEN_CRASHES: i64 = 25;
 /// Calls `crash` repeatedly under load and checks all watches. Returns the records of each watch.
 async fn crash_under_load(crash: impl AsyncFn(&Client, &[CrashWatch])) -> Vec<Vec<Record>> {
     let cluster = start_with_progress().await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let mut recorders = Vec::new();
     let mut crash_watches: Vec<CrashWatch> = Vec::new();
     for n in 0..6 {
@@ -115,7 +116,7 @@ async fn connection_actor_panic_loses_no_event() {
 #[tokio::test]
 async fn crashed_watch_continues_and_ends_at_shutdown() {
     let cluster = Cluster::start(1).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let mut watch = etcd.watch("k").await.unwrap();
     let crash = crash_watch(&watch);
     crash();

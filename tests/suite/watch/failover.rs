@@ -9,6 +9,7 @@ use testbed::{
 };
 
 use crate::support::{
+    connected_cluster::connect,
     watch_items::{WATCH_TIMEOUT, next_change, next_item, read_to_end},
     watch_recorder::{actual_history, record_progress, to_record},
     watcher_metrics::watched_member,
@@ -19,7 +20,7 @@ use crate::support::{
 /// delivers it. The time of the write itself is not included: it may have to wait for an election.
 async fn time_to_resume(fault: impl AsyncFnOnce(&Cluster, &Client, usize)) -> Duration {
     let cluster = Cluster::start(3).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let mut watch = etcd.watch("k").await.unwrap();
     let member = watched_member(&cluster).await;
     fault(&cluster, &etcd, member).await;
@@ -76,7 +77,7 @@ async fn watch_leaves_removed_endpoint() {
 #[tokio::test]
 async fn outage_over_maximum_ends_watch() {
     let cluster = Cluster::start(1).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let open = etcd.watch("k").status_events();
     let mut unlimited = open.await.unwrap();
     let max_outage = Duration::from_millis(700);
@@ -107,7 +108,7 @@ async fn twice_interrupted_replay_loses_no_event() {
     const REVISIONS: usize = 4000;
     const LINK_DELAY: Duration = Duration::from_millis(150);
     let cluster = Cluster::start(3).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let mut writers = Vec::new();
     for writer in 0..40 {
         let etcd = etcd.clone();

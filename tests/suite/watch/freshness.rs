@@ -11,6 +11,7 @@ use testbed::{Cluster, Fault, Reply, ResponseHeader, STATUS, StatusResponse};
 use tokio::time::sleep;
 
 use crate::support::{
+    connected_cluster::connect_with,
     leg_members::wait_for_legs,
     message_recorder::record_messages,
     wait::{hold, until},
@@ -25,7 +26,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 async fn connect(cluster: &Cluster) -> Client {
     let builder = Client::builder(cluster.member_endpoints());
     let builder = builder.watch_progress_interval(INTERVAL);
-    builder.connect().await.unwrap()
+    connect_with(builder).await
 }
 
 /// Waits until the watch is complete up to this revision.
@@ -157,7 +158,7 @@ async fn freshness_is_reported_at_intervals() {
     let cluster = Cluster::start(1).await;
     // The reports cause the requests for progress.
     let builder = Client::builder(cluster.member_endpoints()).watch_progress_interval(None);
-    let etcd = builder.connect().await.unwrap();
+    let etcd = connect_with(builder).await;
     let mut watch = etcd.watch("k").report_freshness(INTERVAL).await.unwrap();
     let written = etcd.put("k", "v").await.unwrap().header.revision;
     let other = etcd.put("other", "v").await.unwrap().header.revision;
@@ -193,7 +194,7 @@ async fn hedged_watch_has_freshness_of_better_leg() {
     let cluster = Cluster::start(3).await;
     let builder = Client::builder(&cluster.member_endpoints()[..2]);
     let builder = builder.watch_progress_interval(INTERVAL);
-    let etcd = builder.connect().await.unwrap();
+    let etcd = connect_with(builder).await;
     let open = etcd.watch("k").hedged().report_freshness(INTERVAL);
     let mut watch = open.await.unwrap();
     for leg in wait_for_legs(&cluster, 2).await {

@@ -14,6 +14,7 @@ use testbed::{
 use tokio::{task::JoinHandle, time::Instant};
 
 use crate::support::{
+    connected_cluster::connect,
     leg_members::wait_for_legs,
     wait::hold,
     watch_items::next_item,
@@ -52,7 +53,7 @@ fn write_steadily(writer: Client, acknowledged: Acknowledged) -> JoinHandle<()> 
 /// guarantees and the lateness of the watch, and that its consumer receives no `Disconnected`.
 async fn check_fault(inject: impl Fn(&Cluster, usize), heal: impl AsyncFn(&Cluster, usize)) {
     let cluster = Cluster::start(3).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let open = etcd.watch("k/").prefix().hedged().status_events();
     let mut watch = open.await.unwrap();
     let start = watch.revision();
@@ -60,7 +61,7 @@ async fn check_fault(inject: impl Fn(&Cluster, usize), heal: impl AsyncFn(&Clust
     let third = (0..3).find(|member| !legs.contains(member)).unwrap();
     cluster.move_leader(third).await;
     let endpoint = cluster.member(third).direct_endpoint();
-    let writer = Client::connect([endpoint]).await.unwrap();
+    let writer = connect([endpoint]).await;
     let acknowledged = Acknowledged::default();
     let arrived = Acknowledged::default();
     let load = write_steadily(writer.clone(), acknowledged.clone());
@@ -160,7 +161,7 @@ async fn slow_member_delays_no_hedged_event() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hedged_watch_keeps_guarantees_under_random_faults() {
     let cluster = start_with_progress().await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let mut recorders = Vec::new();
     for (name, request) in [
         ("prefix", Request::prefix("k/", 0)),

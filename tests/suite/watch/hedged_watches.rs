@@ -14,6 +14,7 @@ use testbed::{
 
 use crate::support::{
     auth_cluster::{connect_as, connect_as_root, start_with_auth},
+    connected_cluster::connect,
     leg_members::{wait_for_legs, wait_for_legs_without},
     message_recorder::record_messages,
     wait::{hold, until, until_async},
@@ -52,7 +53,7 @@ async fn expect_next_write(etcd: &Client, watch: &mut Watch) {
 #[tokio::test]
 async fn hedged_watch_runs_on_two_members_until_dropped() {
     let cluster = Cluster::start(3).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let mut watch = etcd.watch("k").hedged().await.unwrap();
     let start = watch.revision();
     wait_for_legs(&cluster, 2).await;
@@ -81,7 +82,7 @@ async fn hedged_watch_runs_on_two_members_until_dropped() {
 async fn hedged_watch_regains_second_member() {
     let cluster = Cluster::start(3).await;
     let endpoints = cluster.endpoints();
-    let etcd = Client::connect(&endpoints[..2]).await.unwrap();
+    let etcd = connect(&endpoints[..2]).await;
     let open = etcd.watch("k").hedged().status_events();
     let mut watch = open.await.unwrap();
     for leg in wait_for_legs(&cluster, 2).await {
@@ -102,7 +103,7 @@ async fn hedged_watch_regains_second_member() {
 async fn hedged_watch_counts_endpoints_of_one_member_once() {
     let cluster = Cluster::start(1).await;
     let endpoints = [cluster.endpoints(), cluster.direct_endpoints()].concat();
-    let etcd = Client::connect(endpoints).await.unwrap();
+    let etcd = connect(endpoints).await;
     until("both endpoints are ready", || {
         let endpoints = etcd.connectivity();
         endpoints
@@ -122,7 +123,7 @@ async fn hedged_watch_counts_endpoints_of_one_member_once() {
 #[tokio::test]
 async fn hedged_watch_reports_outage_of_both_members_only() {
     let cluster = Cluster::start(3).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let max_outage = Duration::from_secs(2);
     let open = etcd.watch("k").hedged().status_events();
     let mut watch = open.max_outage(max_outage).await.unwrap();
@@ -168,7 +169,7 @@ async fn compact_idle_watch(cluster: &Cluster, etcd: &Client) {
 async fn hedged_watch_survives_compaction_on_one_leg() {
     for leg in 0..2 {
         let cluster = Cluster::start(3).await;
-        let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+        let etcd = connect(cluster.endpoints()).await;
         let mut watch = etcd.watch("k").hedged().status_events().await.unwrap();
         let left = wait_for_legs(&cluster, 2).await[leg];
         compact_idle_watch(&cluster, &etcd).await;
@@ -183,7 +184,7 @@ async fn hedged_watch_survives_compaction_on_one_leg() {
 
 /// Interrupts both legs of the watch while their position is compacted, after a change that is lost.
 async fn compact_during_outage(cluster: &Cluster) -> i64 {
-    let direct = Client::connect(cluster.direct_endpoints()).await.unwrap();
+    let direct = connect(cluster.direct_endpoints()).await;
     wait_for_legs(cluster, 2).await;
     refuse_all(cluster);
     wait_for_watchers(cluster, 0.0).await;
@@ -197,7 +198,7 @@ async fn compact_during_outage(cluster: &Cluster) -> i64 {
 #[tokio::test]
 async fn compaction_past_both_legs_ends_hedged_watch() {
     let cluster = Cluster::start(3).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let mut watch = etcd.watch("k").hedged().await.unwrap();
     compact_during_outage(&cluster).await;
     assert!(matches!(
@@ -211,7 +212,7 @@ async fn compaction_past_both_legs_ends_hedged_watch() {
 #[tokio::test]
 async fn hedged_watch_resyncs_once_after_compaction() {
     let cluster = Cluster::start(3).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     put(&etcd, "k").await;
     let mut watch = etcd.watch("k").hedged().resync().await.unwrap();
     for _ in 0..2 {
@@ -232,7 +233,7 @@ async fn hedged_watch_resyncs_once_after_compaction() {
 #[tokio::test]
 async fn hedged_watch_of_slow_reader_pauses_without_loss() {
     let cluster = Cluster::start(3).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let open = etcd.watch("k").hedged().buffer(20).status_events();
     let mut watch = open.await.unwrap();
     let start = watch.revision();
@@ -259,7 +260,7 @@ async fn hedged_watch_of_slow_reader_pauses_without_loss() {
 #[actix::test]
 async fn hedged_watch_is_delivered_to_actor() {
     let cluster = Cluster::start(3).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let (received, recipient) = record_messages::<WatchEvent>();
     let open = etcd.watch("k").hedged().deliver_to(recipient);
     let handle = open.await.unwrap();
@@ -267,7 +268,7 @@ async fn hedged_watch_is_delivered_to_actor() {
     for leg in wait_for_legs(&cluster, 2).await {
         cluster.member(leg).client_link().set(Fault::Freeze);
         let direct = cluster.member((leg + 1) % 3).direct_endpoint();
-        let writer = Client::connect([direct]).await.unwrap();
+        let writer = connect([direct]).await;
         for _ in 0..20 {
             written.push(put(&writer, "k").await);
         }
@@ -332,7 +333,7 @@ async fn hedged_watch_is_refused_without_permission() {
 async fn hedged_watch_survives_panics_under_load() {
     const CRASHES: usize = 12;
     let cluster = start_with_progress().await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let open = etcd.watch("k/").prefix().hedged().status_events();
     let watch = open.progress_notify().await.unwrap();
     wait_for_legs(&cluster, 2).await;

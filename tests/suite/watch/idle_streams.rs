@@ -6,6 +6,7 @@ use actix_etcd::{Client, Watch};
 use testbed::{Cluster, Fault, Reply, ResponseHeader, STATUS, ScriptedServer, StatusResponse};
 
 use crate::support::{
+    connected_cluster::connect,
     quiet_window::ready_members,
     wait::{hold, until},
     watch_items::next_change,
@@ -21,7 +22,7 @@ const LIMIT: Duration = Duration::from_millis(2500);
 /// Returns a client that reaches only one member, without the proxies.
 async fn direct_client(cluster: &Cluster, member: usize) -> Client {
     let endpoint = cluster.member(member).direct_endpoint();
-    Client::connect([endpoint]).await.unwrap()
+    connect([endpoint]).await
 }
 
 /// Opens a watch on a member that is not the leader. Returns the watch and the index of the member.
@@ -44,7 +45,7 @@ async fn lateness_after(fault: impl FnOnce(&Cluster, usize)) -> Duration {
     // A member that is cut off trusts its last leader for at least ten seconds.
     let builder = Cluster::builder().members(3).election(100, 10_000);
     let cluster = builder.start().await;
-    let idle = Client::connect(cluster.endpoints()).await.unwrap();
+    let idle = connect(cluster.endpoints()).await;
     let (mut watch, member) = watch_on_follower(&cluster, &idle).await;
     let writer = direct_client(&cluster, (member + 1) % 3).await;
     let before = writer.put("k", "before").await.unwrap().header.revision;
@@ -110,7 +111,7 @@ async fn idle_stream_checks_keep_the_probe_budget() {
         start_member(3).await,
     ];
     let endpoints = servers.iter().map(ScriptedServer::endpoint);
-    let etcd = Client::connect(endpoints).await.unwrap();
+    let etcd = connect(endpoints).await;
     until("all members are ready", || ready_members(&etcd) == 3).await;
     let counts = || servers.each_ref().map(|server| server.count(STATUS));
     let contacts = counts();

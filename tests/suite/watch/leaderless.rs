@@ -10,6 +10,7 @@ use testbed::{Cluster, Fault};
 use tokio::time::timeout;
 
 use crate::support::{
+    connected_cluster::connect_with,
     wait::until_async,
     watch_items::{WATCH_TIMEOUT, next_change},
     watch_server::{WATCH, connect, created, next_create, start_watch_server},
@@ -47,11 +48,8 @@ async fn watches_requiring_leader_use_separate_stream() {
 async fn leader_requirement_delays_only_its_own_watch() {
     let cluster = Cluster::start(3).await;
     let survivor = cluster.member(0);
-    let etcd = Client::builder([cluster.endpoints()[0].clone()])
-        .request_timeout(WATCH_TIMEOUT)
-        .connect()
-        .await
-        .unwrap();
+    let builder = Client::builder([cluster.endpoints()[0].clone()]);
+    let etcd = connect_with(builder.request_timeout(WATCH_TIMEOUT)).await;
     let written = etcd.put("k", "v").await.unwrap().header.revision;
     survivor.client_link().set(Fault::Refuse);
     for member in [1, 2] {

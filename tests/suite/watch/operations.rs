@@ -1,9 +1,10 @@
 //! Opening, reading and ending watches on a real cluster.
 
-use actix_etcd::{Client, ErrorKind, WatchEvent, watch::WatchEnd};
+use actix_etcd::{ErrorKind, WatchEvent, watch::WatchEnd};
 use testbed::Cluster;
 
 use crate::support::{
+    connected_cluster::connect,
     watch_items::{next_change, next_item, read_to_end},
     watcher_metrics::wait_for_watchers,
 };
@@ -11,7 +12,7 @@ use crate::support::{
 #[tokio::test]
 async fn events_continue_after_connection_resets() {
     let cluster = Cluster::start(3).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let mut watch = etcd.watch("k/").prefix().await.unwrap();
     etcd.put("k/1", "a").await.unwrap();
     etcd.put("other", "a").await.unwrap();
@@ -35,7 +36,7 @@ async fn events_continue_after_connection_resets() {
 #[tokio::test]
 async fn dropped_watch_is_cancelled_on_server() {
     let cluster = Cluster::start(3).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let mut watches = Vec::new();
     for n in 0..20 {
         watches.push(etcd.watch(format!("k/{n}")).await.unwrap());
@@ -51,7 +52,7 @@ async fn dropped_watch_is_cancelled_on_server() {
 #[tokio::test]
 async fn watch_ends_with_exactly_one_reason() {
     let cluster = Cluster::start(1).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let mut cancelled = etcd.watch("k").await.unwrap();
     etcd.put("k", "v").await.unwrap();
     next_change(&mut cancelled).await;
@@ -75,7 +76,7 @@ async fn watch_ends_with_exactly_one_reason() {
 #[tokio::test]
 async fn dropping_last_client_ends_watches() {
     let cluster = Cluster::start(1).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let mut watch = etcd.watch("k").await.unwrap();
     drop(etcd);
     assert!(matches!(read_to_end(&mut watch).await, WatchEnd::Shutdown));
@@ -84,7 +85,7 @@ async fn dropping_last_client_ends_watches() {
 #[tokio::test]
 async fn watch_options_take_effect() {
     let cluster = Cluster::start(1).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let start = etcd.put("k/1", "a").await.unwrap().header.revision;
     etcd.put("k/1", "b").await.unwrap();
     etcd.delete("k/1").await.unwrap();
@@ -124,7 +125,7 @@ async fn watch_options_take_effect() {
 #[tokio::test]
 async fn requested_progress_arrives_after_its_events() {
     let cluster = Cluster::start(3).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let mut watch = etcd.watch("k").start_revision(1).await.unwrap();
     let mut written = 0;
     for n in 0..20 {
@@ -154,7 +155,7 @@ async fn requested_progress_arrives_after_its_events() {
 #[tokio::test]
 async fn invalid_watch_is_rejected_before_sending() {
     let cluster = Cluster::start(1).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let results = [
         etcd.watch("").await,
         etcd.watch("a").prefix().from_key().await,

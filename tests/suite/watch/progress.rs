@@ -5,11 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use actix_etcd::{Client, ErrorKind, WatchEvent, proto::watch_request::RequestUnion};
+use actix_etcd::{ErrorKind, WatchEvent, proto::watch_request::RequestUnion};
 use testbed::{Cluster, Reply, STATUS, ScriptedServer, StatusResponse};
 use tokio::{sync::Notify, time::sleep};
 
 use crate::support::{
+    connected_cluster,
     watch_items::{next_change, next_item, read_to_end},
     watch_server::{
         StartRevisions, connect, connect_with_timeout, created, event, events, next_create,
@@ -216,7 +217,7 @@ async fn early_progress_is_not_read_position() {
 #[tokio::test]
 async fn future_watch_does_not_block_progress_of_neighbours() {
     let cluster = Cluster::start(1).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connected_cluster::connect(cluster.endpoints()).await;
     let mut revision = etcd.put("a", "v").await.unwrap().header.revision;
     let start = revision + 20;
     let mut future = etcd.watch("b").start_revision(start).await.unwrap();

@@ -1,57 +1,17 @@
 //! Watches of a cluster that was restored from an old backup, or lost its data: the cluster id is the same, and the
 //! revision is lower.
 
-use std::{fs, path::Path};
-
-use actix_etcd::{Client, WatchEvent, kv::KeyValue, watch::WatchEnd};
-use testbed::{Cluster, Fault, Member};
+use actix_etcd::{WatchEvent, kv::KeyValue, watch::WatchEnd};
+use testbed::{Cluster, Fault};
 
 use crate::support::{
+    cluster_backup::{back_up, restore},
+    connected_cluster::connect,
     leg_members::wait_for_legs,
     wait::until,
     watch_items::{WATCH_TIMEOUT, next_change, next_item, read_to_end},
     write_load::put_until_ok,
 };
-
-fn copy_folder(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy_folder(&entry.path(), &target);
-        } else {
-            fs::copy(entry.path(), target).unwrap();
-        }
-    }
-}
-
-fn backup_folder(member: &Member) -> std::path::PathBuf {
-    member.data_folder().with_extension("backup")
-}
-
-/// Stops all members, copies their data, and starts them again.
-async fn back_up(cluster: &Cluster) {
-    for member in cluster.members() {
-        member.stop().await;
-        copy_folder(&member.data_folder(), &backup_folder(&member));
-    }
-    cluster.start_all().await;
-}
-
-/// Kills all members, replaces their data by the backup, or removes it if there is none, and starts them again.
-async fn restore(cluster: &Cluster) {
-    for member in cluster.members() {
-        member.kill();
-    }
-    for member in cluster.members() {
-        fs::remove_dir_all(member.data_folder()).unwrap();
-        if backup_folder(&member).exists() {
-            fs::rename(backup_folder(&member), member.data_folder()).unwrap();
-        }
-    }
-    cluster.start_all().await;
-}
 
 fn keys(kvs: &[KeyValue]) -> Vec<String> {
     let key = |kv: &KeyValue| String::from_utf8_lossy(&kv.key).into_owned();
@@ -60,7 +20,7 @@ fn keys(kvs: &[KeyValue]) -> Vec<String> {
 
 async fn check_restored_cluster(hedged: bool) {
     let cluster = Cluster::start(3).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     for key in ["k/changed", "k/deleted", "other"] {
         etcd.put(key, "backup").await.unwrap();
     }
@@ -123,7 +83,7 @@ async fn hedged_watch_follows_restored_cluster() {
 #[tokio::test]
 async fn watch_without_resync_ends_after_data_loss() {
     let cluster = Cluster::start(1).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let mut watch = etcd.watch("k").await.unwrap();
     let mut seen = 0;
     for _ in 0..20 {
@@ -150,13 +110,11 @@ async fn watch_survives_lagging_member() {
     let endpoints = [up_to_date.endpoint(), lagging_member.endpoint()];
     // The watch starts on the other member.
     lagging_member.client_link().set(Fault::Refuse);
-    let etcd = Client::connect(endpoints).await.unwrap();
+    let etcd = connect(endpoints).await;
     let mut watch = etcd.watch("k").require_leader(false).await.unwrap();
     lagging_member.client_link().heal();
     cluster.isolate(lagging);
-    let writer = Client::connect([up_to_date.direct_endpoint()])
-        .await
-        .unwrap();
+    let writer = connect([up_to_date.direct_endpoint()]).await;
     let seen = put_until_ok(&writer, "k", "seen").await;
     while next_change(&mut watch).await.0 < seen {}
     // Only the lagging member is left, and no majority can be read.

@@ -16,6 +16,7 @@ use prost::Message;
 use testbed::{Cluster, Reply};
 
 use crate::support::{
+    connected_cluster::connect,
     scripted_put::RANGE,
     watch_items::{next_change, next_item},
     watch_server::{
@@ -99,7 +100,7 @@ async fn slow_initial_read_leaves_time_for_create() {
 #[tokio::test]
 async fn compaction_while_paused_triggers_resync() {
     let cluster = Cluster::start(1).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let open = etcd.watch("k/").prefix().buffer(5).status_events().resync();
     let mut watch = open.await.unwrap();
     write_until_watch_pauses(&cluster, &etcd, "k/changed").await;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use actix::{Actor, ActorContext, Context, Handler, ResponseFuture};
-use actix_etcd::{Client, WatchEvent, kv::put};
+use actix_etcd::{WatchEvent, kv::put};
 use testbed::{
     Cluster,
     validators::{self, Record, Request},
@@ -21,6 +21,7 @@ use tokio::{
 };
 
 use crate::support::{
+    connected_cluster::connect,
     watch_items::{WATCH_TIMEOUT, next_change, next_item},
     watch_recorder::{actual_history, to_record},
     watcher_metrics::wait_for_watchers,
@@ -29,7 +30,7 @@ use crate::support::{
 #[tokio::test]
 async fn slow_reader_pauses_alone_without_loss() {
     let cluster = Cluster::start(1).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let open = etcd.watch("k").buffer(20).status_events();
     let mut slow = open.await.unwrap();
     let mut fast = etcd.watch("k").await.unwrap();
@@ -57,7 +58,7 @@ async fn slow_reader_pauses_alone_without_loss() {
 async fn large_values_pause_slow_reader_without_loss() {
     const VALUE: usize = 100_000;
     let cluster = Cluster::start(1).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let open = etcd.watch("k").prefix().status_events();
     let mut slow = open.buffer_bytes(5 * VALUE).await.unwrap();
     let mut fast = etcd.watch("k").prefix().await.unwrap();
@@ -159,7 +160,7 @@ impl Handler<Stop> for SlowActor {
 #[actix::test]
 async fn slow_actor_receives_every_item_in_turn() {
     let cluster = Cluster::start(1).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let consumed = Consumed::default();
     let slow = SlowActor {
         consumed: consumed.clone(),
@@ -198,7 +199,7 @@ async fn slow_actor_receives_every_item_in_turn() {
 async fn stopped_actor_cancels_only_its_own_watch() {
     for (stop_at, panic_at) in [(3, 0), (0, 3)] {
         let cluster = Cluster::start(1).await;
-        let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+        let etcd = connect(cluster.endpoints()).await;
         let consumed = Consumed::default();
         let slow = SlowActor {
             consumed: consumed.clone(),
@@ -231,7 +232,7 @@ async fn stopped_actor_cancels_only_its_own_watch() {
 #[actix::test]
 async fn stopped_actor_cancels_idle_watch() {
     let cluster = Cluster::start(1).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let slow = SlowActor {
         consumed: Consumed::default(),
         stop_at: 0,
@@ -277,7 +278,7 @@ impl Handler<WatchEvent> for GatedActor {
 #[actix::test]
 async fn slow_actor_receives_end_after_shutdown() {
     let cluster = Cluster::start(1).await;
-    let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+    let etcd = connect(cluster.endpoints()).await;
     let permits = Arc::new(Semaphore::new(0));
     let (handled, mut received) = mpsc::unbounded_channel();
     let actor = GatedActor {
@@ -307,7 +308,7 @@ async fn slow_actor_receives_end_after_shutdown() {
 async fn watch_delivered_during_shutdown_ends_once() {
     let cluster = Cluster::start(1).await;
     for _ in 0..20 {
-        let etcd = Client::connect(cluster.endpoints()).await.unwrap();
+        let etcd = connect(cluster.endpoints()).await;
         let (handled, mut received) = mpsc::unbounded_channel();
         let actor = GatedActor {
             permits: Arc::new(Semaphore::new(100)),

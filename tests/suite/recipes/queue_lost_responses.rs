@@ -1,0 +1,144 @@
+//! Queues whose writes are delayed, or applied without a response.
+
+use actix_etcd::{
+    Outcome,
+    proto::{TxnRequest, request_op::Request},
+};
+
+use crate::support::{
+    store_server::{ScriptedStore, TxnFate, deletes, puts},
+    wait::until,
+};
+
+/// Returns whether a transaction claims an item.
+fn claims(request: &TxnRequest) -> bool {
+    let is_claim = |op: &actix_etcd::proto::RequestOp| match &op.request {
+        Some(Request::RequestPut(put)) => put.key.starts_with(b"__jobs/claims/"),
+        _ => false,
+    };
+    request.success.iter().any(is_claim)
+}
+
+/// Returns a script that gives `fate` to the first transaction that `matches` accepts, and applies all others.
+fn first_matching(
+    matches: fn(&TxnRequest) -> bool,
+    fate: TxnFate,
+) -> impl FnMut(&TxnRequest) -> TxnFate {
+    let mut seen = false;
+    move |request| {
+        let first = matches(request) && !std::mem::replace(&mut seen, true);
+        if first { fate } else { TxnFate::Applied }
+    }
+}
+
+fn keys_below(store: &ScriptedStore, prefix: &[u8]) -> usize {
+    let keys = store.keys();
+    keys.iter().filter(|kv| kv.key.starts_with(prefix)).count()
+}
+
+#[tokio::test]
+async fn push_without_response_adds_one_item() {
+    for fate in [TxnFate::ResponseLost, TxnFate::Delayed] {
+        let (store, etcd) = ScriptedStore::start().await;
+        let jobs = etcd.queue("jobs");
+        store.on_txn(first_matching(puts, fate));
+        let pushed = jobs.push("a").await.unwrap();
+        assert_eq!(keys_below(&store, b"jobs/"), 1, "{fate:?}");
+        jobs.take().await.unwrap().done().await.unwrap();
+        // A copy that arrives after the completion does not add the item again.
+        store.apply_delayed();
+        assert_eq!(keys_below(&store, b"jobs/"), 0, "{fate:?}");
+        assert!(pushed.revision > 0);
+    }
+}
+
+#[tokio::test]
+async fn claim_without_response_is_recognized() {
+    for fate in [TxnFate::ResponseLost, TxnFate::Delayed] {
+        let (store, etcd) = ScriptedStore::start().await;
+        let jobs = etcd.queue("jobs");
+        jobs.push("a").await.unwrap();
+        store.on_txn(first_matching(claims, fate));
+        let item = jobs.take().await.unwrap();
+        assert_eq!(
+            (&item.value()[..], item.attempt()),
+            (&b"a"[..], 1),
+            "{fate:?}"
+        );
+        item.put_back().await.unwrap();
+        // A copy that arrives later does not take the item.
+        store.apply_delayed();
+        assert_eq!(keys_below(&store, b"__jobs/claims/"), 0, "{fate:?}");
+        let item = jobs.take().await.unwrap();
+        assert_eq!(item.attempt(), 2, "{fate:?}");
+        item.done().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn completion_without_response_is_found_out() {
+    for fate in [TxnFate::ResponseLost, TxnFate::Delayed] {
+        let (store, etcd) = ScriptedStore::start().await;
+        let jobs = etcd.queue("jobs");
+        jobs.push("a").await.unwrap();
+        let item = jobs.take().await.unwrap();
+        store.on_txn(first_matching(|_| true, fate));
+        item.done_with(actix_etcd::kv::put("done", "a"))
+            .await
+            .unwrap();
+        store.apply_delayed();
+        assert_eq!(keys_below(&store, b"jobs/"), 0, "{fate:?}");
+        assert_eq!(keys_below(&store, b"__jobs/"), 0, "{fate:?}");
+        let done = store.keys().into_iter().find(|kv| kv.key == "done");
+        assert_eq!(done.unwrap().version, 1, "{fate:?}");
+    }
+}
+
+#[tokio::test]
+async fn claim_of_a_dropped_take_is_given_back() {
+    let (store, etcd) = ScriptedStore::start().await;
+    let jobs = etcd.queue("jobs");
+    jobs.push("a").await.unwrap();
+    let (claimed, mut is_claimed) = tokio::sync::mpsc::unbounded_channel();
+    store.on_txn(move |request| {
+        if claims(request) {
+            // The response to the first copy is lost, so that the taker is still waiting.
+            claimed.send(()).unwrap();
+            return TxnFate::ResponseLost;
+        }
+        TxnFate::Applied
+    });
+    let taking = tokio::spawn(async move { jobs.take().await });
+    is_claimed.recv().await.unwrap();
+    assert_eq!(keys_below(&store, b"__jobs/claims/"), 1);
+    taking.abort();
+    assert!(taking.await.unwrap_err().is_cancelled());
+    store.on_txn(|_| TxnFate::Applied);
+    until("the item is given back", || {
+        keys_below(&store, b"__jobs/claims/") == 0
+    })
+    .await;
+    assert_eq!(keys_below(&store, b"jobs/"), 1);
+}
+
+#[tokio::test]
+async fn failed_return_ends_the_ownership_and_is_repeated() {
+    for fate in [TxnFate::ResponseLost, TxnFate::Delayed] {
+        let (store, etcd) = ScriptedStore::start().await;
+        let jobs = etcd.queue("jobs");
+        jobs.push("a").await.unwrap();
+        let item = jobs.take().await.unwrap();
+        store.on_txn(first_matching(deletes, fate));
+        let error = item.put_back().await.unwrap_err();
+        assert_eq!(error.outcome(), Outcome::Unknown, "{fate:?}");
+        assert!(!item.ownership().is_certain());
+        until("the claim is deleted", || {
+            keys_below(&store, b"__jobs/claims/") == 0
+        })
+        .await;
+        let again = jobs.take().await.unwrap();
+        assert_eq!(again.attempt(), 2, "{fate:?}");
+        store.apply_delayed();
+        again.done().await.unwrap();
+    }
+}
