@@ -40,10 +40,11 @@ pub(super) struct ClaimedCheckpoint {
 impl CheckpointClaim {
     /// Makes one attempt. An attempt whose outcome is unknown may be repeated.
     pub(super) async fn claim(&self) -> Result<ClaimedCheckpoint> {
-        let source = self.source.get(self.route.probe_key()).count_only();
-        let source = source.await?.header;
         loop {
             let found = self.destination.get(&self.route.checkpoint).await?;
+            // Read after the checkpoint: a running mirror may move it beyond an earlier revision of the source.
+            let source = self.source.get(self.route.probe_key()).count_only();
+            let source = source.await?.header;
             if found.header.cluster_id == source.cluster_id {
                 self.route.check_same_cluster(source.cluster_id)?;
             }

@@ -1,6 +1,13 @@
 //! Mirrors between two clusters, and within one.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use actix_etcd::{
     Client, Error, ErrorKind, Outcome,
@@ -277,6 +284,42 @@ async fn newer_mirror_ends_the_older_one() {
     assert_eq!(failure(&older).await.kind(), ErrorKind::CheckpointTaken);
     catch_up(&newer, &source).await;
     assert_eq!(version(&destination, "copy/k").await, 1);
+}
+
+#[tokio::test]
+async fn busy_mirror_is_taken_over() {
+    const TAKEOVERS: usize = 5;
+    let (_source_cluster, source) = Cluster::start_with_client(1).await;
+    let (_destination_cluster, destination) = Cluster::start_with_client(1).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = (0..4).map(|writer| {
+        let (source, stop) = (source.clone(), stop.clone());
+        tokio::spawn(async move {
+            let mut n = 0;
+            while !stop.load(Ordering::Relaxed) {
+                n += 1;
+                let key = format!("app/{writer}");
+                source.put(key, n.to_string()).await.unwrap();
+            }
+        })
+    });
+    let writers: Vec<_> = writers.collect();
+    let mut older = Vec::new();
+    for _ in 0..TAKEOVERS {
+        let mirror = start(&source, &destination).await.unwrap();
+        let began = mirror.progress().changes;
+        until("the mirror is busy", || mirror.progress().changes > began).await;
+        older.push(mirror);
+    }
+    stop.store(true, Ordering::Relaxed);
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    catch_up(&older.pop().unwrap(), &source).await;
+    assert_equal(&source, &destination).await;
+    for mirror in &older {
+        assert_eq!(failure(mirror).await.kind(), ErrorKind::CheckpointTaken);
+    }
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@ mod live_config;
 mod mirror;
 mod mirror_chaos;
 mod mirror_faults;
+mod mirror_scripted;
 mod namespace;
 mod ordered;
 mod ordered_chaos;
