@@ -21,6 +21,8 @@ pub(super) struct CheckpointClaim {
     pub(super) source: Client,
     pub(super) destination: Client,
     pub(super) route: MirrorRoute,
+    /// The route in the key space of the clusters.
+    pub(super) absolute_route: MirrorRoute,
     /// Random number of the mirror.
     pub(super) writer: u64,
     pub(super) existing_keys: ExistingKeys,
@@ -46,7 +48,7 @@ impl CheckpointClaim {
             let source = self.source.get(self.route.probe_key()).count_only();
             let source = source.await?.header;
             if found.header.cluster_id == source.cluster_id {
-                self.route.check_same_cluster(source.cluster_id)?;
+                self.absolute_route.check_same_cluster(source.cluster_id)?;
             }
             let found = found.first();
             let decoded = match found {
@@ -63,8 +65,8 @@ impl CheckpointClaim {
             let checkpoint = MirrorCheckpoint {
                 writer: self.writer,
                 source_cluster: source.cluster_id,
-                source_prefix: self.route.source_prefix.clone(),
-                destination_prefix: self.route.destination_prefix.clone(),
+                source_prefix: self.absolute_route.source_prefix.clone(),
+                destination_prefix: self.absolute_route.destination_prefix.clone(),
                 position,
             };
             if let Some(mod_revision) = self.try_claim(found, &checkpoint).await? {
@@ -88,7 +90,7 @@ impl CheckpointClaim {
         if self.start_over && !own {
             return Ok(MirrorPosition::NOTHING_COPIED);
         }
-        checkpoint.check_belongs_to(&self.route, source_cluster)?;
+        checkpoint.check_belongs_to(&self.absolute_route, source_cluster)?;
         let seen = checkpoint.position.revision();
         if source_revision < seen {
             return Err(regressed(seen, source_revision));

@@ -146,6 +146,7 @@ impl MirrorBuilder {
             source: self.source.clone(),
             destination: self.destination.clone(),
             route: self.route.clone(),
+            absolute_route: self.route.absolute(&self.source, &self.destination),
             writer: fastrand::u64(..),
             existing_keys: self.existing_keys,
             start_over: self.start_over,

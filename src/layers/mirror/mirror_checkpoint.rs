@@ -54,6 +54,7 @@ pub(super) struct MirrorCheckpoint {
     /// Random number of the mirror that wrote the checkpoint last: each start of a mirror has its own.
     pub(super) writer: u64,
     pub(super) source_cluster: u64,
+    // Both prefixes start with the namespaces of the clients.
     pub(super) source_prefix: Bytes,
     pub(super) destination_prefix: Bytes,
     pub(super) position: MirrorPosition,
@@ -100,7 +101,7 @@ impl MirrorCheckpoint {
         decode_fields(&fields).ok_or_else(|| no_checkpoint(key))
     }
 
-    /// Fails if the checkpoint belongs to a mirror of another cluster or of other prefixes.
+    /// Fails if the checkpoint belongs to a mirror of another cluster or of other prefixes. The route must be absolute.
     pub(super) fn check_belongs_to(&self, route: &MirrorRoute, source_cluster: u64) -> Result<()> {
         let key = route.checkpoint.escape_ascii();
         if self.source_cluster != source_cluster {

@@ -228,6 +228,52 @@ async fn prefix_is_mirrored_within_one_cluster() {
 }
 
 #[tokio::test]
+async fn namespaces_of_one_cluster_are_mirrored() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    let [a, b] = ["a/", "b/"].map(|prefix| etcd.namespace(prefix).unwrap());
+    etcd.put("app/k", "root").await.unwrap();
+    a.put("app/k", "1").await.unwrap();
+    // The copy is in the source.
+    let into_source = [
+        etcd.mirror("a/").to(&a, "copy/"),
+        a.mirror("").to(&etcd, "a/copy/"),
+        etcd.mirror("a/")
+            .to(&etcd, "copy/")
+            .checkpoint("a/checkpoint"),
+    ];
+    for mirror in into_source {
+        let overlapping = mirror.start().await.unwrap_err();
+        assert_eq!(overlapping.kind(), ErrorKind::InvalidArgument);
+    }
+    assert_eq!(a.get("").prefix().await.unwrap().count, 1);
+
+    let mirror = a.mirror("").to(&b, "").checkpoint(CHECKPOINT);
+    let mirror = mirror.start().await.unwrap();
+    let last = a.put("app/k", "2").await.unwrap().header.revision;
+    mirror.applied(last).await.unwrap();
+    assert_eq!(keys(&b, "app/").await["k"], b"2");
+    assert_eq!(keys(&etcd, "app/").await["k"], b"root");
+    mirror.stop().await.unwrap();
+    // The same call with a source in another namespace is another mirror.
+    let other = etcd.mirror("").to(&b, "").checkpoint(CHECKPOINT);
+    assert_eq!(
+        other.start().await.unwrap_err().kind(),
+        ErrorKind::InvalidArgument
+    );
+    let c = etcd.namespace("c/").unwrap();
+    let other = c.mirror("").to(&b, "").checkpoint(CHECKPOINT);
+    let other = other.start().await.unwrap_err();
+    assert_eq!(other.kind(), ErrorKind::CheckpointMismatch);
+    // The same mirror without namespaces.
+    let same = etcd.mirror("a/").to(&etcd, "b/");
+    let same = same.checkpoint(format!("b/{CHECKPOINT}"));
+    let same = same.start().await.unwrap();
+    let last = a.put("app/k", "3").await.unwrap().header.revision;
+    same.applied(last).await.unwrap();
+    assert_eq!(keys(&b, "app/").await["k"], b"3");
+}
+
+#[tokio::test]
 async fn existing_keys_are_refused_deleted_or_kept() {
     let (_source_cluster, source) = Cluster::start_with_client(1).await;
     let (_destination_cluster, destination) = Cluster::start_with_client(1).await;
