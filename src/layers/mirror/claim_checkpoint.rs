@@ -69,7 +69,10 @@ impl CheckpointClaim {
                 destination_prefix: self.absolute_route.destination_prefix.clone(),
                 position,
             };
-            if let Some(mod_revision) = self.try_claim(found, &checkpoint).await? {
+            let earlier_prefix = decoded.as_ref().map(|earlier| &earlier.destination_prefix);
+            let owns_prefix = earlier_prefix == Some(&checkpoint.destination_prefix);
+            let claimed = self.try_claim(found, &checkpoint, owns_prefix).await?;
+            if let Some(mod_revision) = claimed {
                 return Ok(ClaimedCheckpoint {
                     checkpoint,
                     mod_revision,
@@ -98,18 +101,19 @@ impl CheckpointClaim {
         Ok(checkpoint.position.clone())
     }
 
-    /// Writes the checkpoint if it is still as it was found. Returns its revision, or `None` if it has changed.
+    /// Writes the checkpoint if it is still as it was found. Returns its revision, or `None` if it has changed. Unless a
+    /// mirror with this checkpoint has claimed the prefix of the destination before, fails if there are keys.
     async fn try_claim(
         &self,
         found: Option<&KeyValue>,
         checkpoint: &MirrorCheckpoint,
+        owns_prefix: bool,
     ) -> Result<Option<i64>> {
         let key = &self.route.checkpoint;
         let revision = found.map_or(0, |kv| kv.mod_revision);
         let mut conditions = vec![Compare::mod_revision(key).eq(revision)];
-        if found.is_none() && self.existing_keys == ExistingKeys::Refuse {
-            let prefix = &self.route.destination_prefix;
-            conditions.push(Compare::version(prefix).eq(0).prefix());
+        if !owns_prefix && self.existing_keys == ExistingKeys::Refuse {
+            conditions.extend(self.route.destination_is_empty());
         }
         let txn = self
             .destination
@@ -129,7 +133,7 @@ impl CheckpointClaim {
             return Ok(None);
         }
         let reason = format!(
-            "the destination has keys with the prefix `{}` that no mirror wrote",
+            "the destination has keys with the prefix `{}` that were not written by a mirror with this checkpoint",
             self.route.destination_prefix.escape_ascii()
         );
         Err(Error::new(

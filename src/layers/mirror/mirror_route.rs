@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::{
     client::Client,
     error::{Error, Result},
-    kv::Get,
+    kv::{Compare, Get},
     request::{ClientHandle, key_range::after_prefix},
 };
 
@@ -48,6 +48,28 @@ impl MirrorRoute {
     /// Returns whether the key of the destination is the checkpoint, which is never copied nor deleted.
     pub(super) fn is_checkpoint(&self, destination_key: &[u8]) -> bool {
         self.checkpoint == destination_key
+    }
+
+    /// Returns the conditions that the destination has no key with its prefix, apart from the checkpoint.
+    pub(super) fn destination_is_empty(&self) -> Vec<Compare> {
+        let (prefix, checkpoint) = (&self.destination_prefix, &self.checkpoint);
+        let is_absent = |key: &[u8]| Compare::version(key.to_vec()).eq(0);
+        if !checkpoint.starts_with(prefix) {
+            return vec![is_absent(prefix).prefix()];
+        }
+        let end = after_prefix(prefix);
+        let after = is_absent(&[checkpoint, &[0][..]].concat());
+        let after = match &end[..] {
+            [0] => after.from_key(),
+            _ => after.range(end),
+        };
+        // The first key of the prefix. No key is empty.
+        let first = if prefix.is_empty() { &[0] } else { &prefix[..] };
+        if first < &checkpoint[..] {
+            vec![is_absent(first).range(checkpoint), after]
+        } else {
+            vec![after]
+        }
     }
 
     /// Fails if source and destination are the same cluster and the mirror would copy its own writes. The route must be

@@ -299,6 +299,38 @@ async fn existing_keys_are_refused_deleted_or_kept() {
     }
 }
 
+/// A checkpoint with a fixed key is used for another destination prefix.
+#[tokio::test]
+async fn start_over_refuses_existing_keys_of_other_prefix() {
+    let (_source_cluster, source) = Cluster::start_with_client(1).await;
+    let (_destination_cluster, destination) = Cluster::start_with_client(1).await;
+    source.put("app/k", "v").await.unwrap();
+    destination.put("own/k", "v").await.unwrap();
+    let mirror = start(&source, &destination).await.unwrap();
+    catch_up(&mirror, &source).await;
+    mirror.stop().await.unwrap();
+    let start_over = |prefix: &str| {
+        let mirror = source.mirror("app/").to(&destination, prefix);
+        mirror.checkpoint(CHECKPOINT).start_over()
+    };
+    for prefix in ["own/", "", "o"] {
+        let refused = start_over(prefix).start().await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::DestinationNotEmpty);
+    }
+    assert_eq!(keys(&destination, "own/").await["k"], b"v");
+    // The checkpoint itself is no such key.
+    for prefix in ["empty/", "mirrors/", "mirrors/app"] {
+        let mirror = start_over(prefix).start().await.unwrap();
+        catch_up(&mirror, &source).await;
+        mirror.stop().await.unwrap();
+        assert_eq!(keys(&destination, prefix).await["k"], b"v", "{prefix}");
+        destination.delete(format!("{prefix}k")).await.unwrap();
+    }
+    let mirror = start_over("own/").existing_keys(ExistingKeys::Keep);
+    let mirror = mirror.start().await.unwrap();
+    catch_up(&mirror, &source).await;
+}
+
 /// All keys of the source go to a destination that has its checkpoint among them.
 #[tokio::test]
 async fn whole_cluster_is_mirrored_without_its_checkpoint() {
