@@ -67,12 +67,18 @@ impl SuffixStream {
 /// Why the copy was interrupted.
 enum CopyFailure {
     Read(MirrorSide, Error),
-    Write(WriteFailure),
+    Ended(PhaseEnd),
+}
+
+impl From<PhaseEnd> for CopyFailure {
+    fn from(end: PhaseEnd) -> Self {
+        Self::Ended(end)
+    }
 }
 
 impl From<WriteFailure> for CopyFailure {
     fn from(failure: WriteFailure) -> Self {
-        Self::Write(failure)
+        Self::Ended(failure.into())
     }
 }
 
@@ -97,7 +103,7 @@ impl MirrorTask {
                         partial: None,
                     });
                 }
-                Err(CopyFailure::Write(failure)) => return Err(failure.into()),
+                Err(CopyFailure::Ended(end)) => return Err(end),
                 Err(CopyFailure::Read(side, error)) => (side, error),
             };
             match (side, error.kind()) {
@@ -131,6 +137,8 @@ impl MirrorTask {
         let source = SuffixStream::open(&self.source, &route.source_prefix, after, revision);
         let mut source = source.await.map_err(on_source)?;
         self.reporter.resumed(MirrorSide::Source);
+        // The source may have been replaced or restored before the read.
+        self.check_source(revision).await?;
         let client = self.writer.client();
         let destination = SuffixStream::open(client, &route.destination_prefix, after, 0);
         let mut destination = destination.await.map_err(on_destination)?;

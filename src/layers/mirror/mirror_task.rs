@@ -131,6 +131,8 @@ impl MirrorTask {
         let caught_up = self.source_revision().await?;
         self.reporter.source_is_at(caught_up);
         let mut watch = self.open_watch(revision + 1).await?;
+        // The source may have been replaced or restored before the watch was open.
+        self.check_source(revision).await?;
         self.reporter.following();
         self.reporter.applied(revision);
         let mut queue = ChangeQueue::new(revision, partial, self.merge);
@@ -271,6 +273,14 @@ impl MirrorTask {
             partial: None,
         };
         Ok(self.writer.write(&[], position, &self.reporter).await?)
+    }
+
+    /// Fails if the source is another cluster, or at an older revision than this one.
+    pub(super) async fn check_source(&self, seen: i64) -> Result<(), PhaseEnd> {
+        match self.source_revision().await? {
+            current if current < seen => Err(regressed(seen, current).into()),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the newest revision of the source. Fails if it is another cluster, or older than it was.

@@ -1,16 +1,23 @@
 //! Mirrors on scripted servers, for orders of responses that etcd cannot produce on demand.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, Ordering},
+};
 
 use actix_etcd::{
     ErrorKind,
-    proto::{KeyValue, RangeResponse},
+    layers::mirror::ExistingKeys,
+    proto::{KeyValue, RangeRequest, RangeResponse},
 };
-use testbed::{Reply, ScriptedServer};
+use prost::Message;
+use testbed::{Cluster, Reply, ScriptedServer};
 
 use crate::support::{
+    connected_cluster::StartWithClient,
+    mirrors::failure,
     scripted_put::RANGE,
-    watch_server::{connect, header},
+    watch_server::{connect, created, header, next_create, start_watch_server},
 };
 
 const TXN: &str = "/etcdserverpb.KV/Txn";
@@ -53,4 +60,49 @@ async fn source_is_read_after_its_checkpoint() {
     let (from, to) = (connect(&source).await, connect(&destination).await);
     let refused = from.mirror("app/").to(&to, "copy/").start().await;
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::PermissionDenied);
+}
+
+/// The source is restored from a backup between its reads and the reply of its watch.
+#[tokio::test]
+async fn source_is_checked_after_its_watch_opened() {
+    let revision = Arc::new(AtomicI64::new(20));
+    let restored = revision.clone();
+    let (server, _) = start_watch_server(move |_, mut tx, mut rx, _| {
+        let restored = restored.clone();
+        async move {
+            let create = next_create(&mut rx).await;
+            restored.store(5, Ordering::SeqCst);
+            tx.send(&created(create.watch_id, 30)).await.unwrap();
+            tx.closed().await;
+        }
+    })
+    .await;
+    server.on(RANGE, move |_| reply_at(revision.load(Ordering::SeqCst)));
+    let (_cluster, destination) = Cluster::start_with_client(1).await;
+    let source = connect(&server).await;
+    let mirror = source.mirror("app/").to(&destination, "copy/");
+    let mirror = mirror.start().await.unwrap();
+    assert_eq!(failure(&mirror).await.kind(), ErrorKind::RevisionRegressed);
+}
+
+/// The source is restored from a backup between the choice of the revision and the read of the keys.
+#[tokio::test]
+async fn source_is_checked_after_its_keys_were_read() {
+    let revision = Arc::new(AtomicI64::new(20));
+    let server = ScriptedServer::start().await;
+    server.on(RANGE, move |call| {
+        let request = RangeRequest::decode(call.body).unwrap();
+        if !request.count_only {
+            revision.store(5, Ordering::SeqCst);
+        }
+        reply_at(revision.load(Ordering::SeqCst))
+    });
+    let (_cluster, destination) = Cluster::start_with_client(1).await;
+    let source = connect(&server).await;
+    destination.put("copy/k", "v").await.unwrap();
+    let mirror = source.mirror("app/").to(&destination, "copy/");
+    let mirror = mirror.existing_keys(ExistingKeys::Delete);
+    let mirror = mirror.start().await.unwrap();
+    assert_eq!(failure(&mirror).await.kind(), ErrorKind::RevisionRegressed);
+    assert_eq!(destination.get("copy/k").await.unwrap().count, 1);
 }
