@@ -97,6 +97,12 @@ impl From<WriteFailure> for PhaseEnd {
     }
 }
 
+impl From<MirrorEnd> for PhaseEnd {
+    fn from(end: MirrorEnd) -> Self {
+        Self::Ended(end)
+    }
+}
+
 impl From<Error> for PhaseEnd {
     fn from(error: Error) -> Self {
         Self::Ended(MirrorEnd::Failed(error))

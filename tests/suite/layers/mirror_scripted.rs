@@ -1,8 +1,11 @@
 //! Mirrors on scripted servers, for orders of responses that etcd cannot produce on demand.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicI64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
 };
 
 use actix_etcd::{
@@ -12,12 +15,16 @@ use actix_etcd::{
 };
 use prost::Message;
 use testbed::{Cluster, Reply, ScriptedServer};
+use tokio::time::timeout;
 
 use crate::support::{
     connected_cluster::StartWithClient,
     mirrors::failure,
     scripted_put::RANGE,
-    watch_server::{connect, created, header, next_create, start_watch_server},
+    wait::{TEST_TIMEOUT, until},
+    watch_server::{
+        connect, connect_with_timeout, created, header, next_create, start_watch_server,
+    },
 };
 
 const TXN: &str = "/etcdserverpb.KV/Txn";
@@ -105,4 +112,29 @@ async fn source_is_checked_after_its_keys_were_read() {
     let mirror = mirror.start().await.unwrap();
     assert_eq!(failure(&mirror).await.kind(), ErrorKind::RevisionRegressed);
     assert_eq!(destination.get("copy/k").await.unwrap().count, 1);
+}
+
+/// The source does not respond to the read of its keys, and the request has a long timeout.
+#[tokio::test]
+async fn stop_interrupts_a_read_of_the_base() {
+    let server = ScriptedServer::start().await;
+    server.on(RANGE, |call| {
+        let request = RangeRequest::decode(call.body).unwrap();
+        if request.count_only {
+            reply_at(20)
+        } else {
+            Reply::hang()
+        }
+    });
+    let (_cluster, destination) = Cluster::start_with_client(1).await;
+    let source = connect_with_timeout(&server, Duration::from_secs(3600)).await;
+    let mirror = source.mirror("app/").to(&destination, "copy/");
+    let mirror = mirror.start().await.unwrap();
+    let reads = || {
+        let calls = server.calls(RANGE).into_iter();
+        calls.filter(|call| !RangeRequest::decode(call.body.clone()).unwrap().count_only)
+    };
+    until("the keys are read", || reads().count() > 0).await;
+    let stopped = timeout(TEST_TIMEOUT, mirror.stop()).await;
+    stopped.expect("the mirror did not stop").unwrap();
 }
