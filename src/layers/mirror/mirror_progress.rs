@@ -113,15 +113,15 @@ pub(super) struct MirrorReporter {
 
 impl MirrorReporter {
     pub(super) fn new(position: &MirrorPosition, source_revision: i64) -> Self {
-        let (phase, applied_revision) = match position {
+        let phase = match position {
             MirrorPosition::Base { .. } => {
                 let revision = source_revision;
-                (MirrorState::CopyingBase { revision }, 0)
+                MirrorState::CopyingBase { revision }
             }
-            MirrorPosition::Applied { revision, .. } => (MirrorState::Following, *revision),
+            MirrorPosition::Applied { .. } => MirrorState::Following,
         };
         let progress = MirrorProgress {
-            applied_revision,
+            applied_revision: applied_revision(position),
             source_revision,
             ..MirrorProgress::default()
         };
@@ -192,6 +192,14 @@ impl MirrorReporter {
         });
     }
 
+    /// The destination is at another position than before, which may be an earlier one.
+    pub(super) fn moved(&self, position: &MirrorPosition) {
+        self.progress.send_modify(|progress| {
+            progress.applied_revision = applied_revision(position);
+            progress.complete_as_of = None;
+        });
+    }
+
     /// The destination has all changes of the source up to this revision.
     pub(super) fn applied(&self, revision: i64) {
         self.progress.send_modify(|progress| {
@@ -214,5 +222,44 @@ impl MirrorReporter {
             progress.source_revision = progress.source_revision.max(revision);
             newer
         });
+    }
+}
+
+/// Returns the revision up to which the destination has all changes; 0 until the base is copied.
+fn applied_revision(position: &MirrorPosition) -> i64 {
+    match position {
+        MirrorPosition::Base { .. } => 0,
+        MirrorPosition::Applied { revision, .. } => *revision,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(revision: i64) -> MirrorPosition {
+        MirrorPosition::Applied {
+            revision,
+            partial: None,
+        }
+    }
+
+    #[test]
+    fn earlier_position_lowers_progress() {
+        let reporter = MirrorReporter::new(&at(5), 5);
+        reporter.applied(9);
+        reporter.complete_as_of(Instant::now());
+        reporter.moved(&at(7));
+        let progress = *reporter.progress().borrow();
+        assert_eq!(
+            (progress.applied_revision, progress.complete_as_of),
+            (7, None)
+        );
+        let base = MirrorPosition::Base {
+            revision: 6,
+            copied: None,
+        };
+        reporter.moved(&base);
+        assert_eq!(reporter.progress().borrow().applied_revision, 0);
     }
 }

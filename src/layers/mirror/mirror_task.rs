@@ -120,7 +120,10 @@ impl MirrorTask {
             };
             next = match phase {
                 Ok(next) => next,
-                Err(PhaseEnd::Moved) => NextPhase::from(self.writer.position()),
+                Err(PhaseEnd::Moved) => {
+                    self.reporter.moved(self.writer.position());
+                    NextPhase::from(self.writer.position())
+                }
                 Err(PhaseEnd::Ended(end)) => break end,
             };
         };
