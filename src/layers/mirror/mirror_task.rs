@@ -273,13 +273,12 @@ impl MirrorTask {
 
     /// Moves the checkpoint to the revision up to which the watch is complete, if it is newer.
     async fn move_checkpoint(&mut self, watch: &Watch) -> Result<(), PhaseEnd> {
-        let revision = watch.freshness().revision;
-        if revision <= self.writer.position().revision() {
+        let Some(position) = self
+            .writer
+            .position()
+            .advanced_to(watch.freshness().revision)
+        else {
             return Ok(());
-        }
-        let position = MirrorPosition::Applied {
-            revision,
-            partial: None,
         };
         Ok(self.writer.write(&[], position, &self.reporter).await?)
     }
