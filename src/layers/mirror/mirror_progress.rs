@@ -1,7 +1,7 @@
 //! What a mirror reports: its state, its progress, and its lag.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -24,7 +24,8 @@ pub enum MirrorState {
     },
     /// The mirror applies every revision of the source.
     Following,
-    /// The mirror cannot read the source or write the destination now, and tries again.
+    /// The mirror cannot read the source or write the destination now, and tries again. If both, this is the latest
+    /// interruption.
     Interrupted {
         /// The cluster that does not respond.
         side: MirrorSide,
@@ -109,6 +110,8 @@ pub(super) struct MirrorReporter {
     progress: Arc<watch::Sender<MirrorProgress>>,
     /// The state apart from interruptions.
     phase: MirrorState,
+    /// The interruptions that have not ended, at most one per side, the latest one last.
+    interruptions: Arc<Mutex<Vec<(MirrorSide, Arc<Error>)>>>,
 }
 
 impl MirrorReporter {
@@ -129,6 +132,7 @@ impl MirrorReporter {
             state: Arc::new(watch::Sender::new(phase.clone())),
             progress: Arc::new(watch::Sender::new(progress)),
             phase,
+            interruptions: Arc::default(),
         }
     }
 
@@ -156,24 +160,43 @@ impl MirrorReporter {
     fn enter(&mut self, phase: MirrorState) {
         tracing::info!(state = ?phase, "mirror changed its state");
         self.phase = phase;
-        self.state.send_replace(self.phase.clone());
+        self.change_interruptions(|_| true);
     }
 
     pub(super) fn interrupted(&self, side: MirrorSide, error: Arc<Error>) {
         tracing::debug!(?side, %error, "mirror was interrupted");
-        self.state
-            .send_replace(MirrorState::Interrupted { side, error });
+        self.change_interruptions(|interruptions| {
+            interruptions.retain(|(interrupted, _)| *interrupted != side);
+            interruptions.push((side, error));
+            true
+        });
     }
 
     /// Ends an interruption by this cluster.
     pub(super) fn resumed(&self, side: MirrorSide) {
-        self.state.send_if_modified(|state| {
-            let resumed =
-                matches!(state, MirrorState::Interrupted { side: interrupted, .. } if *interrupted == side);
-            if resumed {
-                *state = self.phase.clone();
-            }
-            resumed
+        self.change_interruptions(|interruptions| {
+            let before = interruptions.len();
+            interruptions.retain(|(interrupted, _)| *interrupted != side);
+            interruptions.len() < before
+        });
+    }
+
+    /// Publishes the state if the closure returns `true`.
+    fn change_interruptions(
+        &self,
+        change: impl FnOnce(&mut Vec<(MirrorSide, Arc<Error>)>) -> bool,
+    ) {
+        let interruptions = self.interruptions.lock();
+        let mut interruptions = interruptions.unwrap_or_else(PoisonError::into_inner);
+        if !change(&mut interruptions) {
+            return;
+        }
+        self.state.send_replace(match interruptions.last() {
+            Some((side, error)) => MirrorState::Interrupted {
+                side: *side,
+                error: error.clone(),
+            },
+            None => self.phase.clone(),
         });
     }
 
@@ -236,12 +259,32 @@ fn applied_revision(position: &MirrorPosition) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::{ErrorKind, Outcome};
 
     fn at(revision: i64) -> MirrorPosition {
         MirrorPosition::Applied {
             revision,
             partial: None,
         }
+    }
+
+    #[test]
+    fn interruption_lasts_until_its_side_resumes() {
+        let mut reporter = MirrorReporter::new(&at(5), 5);
+        let error = Arc::new(Error::new(ErrorKind::Unavailable, Outcome::NotSent, ""));
+        let interrupted = |reporter: &MirrorReporter| match &*reporter.states().borrow() {
+            MirrorState::Interrupted { side, .. } => Some(*side),
+            _ => None,
+        };
+        reporter.interrupted(MirrorSide::Source, error.clone());
+        reporter.interrupted(MirrorSide::Destination, error);
+        assert_eq!(interrupted(&reporter), Some(MirrorSide::Destination));
+        reporter.resumed(MirrorSide::Destination);
+        assert_eq!(interrupted(&reporter), Some(MirrorSide::Source));
+        reporter.copying_base(6);
+        assert_eq!(interrupted(&reporter), Some(MirrorSide::Source));
+        reporter.resumed(MirrorSide::Source);
+        assert_eq!(interrupted(&reporter), None);
     }
 
     #[test]

@@ -308,6 +308,7 @@ impl MirrorTask {
                     if current < seen {
                         return Err(regressed(seen, current).into());
                     }
+                    self.reporter.resumed(MirrorSide::Source);
                     return Ok(current);
                 }
                 Err(error) => self.pause(error, &mut backoff).await?,
