@@ -317,9 +317,17 @@ impl<T, C: Codec<T>> TypedWatch<T, C> {
                     continue;
                 }
                 Some(WatchEvent::Events(events)) => TypedWatchEvent::Changed(self.changes(&events)),
+                // The list is newer, so the consumer has these changes.
+                Some(WatchEvent::Resynced(resynced))
+                    if !resynced.restored && resynced.revision <= self.listed_revision =>
+                {
+                    continue;
+                }
                 Some(WatchEvent::Resynced(resynced)) => {
-                    // After a restore, new revisions may be lower than that of the list.
-                    self.listed_revision = 0;
+                    if resynced.restored {
+                        // New revisions may be lower than that of the list.
+                        self.listed_revision = 0;
+                    }
                     TypedWatchEvent::Resynced(self.resynced(*resynced))
                 }
                 Some(WatchEvent::Ended(end)) => TypedWatchEvent::Ended(end),

@@ -26,3 +26,4 @@ mod ordered_scripted;
 mod range_streams;
 mod scripted_streams;
 mod typed;
+mod typed_scripted;
