@@ -1,6 +1,6 @@
 //! Typed values on a scripted server, for orders of responses that etcd cannot produce on demand.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use actix_etcd::{
     layers::{codec::Utf8, typed::TypedWatchEvent},
@@ -12,7 +12,10 @@ use tokio::{sync::Semaphore, time::timeout};
 use crate::support::{
     scripted_put::RANGE,
     wait::TEST_TIMEOUT,
-    watch_server::{connect, created, event, events, header, next_create, start_watch_server},
+    watch_server::{
+        connect, connect_with_timeout, created, event, events, header, next_create,
+        start_watch_server,
+    },
 };
 
 /// Replies to a read with the key `n/a`, written at revision 10.
@@ -89,4 +92,22 @@ async fn resync_before_the_list_is_skipped() {
     }
     assert_eq!(revisions, [30, 31]);
     assert_eq!(server.count(RANGE), 3);
+}
+
+#[tokio::test]
+async fn wait_covers_the_list() {
+    let (server, _) = start_watch_server(|_, mut tx, mut rx, _| async move {
+        let create = next_create(&mut rx).await;
+        tx.send(&created(create.watch_id, 10)).await.unwrap();
+        tx.closed().await;
+    })
+    .await;
+    server.on(RANGE, |call| match call.nth {
+        0 => Reply::hang(),
+        _ => reply_at(30),
+    });
+    let etcd = connect_with_timeout(&server, Duration::from_millis(500)).await;
+    let numbers = etcd.typed::<u32, Utf8>("n/");
+    let watch = timeout(TEST_TIMEOUT, numbers.list_and_watch().wait().into_future()).await;
+    assert_eq!(watch.expect("the list is stuck").unwrap().revision(), 30);
 }
