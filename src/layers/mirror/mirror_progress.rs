@@ -103,6 +103,14 @@ pub struct MirrorLag {
     pub age: Duration,
 }
 
+/// A cluster that does not respond.
+#[derive(Debug)]
+struct Interruption {
+    side: MirrorSide,
+    /// Error of the last attempt.
+    error: Arc<Error>,
+}
+
 /// Publishes state and progress. Clones publish to the same readers.
 #[derive(Debug, Clone)]
 pub(super) struct MirrorReporter {
@@ -111,7 +119,7 @@ pub(super) struct MirrorReporter {
     /// The state apart from interruptions.
     phase: MirrorState,
     /// The interruptions that have not ended, at most one per side, the latest one last.
-    interruptions: Arc<Mutex<Vec<(MirrorSide, Arc<Error>)>>>,
+    interruptions: Arc<Mutex<Vec<Interruption>>>,
 }
 
 impl MirrorReporter {
@@ -166,8 +174,8 @@ impl MirrorReporter {
     pub(super) fn interrupted(&self, side: MirrorSide, error: Arc<Error>) {
         tracing::debug!(?side, %error, "mirror was interrupted");
         self.change_interruptions(|interruptions| {
-            interruptions.retain(|(interrupted, _)| *interrupted != side);
-            interruptions.push((side, error));
+            interruptions.retain(|interruption| interruption.side != side);
+            interruptions.push(Interruption { side, error });
             true
         });
     }
@@ -176,23 +184,20 @@ impl MirrorReporter {
     pub(super) fn resumed(&self, side: MirrorSide) {
         self.change_interruptions(|interruptions| {
             let before = interruptions.len();
-            interruptions.retain(|(interrupted, _)| *interrupted != side);
+            interruptions.retain(|interruption| interruption.side != side);
             interruptions.len() < before
         });
     }
 
     /// Publishes the state if the closure returns `true`.
-    fn change_interruptions(
-        &self,
-        change: impl FnOnce(&mut Vec<(MirrorSide, Arc<Error>)>) -> bool,
-    ) {
+    fn change_interruptions(&self, change: impl FnOnce(&mut Vec<Interruption>) -> bool) {
         let interruptions = self.interruptions.lock();
         let mut interruptions = interruptions.unwrap_or_else(PoisonError::into_inner);
         if !change(&mut interruptions) {
             return;
         }
         self.state.send_replace(match interruptions.last() {
-            Some((side, error)) => MirrorState::Interrupted {
+            Some(Interruption { side, error }) => MirrorState::Interrupted {
                 side: *side,
                 error: error.clone(),
             },
