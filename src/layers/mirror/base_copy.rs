@@ -117,6 +117,10 @@ impl MirrorTask {
                 (MirrorSide::Source, ErrorKind::Compacted) => return Ok(NextPhase::NEW_BASE),
                 // The destination is read at its newest revision again.
                 (MirrorSide::Destination, ErrorKind::Compacted) => {}
+                // The source may have been restored after the revision was chosen.
+                (MirrorSide::Source, ErrorKind::FutureRevision) => {
+                    self.check_source(revision).await?;
+                }
                 _ if is_temporary(&error) => self.reporter.interrupted(side, Arc::new(error)),
                 _ => return Err(error.into()),
             }

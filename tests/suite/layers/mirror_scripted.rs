@@ -29,6 +29,7 @@ use crate::support::{
 
 const TXN: &str = "/etcdserverpb.KV/Txn";
 const PERMISSION_DENIED: u32 = 7;
+const OUT_OF_RANGE: u32 = 11;
 
 /// Replies to a read with no keys.
 fn reply_at(revision: i64) -> Reply {
@@ -95,23 +96,35 @@ async fn source_is_checked_after_its_watch_opened() {
 /// The source is restored from a backup between the choice of the revision and the read of the keys.
 #[tokio::test]
 async fn source_is_checked_after_its_keys_were_read() {
-    let revision = Arc::new(AtomicI64::new(20));
-    let server = ScriptedServer::start().await;
-    server.on(RANGE, move |call| {
-        let request = RangeRequest::decode(call.body).unwrap();
-        if !request.count_only {
-            revision.store(5, Ordering::SeqCst);
-        }
-        reply_at(revision.load(Ordering::SeqCst))
-    });
+    let replies: [fn() -> Reply; 2] = [
+        || reply_at(5),
+        || {
+            Reply::status(
+                OUT_OF_RANGE,
+                "etcdserver: mvcc: required revision is a future revision",
+            )
+        },
+    ];
     let (_cluster, destination) = Cluster::start_with_client(1).await;
-    let source = connect(&server).await;
     destination.put("copy/k", "v").await.unwrap();
-    let mirror = source.mirror("app/").to(&destination, "copy/");
-    let mirror = mirror.existing_keys(ExistingKeys::Delete);
-    let mirror = mirror.start().await.unwrap();
-    assert_eq!(failure(&mirror).await.kind(), ErrorKind::RevisionRegressed);
-    assert_eq!(destination.get("copy/k").await.unwrap().count, 1);
+    for reply in replies {
+        let revision = AtomicI64::new(20);
+        let server = ScriptedServer::start().await;
+        server.on(RANGE, move |call| {
+            let request = RangeRequest::decode(call.body).unwrap();
+            if request.count_only {
+                return reply_at(revision.load(Ordering::SeqCst));
+            }
+            revision.store(5, Ordering::SeqCst);
+            reply()
+        });
+        let source = connect(&server).await;
+        let mirror = source.mirror("app/").to(&destination, "copy/");
+        let mirror = mirror.existing_keys(ExistingKeys::Delete).start_over();
+        let mirror = mirror.start().await.unwrap();
+        assert_eq!(failure(&mirror).await.kind(), ErrorKind::RevisionRegressed);
+        assert_eq!(destination.get("copy/k").await.unwrap().count, 1);
+    }
 }
 
 /// The source does not respond to the read of its keys, and the request has a long timeout.
