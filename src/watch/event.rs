@@ -268,6 +268,8 @@ pub struct Resynced {
     pub changed: Vec<KeyValue>,
     /// Deleted keys, sorted.
     pub deleted: Vec<Bytes>,
+    /// Whether the cluster was restored from a backup, so that the revision may be lower than earlier ones.
+    pub(crate) restored: bool,
 }
 
 impl Resynced {
@@ -281,6 +283,7 @@ impl Resynced {
                 .into_iter()
                 .map(|deleted| deleted.key.into())
                 .collect(),
+            restored: false,
         }
     }
 }

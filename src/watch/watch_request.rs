@@ -72,6 +72,16 @@ impl<C> WatchRequest<C> {
         self
     }
 
+    /// Returns whether opening the watch has no deadline.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.wait
+    }
+
+    /// Returns whether the first revision to deliver is set.
+    pub(crate) fn has_start_revision(&self) -> bool {
+        self.options.start_revision != 0
+    }
+
     /// Sets the first revision to deliver, in the past or in the future. Default: 0, which means from now on.
     pub fn start_revision(mut self, revision: i64) -> Self {
         self.options.start_revision = revision;

@@ -67,12 +67,24 @@ impl SuffixStream {
 /// Why the copy was interrupted.
 enum CopyFailure {
     Read(MirrorSide, Error),
-    Write(WriteFailure),
+    Ended(PhaseEnd),
+}
+
+impl From<PhaseEnd> for CopyFailure {
+    fn from(end: PhaseEnd) -> Self {
+        Self::Ended(end)
+    }
+}
+
+impl From<MirrorEnd> for CopyFailure {
+    fn from(end: MirrorEnd) -> Self {
+        Self::Ended(end.into())
+    }
 }
 
 impl From<WriteFailure> for CopyFailure {
     fn from(failure: WriteFailure) -> Self {
-        Self::Write(failure)
+        Self::Ended(failure.into())
     }
 }
 
@@ -97,22 +109,25 @@ impl MirrorTask {
                         partial: None,
                     });
                 }
-                Err(CopyFailure::Write(failure)) => return Err(failure.into()),
+                Err(CopyFailure::Ended(end)) => return Err(end),
                 Err(CopyFailure::Read(side, error)) => (side, error),
             };
             match (side, error.kind()) {
                 // A newer revision. What is copied already is not written again.
                 (MirrorSide::Source, ErrorKind::Compacted) => return Ok(NextPhase::NEW_BASE),
+                // The destination is read at its newest revision again.
                 (MirrorSide::Destination, ErrorKind::Compacted) => {}
-                _ if is_temporary(&error) => {
-                    self.reporter.interrupted(side, Arc::new(error));
-                    tokio::select! {
-                        biased;
-                        () = self.stop.requested() => return Err(PhaseEnd::Ended(MirrorEnd::Stopped)),
-                        () = sleep(backoff.next_delay(fastrand::f64())) => {}
-                    }
+                // The source may have been restored after the revision was chosen.
+                (MirrorSide::Source, ErrorKind::FutureRevision) => {
+                    self.check_source(revision).await?;
                 }
-                _ => return Err(PhaseEnd::Ended(MirrorEnd::Failed(error))),
+                _ if is_temporary(&error) => self.reporter.interrupted(side, Arc::new(error)),
+                _ => return Err(error.into()),
+            }
+            tokio::select! {
+                biased;
+                () = self.stop.requested() => return Err(MirrorEnd::Stopped.into()),
+                () = sleep(backoff.next_delay(fastrand::f64())) => {}
             }
         }
     }
@@ -129,11 +144,15 @@ impl MirrorTask {
         let route = self.route.clone();
         let after = copied.as_ref();
         let source = SuffixStream::open(&self.source, &route.source_prefix, after, revision);
-        let mut source = source.await.map_err(on_source)?;
+        let source = async { source.await.map_err(on_source) };
+        let mut source = self.stop.unless_requested(source).await?;
         self.reporter.resumed(MirrorSide::Source);
+        // The source may have been replaced or restored before the read.
+        self.check_source(revision).await?;
         let client = self.writer.client();
         let destination = SuffixStream::open(client, &route.destination_prefix, after, 0);
-        let mut destination = destination.await.map_err(on_destination)?;
+        let destination = async { destination.await.map_err(on_destination) };
+        let mut destination = self.stop.unless_requested(destination).await?;
         self.reporter.resumed(MirrorSide::Destination);
         let (mut batch, mut bytes) = (Vec::new(), 0);
         loop {
@@ -143,14 +162,22 @@ impl MirrorTask {
                 (None, Some(_)) => (false, true),
                 (Some(here), Some(there)) => (here <= there, there <= here),
             };
+            // Equal keys are not written, so this may be the only check for long.
+            if self.stop.is_requested() {
+                return Err(MirrorEnd::Stopped.into());
+            }
             let put = in_source.then(|| source.next.clone()).flatten();
             let existing = in_destination.then(|| destination.next.clone()).flatten();
-            if in_source {
-                source.advance().await.map_err(on_source)?;
-            }
-            if in_destination {
-                destination.advance().await.map_err(on_destination)?;
-            }
+            let advance = async {
+                if in_source {
+                    source.advance().await.map_err(on_source)?;
+                }
+                if in_destination {
+                    destination.advance().await.map_err(on_destination)?;
+                }
+                Ok::<_, CopyFailure>(())
+            };
+            self.stop.unless_requested(advance).await?;
             let Some(change) = self.difference(put, existing) else {
                 continue;
             };

@@ -21,6 +21,8 @@ pub(super) struct CheckpointClaim {
     pub(super) source: Client,
     pub(super) destination: Client,
     pub(super) route: MirrorRoute,
+    /// The route in the key space of the clusters.
+    pub(super) absolute_route: MirrorRoute,
     /// Random number of the mirror.
     pub(super) writer: u64,
     pub(super) existing_keys: ExistingKeys,
@@ -40,12 +42,13 @@ pub(super) struct ClaimedCheckpoint {
 impl CheckpointClaim {
     /// Makes one attempt. An attempt whose outcome is unknown may be repeated.
     pub(super) async fn claim(&self) -> Result<ClaimedCheckpoint> {
-        let source = self.source.get(self.route.probe_key()).count_only();
-        let source = source.await?.header;
         loop {
             let found = self.destination.get(&self.route.checkpoint).await?;
+            // Read after the checkpoint: a running mirror may move it beyond an earlier revision of the source.
+            let source = self.source.get(self.route.probe_key()).count_only();
+            let source = source.await?.header;
             if found.header.cluster_id == source.cluster_id {
-                self.route.check_same_cluster(source.cluster_id)?;
+                self.absolute_route.check_same_cluster(source.cluster_id)?;
             }
             let found = found.first();
             let decoded = match found {
@@ -62,11 +65,14 @@ impl CheckpointClaim {
             let checkpoint = MirrorCheckpoint {
                 writer: self.writer,
                 source_cluster: source.cluster_id,
-                source_prefix: self.route.source_prefix.clone(),
-                destination_prefix: self.route.destination_prefix.clone(),
+                source_prefix: self.absolute_route.source_prefix.clone(),
+                destination_prefix: self.absolute_route.destination_prefix.clone(),
                 position,
             };
-            if let Some(mod_revision) = self.try_claim(found, &checkpoint).await? {
+            let earlier_prefix = decoded.as_ref().map(|earlier| &earlier.destination_prefix);
+            let owns_prefix = earlier_prefix == Some(&checkpoint.destination_prefix);
+            let claimed = self.try_claim(found, &checkpoint, owns_prefix).await?;
+            if let Some(mod_revision) = claimed {
                 return Ok(ClaimedCheckpoint {
                     checkpoint,
                     mod_revision,
@@ -87,7 +93,7 @@ impl CheckpointClaim {
         if self.start_over && !own {
             return Ok(MirrorPosition::NOTHING_COPIED);
         }
-        checkpoint.check_belongs_to(&self.route, source_cluster)?;
+        checkpoint.check_belongs_to(&self.absolute_route, source_cluster)?;
         let seen = checkpoint.position.revision();
         if source_revision < seen {
             return Err(regressed(seen, source_revision));
@@ -95,18 +101,19 @@ impl CheckpointClaim {
         Ok(checkpoint.position.clone())
     }
 
-    /// Writes the checkpoint if it is still as it was found. Returns its revision, or `None` if it has changed.
+    /// Writes the checkpoint if it is still as it was found. Returns its revision, or `None` if it has changed. Unless a
+    /// mirror with this checkpoint has claimed the prefix of the destination before, fails if there are keys.
     async fn try_claim(
         &self,
         found: Option<&KeyValue>,
         checkpoint: &MirrorCheckpoint,
+        owns_prefix: bool,
     ) -> Result<Option<i64>> {
         let key = &self.route.checkpoint;
         let revision = found.map_or(0, |kv| kv.mod_revision);
         let mut conditions = vec![Compare::mod_revision(key).eq(revision)];
-        if found.is_none() && self.existing_keys == ExistingKeys::Refuse {
-            let prefix = &self.route.destination_prefix;
-            conditions.push(Compare::version(prefix).eq(0).prefix());
+        if !owns_prefix && self.existing_keys == ExistingKeys::Refuse {
+            conditions.extend(self.route.destination_is_empty());
         }
         let txn = self
             .destination
@@ -126,7 +133,7 @@ impl CheckpointClaim {
             return Ok(None);
         }
         let reason = format!(
-            "the destination has keys with the prefix `{}` that no mirror wrote",
+            "the destination has keys with the prefix `{}` that were not written by a mirror with this checkpoint",
             self.route.destination_prefix.escape_ascii()
         );
         Err(Error::new(

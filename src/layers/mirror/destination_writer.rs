@@ -181,7 +181,10 @@ impl DestinationWriter {
         let mut backoff = ATTEMPT_DELAY.start();
         let found = loop {
             match self.client.get(&self.key).await {
-                Ok(found) => break found.kvs.into_iter().next(),
+                Ok(found) => {
+                    reporter.resumed(MirrorSide::Destination);
+                    break found.kvs.into_iter().next();
+                }
                 Err(error) if is_temporary(&error) => {
                     self.pause(&error, &mut backoff, reporter).await?;
                 }

@@ -66,9 +66,9 @@ impl MirrorFrom {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum ExistingKeys {
-    /// The first start, without a checkpoint, fails with
+    /// The first start, without a checkpoint or with one of another destination prefix, fails with
     /// [`DestinationNotEmpty`](crate::ErrorKind::DestinationNotEmpty) if the destination has any key with its prefix: a
-    /// wrong prefix must not delete data. Once there is a checkpoint, the prefix belongs to the mirror, and a copy of
+    /// wrong prefix must not delete data. Once the checkpoint has the prefix, it belongs to the mirror, and a copy of
     /// the base deletes such keys.
     #[default]
     Refuse,
@@ -146,6 +146,7 @@ impl MirrorBuilder {
             source: self.source.clone(),
             destination: self.destination.clone(),
             route: self.route.clone(),
+            absolute_route: self.route.absolute(&self.source, &self.destination),
             writer: fastrand::u64(..),
             existing_keys: self.existing_keys,
             start_over: self.start_over,

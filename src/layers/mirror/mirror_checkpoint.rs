@@ -38,6 +38,16 @@ impl MirrorPosition {
             Self::Base { revision, .. } | Self::Applied { revision, .. } => *revision,
         }
     }
+
+    /// Returns the position after revisions that change nothing else, up to this one. The first changes of a later
+    /// revision stay applied. Returns `None` if the revision is not newer.
+    pub(super) fn advanced_to(&self, revision: i64) -> Option<Self> {
+        let partial = match self {
+            Self::Applied { partial, .. } => partial.filter(|partial| partial.revision > revision),
+            Self::Base { .. } => None,
+        };
+        (revision > self.revision()).then_some(Self::Applied { revision, partial })
+    }
 }
 
 /// The first changes of a revision that is too large for one transaction.
@@ -54,6 +64,7 @@ pub(super) struct MirrorCheckpoint {
     /// Random number of the mirror that wrote the checkpoint last: each start of a mirror has its own.
     pub(super) writer: u64,
     pub(super) source_cluster: u64,
+    // Both prefixes start with the namespaces of the clients.
     pub(super) source_prefix: Bytes,
     pub(super) destination_prefix: Bytes,
     pub(super) position: MirrorPosition,
@@ -100,7 +111,7 @@ impl MirrorCheckpoint {
         decode_fields(&fields).ok_or_else(|| no_checkpoint(key))
     }
 
-    /// Fails if the checkpoint belongs to a mirror of another cluster or of other prefixes.
+    /// Fails if the checkpoint belongs to a mirror of another cluster or of other prefixes. The route must be absolute.
     pub(super) fn check_belongs_to(&self, route: &MirrorRoute, source_cluster: u64) -> Result<()> {
         let key = route.checkpoint.escape_ascii();
         if self.source_cluster != source_cluster {
@@ -241,6 +252,19 @@ mod tests {
         fn decoding_never_panics(value in ".*") {
             let _ = MirrorCheckpoint::decode(KEY, value.as_bytes());
         }
+    }
+
+    #[test]
+    fn advanced_position_keeps_later_partial_revision() {
+        let partial = |revision| {
+            let changes = 3;
+            PartialRevision { revision, changes }
+        };
+        let at = |revision, partial| MirrorPosition::Applied { revision, partial };
+        let position = at(5, Some(partial(8)));
+        assert_eq!(position.advanced_to(5), None);
+        assert_eq!(position.advanced_to(7), Some(at(7, Some(partial(8)))));
+        assert_eq!(position.advanced_to(8), Some(at(8, None)));
     }
 
     #[test]

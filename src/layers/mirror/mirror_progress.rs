@@ -1,7 +1,7 @@
 //! What a mirror reports: its state, its progress, and its lag.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -24,7 +24,8 @@ pub enum MirrorState {
     },
     /// The mirror applies every revision of the source.
     Following,
-    /// The mirror cannot read the source or write the destination now, and tries again.
+    /// The mirror cannot read the source or write the destination now, and tries again. If both, this is the latest
+    /// interruption.
     Interrupted {
         /// The cluster that does not respond.
         side: MirrorSide,
@@ -102,6 +103,14 @@ pub struct MirrorLag {
     pub age: Duration,
 }
 
+/// A cluster that does not respond.
+#[derive(Debug)]
+struct Interruption {
+    side: MirrorSide,
+    /// Error of the last attempt.
+    error: Arc<Error>,
+}
+
 /// Publishes state and progress. Clones publish to the same readers.
 #[derive(Debug, Clone)]
 pub(super) struct MirrorReporter {
@@ -109,19 +118,21 @@ pub(super) struct MirrorReporter {
     progress: Arc<watch::Sender<MirrorProgress>>,
     /// The state apart from interruptions.
     phase: MirrorState,
+    /// The interruptions that have not ended, at most one per side, the latest one last.
+    interruptions: Arc<Mutex<Vec<Interruption>>>,
 }
 
 impl MirrorReporter {
     pub(super) fn new(position: &MirrorPosition, source_revision: i64) -> Self {
-        let (phase, applied_revision) = match position {
+        let phase = match position {
             MirrorPosition::Base { .. } => {
                 let revision = source_revision;
-                (MirrorState::CopyingBase { revision }, 0)
+                MirrorState::CopyingBase { revision }
             }
-            MirrorPosition::Applied { revision, .. } => (MirrorState::Following, *revision),
+            MirrorPosition::Applied { .. } => MirrorState::Following,
         };
         let progress = MirrorProgress {
-            applied_revision,
+            applied_revision: applied_revision(position),
             source_revision,
             ..MirrorProgress::default()
         };
@@ -129,6 +140,7 @@ impl MirrorReporter {
             state: Arc::new(watch::Sender::new(phase.clone())),
             progress: Arc::new(watch::Sender::new(progress)),
             phase,
+            interruptions: Arc::default(),
         }
     }
 
@@ -156,24 +168,40 @@ impl MirrorReporter {
     fn enter(&mut self, phase: MirrorState) {
         tracing::info!(state = ?phase, "mirror changed its state");
         self.phase = phase;
-        self.state.send_replace(self.phase.clone());
+        self.change_interruptions(|_| true);
     }
 
     pub(super) fn interrupted(&self, side: MirrorSide, error: Arc<Error>) {
         tracing::debug!(?side, %error, "mirror was interrupted");
-        self.state
-            .send_replace(MirrorState::Interrupted { side, error });
+        self.change_interruptions(|interruptions| {
+            interruptions.retain(|interruption| interruption.side != side);
+            interruptions.push(Interruption { side, error });
+            true
+        });
     }
 
     /// Ends an interruption by this cluster.
     pub(super) fn resumed(&self, side: MirrorSide) {
-        self.state.send_if_modified(|state| {
-            let resumed =
-                matches!(state, MirrorState::Interrupted { side: interrupted, .. } if *interrupted == side);
-            if resumed {
-                *state = self.phase.clone();
-            }
-            resumed
+        self.change_interruptions(|interruptions| {
+            let before = interruptions.len();
+            interruptions.retain(|interruption| interruption.side != side);
+            interruptions.len() < before
+        });
+    }
+
+    /// Publishes the state if the closure returns `true`.
+    fn change_interruptions(&self, change: impl FnOnce(&mut Vec<Interruption>) -> bool) {
+        let interruptions = self.interruptions.lock();
+        let mut interruptions = interruptions.unwrap_or_else(PoisonError::into_inner);
+        if !change(&mut interruptions) {
+            return;
+        }
+        self.state.send_replace(match interruptions.last() {
+            Some(Interruption { side, error }) => MirrorState::Interrupted {
+                side: *side,
+                error: error.clone(),
+            },
+            None => self.phase.clone(),
         });
     }
 
@@ -189,6 +217,14 @@ impl MirrorReporter {
         self.progress.send_modify(|progress| {
             progress.changes += changes as u64;
             progress.transactions += u64::from(changes > 0);
+        });
+    }
+
+    /// The destination is at another position than before, which may be an earlier one.
+    pub(super) fn moved(&self, position: &MirrorPosition) {
+        self.progress.send_modify(|progress| {
+            progress.applied_revision = applied_revision(position);
+            progress.complete_as_of = None;
         });
     }
 
@@ -214,5 +250,64 @@ impl MirrorReporter {
             progress.source_revision = progress.source_revision.max(revision);
             newer
         });
+    }
+}
+
+/// Returns the revision up to which the destination has all changes; 0 until the base is copied.
+fn applied_revision(position: &MirrorPosition) -> i64 {
+    match position {
+        MirrorPosition::Base { .. } => 0,
+        MirrorPosition::Applied { revision, .. } => *revision,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{ErrorKind, Outcome};
+
+    fn at(revision: i64) -> MirrorPosition {
+        MirrorPosition::Applied {
+            revision,
+            partial: None,
+        }
+    }
+
+    #[test]
+    fn interruption_lasts_until_its_side_resumes() {
+        let mut reporter = MirrorReporter::new(&at(5), 5);
+        let error = Arc::new(Error::new(ErrorKind::Unavailable, Outcome::NotSent, ""));
+        let interrupted = |reporter: &MirrorReporter| match &*reporter.states().borrow() {
+            MirrorState::Interrupted { side, .. } => Some(*side),
+            _ => None,
+        };
+        reporter.interrupted(MirrorSide::Source, error.clone());
+        reporter.interrupted(MirrorSide::Destination, error);
+        assert_eq!(interrupted(&reporter), Some(MirrorSide::Destination));
+        reporter.resumed(MirrorSide::Destination);
+        assert_eq!(interrupted(&reporter), Some(MirrorSide::Source));
+        reporter.copying_base(6);
+        assert_eq!(interrupted(&reporter), Some(MirrorSide::Source));
+        reporter.resumed(MirrorSide::Source);
+        assert_eq!(interrupted(&reporter), None);
+    }
+
+    #[test]
+    fn earlier_position_lowers_progress() {
+        let reporter = MirrorReporter::new(&at(5), 5);
+        reporter.applied(9);
+        reporter.complete_as_of(Instant::now());
+        reporter.moved(&at(7));
+        let progress = *reporter.progress().borrow();
+        assert_eq!(
+            (progress.applied_revision, progress.complete_as_of),
+            (7, None)
+        );
+        let base = MirrorPosition::Base {
+            revision: 6,
+            copied: None,
+        };
+        reporter.moved(&base);
+        assert_eq!(reporter.progress().borrow().applied_revision, 0);
     }
 }

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use crate::{
     client::Client,
     error::{Error, Result},
-    kv::Get,
-    request::key_range::after_prefix,
+    kv::{Compare, Get},
+    request::{ClientHandle, key_range::after_prefix},
 };
 
 /// The prefixes of a mirror, and the key of its checkpoint.
@@ -18,6 +18,15 @@ pub(super) struct MirrorRoute {
 }
 
 impl MirrorRoute {
+    /// Returns the route in the key space of the clusters: its keys start with the namespaces of the clients.
+    pub(super) fn absolute(&self, source: &Client, destination: &Client) -> Self {
+        Self {
+            source_prefix: absolute_key(source, &self.source_prefix),
+            destination_prefix: absolute_key(destination, &self.destination_prefix),
+            checkpoint: absolute_key(destination, &self.checkpoint),
+        }
+    }
+
     /// Returns the key of the destination for a key of the source.
     pub(super) fn destination_key(&self, source_key: &[u8]) -> Bytes {
         self.with_suffix(source_key.get(self.source_prefix.len()..).unwrap_or(&[]))
@@ -41,7 +50,30 @@ impl MirrorRoute {
         self.checkpoint == destination_key
     }
 
-    /// Fails if source and destination are the same cluster and the mirror would copy its own writes.
+    /// Returns the conditions that the destination has no key with its prefix, apart from the checkpoint.
+    pub(super) fn destination_is_empty(&self) -> Vec<Compare> {
+        let (prefix, checkpoint) = (&self.destination_prefix, &self.checkpoint);
+        let is_absent = |key: &[u8]| Compare::version(key.to_vec()).eq(0);
+        if !checkpoint.starts_with(prefix) {
+            return vec![is_absent(prefix).prefix()];
+        }
+        let end = after_prefix(prefix);
+        let after = is_absent(&[checkpoint, &[0][..]].concat());
+        let after = match &end[..] {
+            [0] => after.from_key(),
+            _ => after.range(end),
+        };
+        // The first key of the prefix. No key is empty.
+        let first = if prefix.is_empty() { &[0] } else { &prefix[..] };
+        if first < &checkpoint[..] {
+            vec![is_absent(first).range(checkpoint), after]
+        } else {
+            vec![after]
+        }
+    }
+
+    /// Fails if source and destination are the same cluster and the mirror would copy its own writes. The route must be
+    /// [absolute](Self::absolute).
     pub(super) fn check_same_cluster(&self, cluster: u64) -> Result<()> {
         let (source, destination) = (&self.source_prefix, &self.destination_prefix);
         if source.starts_with(destination) || destination.starts_with(source) {
@@ -62,6 +94,13 @@ impl MirrorRoute {
             )));
         }
         Ok(())
+    }
+}
+
+fn absolute_key(client: &Client, key: &Bytes) -> Bytes {
+    match client.view().namespace() {
+        Some(namespace) => [&namespace.as_bytes()[..], &key[..]].concat().into(),
+        None => key.clone(),
     }
 }
 

@@ -97,6 +97,12 @@ impl From<WriteFailure> for PhaseEnd {
     }
 }
 
+impl From<MirrorEnd> for PhaseEnd {
+    fn from(end: MirrorEnd) -> Self {
+        Self::Ended(end)
+    }
+}
+
 impl From<Error> for PhaseEnd {
     fn from(error: Error) -> Self {
         Self::Ended(MirrorEnd::Failed(error))
@@ -114,7 +120,10 @@ impl MirrorTask {
             };
             next = match phase {
                 Ok(next) => next,
-                Err(PhaseEnd::Moved) => NextPhase::from(self.writer.position()),
+                Err(PhaseEnd::Moved) => {
+                    self.reporter.moved(self.writer.position());
+                    NextPhase::from(self.writer.position())
+                }
                 Err(PhaseEnd::Ended(end)) => break end,
             };
         };
@@ -131,6 +140,8 @@ impl MirrorTask {
         let caught_up = self.source_revision().await?;
         self.reporter.source_is_at(caught_up);
         let mut watch = self.open_watch(revision + 1).await?;
+        // The source may have been replaced or restored before the watch was open.
+        self.check_source(revision).await?;
         self.reporter.following();
         self.reporter.applied(revision);
         let mut queue = ChangeQueue::new(revision, partial, self.merge);
@@ -262,15 +273,22 @@ impl MirrorTask {
 
     /// Moves the checkpoint to the revision up to which the watch is complete, if it is newer.
     async fn move_checkpoint(&mut self, watch: &Watch) -> Result<(), PhaseEnd> {
-        let revision = watch.freshness().revision;
-        if revision <= self.writer.position().revision() {
+        let Some(position) = self
+            .writer
+            .position()
+            .advanced_to(watch.freshness().revision)
+        else {
             return Ok(());
-        }
-        let position = MirrorPosition::Applied {
-            revision,
-            partial: None,
         };
         Ok(self.writer.write(&[], position, &self.reporter).await?)
+    }
+
+    /// Fails if the source is another cluster, or at an older revision than this one.
+    pub(super) async fn check_source(&self, seen: i64) -> Result<(), PhaseEnd> {
+        match self.source_revision().await? {
+            current if current < seen => Err(regressed(seen, current).into()),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the newest revision of the source. Fails if it is another cluster, or older than it was.
@@ -290,6 +308,7 @@ impl MirrorTask {
                     if current < seen {
                         return Err(regressed(seen, current).into());
                     }
+                    self.reporter.resumed(MirrorSide::Source);
                     return Ok(current);
                 }
                 Err(error) => self.pause(error, &mut backoff).await?,

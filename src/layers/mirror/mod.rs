@@ -55,10 +55,10 @@
 //! read and write its prefix and the checkpoint.
 //!
 //! # The checkpoint
-//! A key of the destination, with a JSON value: the id of the source's cluster, both prefixes, the revision that is
-//! applied (`revision`), or how far the base is (`base`), and a random number of the mirror that wrote it last. Only
-//! `start_over` uses a checkpoint of another cluster or of other prefixes. While no key changes, the checkpoint moves once
-//! a minute, so that it does not fall behind compactions.
+//! A key of the destination, with a JSON value: the id of the source's cluster, both prefixes (each with the namespace
+//! of its client), the revision that is applied (`revision`), or how far the base is (`base`), and a random number of
+//! the mirror that wrote it last. Only `start_over` uses a checkpoint of another cluster or of other prefixes. While no
+//! key changes, the checkpoint moves once a minute, so that it does not fall behind compactions.
 //!
 //! # Files
 //! | file | content |

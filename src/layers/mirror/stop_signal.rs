@@ -2,6 +2,8 @@
 
 use tokio::sync::watch;
 
+use super::MirrorEnd;
+
 /// Set by [`Mirror::stop`](super::Mirror::stop).
 #[derive(Debug, Clone)]
 pub(super) struct StopMirror(pub(super) watch::Receiver<bool>);
@@ -16,6 +18,21 @@ impl StopMirror {
         if self.0.clone().wait_for(|stop| *stop).await.is_err() {
             // The handle was dropped, which drops this future as well.
             std::future::pending::<()>().await;
+        }
+    }
+
+    /// Runs work until it is done. Fails if the mirror is requested to stop before.
+    pub(super) async fn unless_requested<T, E>(
+        &self,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E>
+    where
+        E: From<MirrorEnd>,
+    {
+        tokio::select! {
+            biased;
+            result = work => result,
+            () = self.requested() => Err(MirrorEnd::Stopped.into()),
         }
     }
 

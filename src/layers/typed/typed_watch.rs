@@ -17,11 +17,12 @@ use crate::{
         Client,
         subscription::{Subscription, subscribe},
     },
-    error::Result,
+    error::{Error, Result},
     kv::KeyValue,
     layers::codec::Codec,
     proto::Event,
     request::{EtcdRequest, ResponseFuture},
+    retry::availability::attempt_until_available,
     watch::{
         Freshness, Resynced, RevisionEvents, Watch, WatchEnd, WatchEvent, WatchRequest, watch_keys,
     },
@@ -65,8 +66,8 @@ impl<T, C, H> TypedWatchRequest<T, C, H> {
         self
     }
 
-    /// Sets the first revision to deliver. Not with [`list_first`](Self::list_first). Default: 0, which means from now
-    /// on.
+    /// Sets the first revision to deliver. With [`list_first`](Self::list_first), the request fails with
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument). Default: 0, which means from now on.
     pub fn start_revision(self, revision: i64) -> Self {
         self.options(|watch| watch.start_revision(revision))
     }
@@ -82,8 +83,8 @@ impl<T, C, H> TypedWatchRequest<T, C, H> {
         self.options(WatchRequest::resync)
     }
 
-    /// Waits without a deadline until a member creates the watch; see [`WatchRequest::wait`]. Default: fails after the
-    /// client's `request_timeout`.
+    /// Waits without a deadline until a member creates the watch and, with [`list_first`](Self::list_first), the keys
+    /// are read; see [`WatchRequest::wait`]. Default: fails after the client's `request_timeout`.
     pub fn wait(self) -> Self {
         self.options(WatchRequest::wait)
     }
@@ -136,12 +137,19 @@ impl<T: Send + 'static, C: Codec<T>> TypedWatchRequest<T, C, Client> {
     }
 
     async fn open(self) -> Result<TypedWatch<T, C>> {
+        if self.list_first && self.watch.has_start_revision() {
+            return Err(Error::invalid(
+                "`list_first` cannot be combined with `start_revision`: the watch begins after the list",
+            ));
+        }
+        let wait = self.watch.is_waiting();
         // Opened first: a watch from a past revision would be slower.
         let watch = self.watch.on(&self.client).await?;
         let mut listed = None;
         if self.list_first {
             let list = TypedList::<T, C, Client>::of_keys(&self.prefix, self.key, self.client);
-            listed = Some(list.await?);
+            let attempt = || list.clone().into_future();
+            listed = Some(attempt_until_available(wait, attempt).await?);
         }
         Ok(TypedWatch {
             watch,
@@ -317,9 +325,17 @@ impl<T, C: Codec<T>> TypedWatch<T, C> {
                     continue;
                 }
                 Some(WatchEvent::Events(events)) => TypedWatchEvent::Changed(self.changes(&events)),
+                // The list is newer, so the consumer has these changes.
+                Some(WatchEvent::Resynced(resynced))
+                    if !resynced.restored && resynced.revision <= self.listed_revision =>
+                {
+                    continue;
+                }
                 Some(WatchEvent::Resynced(resynced)) => {
-                    // After a restore, new revisions may be lower than that of the list.
-                    self.listed_revision = 0;
+                    if resynced.restored {
+                        // New revisions may be lower than that of the list.
+                        self.listed_revision = 0;
+                    }
                     TypedWatchEvent::Resynced(self.resynced(*resynced))
                 }
                 Some(WatchEvent::Ended(end)) => TypedWatchEvent::Ended(end),

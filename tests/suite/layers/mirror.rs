@@ -1,6 +1,13 @@
 //! Mirrors between two clusters, and within one.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use actix_etcd::{
     Client, Error, ErrorKind, Outcome,
@@ -221,6 +228,52 @@ async fn prefix_is_mirrored_within_one_cluster() {
 }
 
 #[tokio::test]
+async fn namespaces_of_one_cluster_are_mirrored() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    let [a, b] = ["a/", "b/"].map(|prefix| etcd.namespace(prefix).unwrap());
+    etcd.put("app/k", "root").await.unwrap();
+    a.put("app/k", "1").await.unwrap();
+    // The copy is in the source.
+    let into_source = [
+        etcd.mirror("a/").to(&a, "copy/"),
+        a.mirror("").to(&etcd, "a/copy/"),
+        etcd.mirror("a/")
+            .to(&etcd, "copy/")
+            .checkpoint("a/checkpoint"),
+    ];
+    for mirror in into_source {
+        let overlapping = mirror.start().await.unwrap_err();
+        assert_eq!(overlapping.kind(), ErrorKind::InvalidArgument);
+    }
+    assert_eq!(a.get("").prefix().await.unwrap().count, 1);
+
+    let mirror = a.mirror("").to(&b, "").checkpoint(CHECKPOINT);
+    let mirror = mirror.start().await.unwrap();
+    let last = a.put("app/k", "2").await.unwrap().header.revision;
+    mirror.applied(last).await.unwrap();
+    assert_eq!(keys(&b, "app/").await["k"], b"2");
+    assert_eq!(keys(&etcd, "app/").await["k"], b"root");
+    mirror.stop().await.unwrap();
+    // The same call with a source in another namespace is another mirror.
+    let other = etcd.mirror("").to(&b, "").checkpoint(CHECKPOINT);
+    assert_eq!(
+        other.start().await.unwrap_err().kind(),
+        ErrorKind::InvalidArgument
+    );
+    let c = etcd.namespace("c/").unwrap();
+    let other = c.mirror("").to(&b, "").checkpoint(CHECKPOINT);
+    let other = other.start().await.unwrap_err();
+    assert_eq!(other.kind(), ErrorKind::CheckpointMismatch);
+    // The same mirror without namespaces.
+    let same = etcd.mirror("a/").to(&etcd, "b/");
+    let same = same.checkpoint(format!("b/{CHECKPOINT}"));
+    let same = same.start().await.unwrap();
+    let last = a.put("app/k", "3").await.unwrap().header.revision;
+    same.applied(last).await.unwrap();
+    assert_eq!(keys(&b, "app/").await["k"], b"3");
+}
+
+#[tokio::test]
 async fn existing_keys_are_refused_deleted_or_kept() {
     let (_source_cluster, source) = Cluster::start_with_client(1).await;
     let (_destination_cluster, destination) = Cluster::start_with_client(1).await;
@@ -244,6 +297,38 @@ async fn existing_keys_are_refused_deleted_or_kept() {
         let found = keys(&destination, "copy/").await;
         assert_eq!(found.into_keys().collect::<Vec<_>>(), expected);
     }
+}
+
+/// A checkpoint with a fixed key is used for another destination prefix.
+#[tokio::test]
+async fn start_over_refuses_existing_keys_of_other_prefix() {
+    let (_source_cluster, source) = Cluster::start_with_client(1).await;
+    let (_destination_cluster, destination) = Cluster::start_with_client(1).await;
+    source.put("app/k", "v").await.unwrap();
+    destination.put("own/k", "v").await.unwrap();
+    let mirror = start(&source, &destination).await.unwrap();
+    catch_up(&mirror, &source).await;
+    mirror.stop().await.unwrap();
+    let start_over = |prefix: &str| {
+        let mirror = source.mirror("app/").to(&destination, prefix);
+        mirror.checkpoint(CHECKPOINT).start_over()
+    };
+    for prefix in ["own/", "", "o"] {
+        let refused = start_over(prefix).start().await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::DestinationNotEmpty);
+    }
+    assert_eq!(keys(&destination, "own/").await["k"], b"v");
+    // The checkpoint itself is no such key.
+    for prefix in ["empty/", "mirrors/", "mirrors/app"] {
+        let mirror = start_over(prefix).start().await.unwrap();
+        catch_up(&mirror, &source).await;
+        mirror.stop().await.unwrap();
+        assert_eq!(keys(&destination, prefix).await["k"], b"v", "{prefix}");
+        destination.delete(format!("{prefix}k")).await.unwrap();
+    }
+    let mirror = start_over("own/").existing_keys(ExistingKeys::Keep);
+    let mirror = mirror.start().await.unwrap();
+    catch_up(&mirror, &source).await;
 }
 
 /// All keys of the source go to a destination that has its checkpoint among them.
@@ -277,6 +362,42 @@ async fn newer_mirror_ends_the_older_one() {
     assert_eq!(failure(&older).await.kind(), ErrorKind::CheckpointTaken);
     catch_up(&newer, &source).await;
     assert_eq!(version(&destination, "copy/k").await, 1);
+}
+
+#[tokio::test]
+async fn busy_mirror_is_taken_over() {
+    const TAKEOVERS: usize = 5;
+    let (_source_cluster, source) = Cluster::start_with_client(1).await;
+    let (_destination_cluster, destination) = Cluster::start_with_client(1).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers = (0..4).map(|writer| {
+        let (source, stop) = (source.clone(), stop.clone());
+        tokio::spawn(async move {
+            let mut n = 0;
+            while !stop.load(Ordering::Relaxed) {
+                n += 1;
+                let key = format!("app/{writer}");
+                source.put(key, n.to_string()).await.unwrap();
+            }
+        })
+    });
+    let writers: Vec<_> = writers.collect();
+    let mut older = Vec::new();
+    for _ in 0..TAKEOVERS {
+        let mirror = start(&source, &destination).await.unwrap();
+        let began = mirror.progress().changes;
+        until("the mirror is busy", || mirror.progress().changes > began).await;
+        older.push(mirror);
+    }
+    stop.store(true, Ordering::Relaxed);
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    catch_up(&older.pop().unwrap(), &source).await;
+    assert_equal(&source, &destination).await;
+    for mirror in &older {
+        assert_eq!(failure(mirror).await.kind(), ErrorKind::CheckpointTaken);
+    }
 }
 
 #[tokio::test]

@@ -90,8 +90,10 @@ async fn mirror_until(
             continue;
         };
         let mirror = from.mirror("app/").to(&to, "copy/");
-        let Ok(mirror) = mirror.start().await else {
-            continue;
+        let mirror = match mirror.start().await {
+            Ok(mirror) => mirror,
+            Err(error) if error.is_transient() => continue,
+            Err(error) => panic!("the mirror did not start: {error}"),
         };
         // Half of the mirrors run on beside their successor, which ends them.
         drop(replaced.take());

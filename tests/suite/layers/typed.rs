@@ -308,6 +308,70 @@ async fn list_and_watch_have_no_gap() {
 }
 
 #[tokio::test]
+async fn list_first_rejects_a_start_revision() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    let numbers = etcd.typed::<u32, Utf8>("n/");
+    for request in [
+        numbers.list_and_watch().start_revision(1),
+        numbers
+            .watch()
+            .options(|watch| watch.start_revision(1))
+            .list_first(),
+    ] {
+        let error = request.await.map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert_eq!(error.outcome(), Outcome::NotSent);
+    }
+}
+
+#[tokio::test]
+async fn typed_values_stay_in_their_namespace() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    let tenant = etcd.namespace("t/").unwrap();
+    let (plain, numbers) = (
+        etcd.typed::<u32, Utf8>("n/"),
+        tenant.typed::<u32, Utf8>("n/"),
+    );
+    plain.put("a", &100).await.unwrap();
+    let mut watch = numbers.list_and_watch().previous().await.unwrap();
+    assert!(matches!(
+        next(&mut watch).await,
+        TypedWatchEvent::Listed(listing) if listing.items.is_empty()
+    ));
+    numbers.create("a", &1).await.unwrap();
+    let mut entry = numbers.get("a").await.unwrap().unwrap();
+    assert_eq!((&entry.key[..], entry.id_str()), (&b"n/a"[..], Some("a")));
+    entry.value = 2;
+    numbers.update(&entry).await.unwrap();
+    plain.put("a", &101).await.unwrap();
+    numbers.modify("a", |n| n.unwrap_or(0) + 1).await.unwrap();
+    for (value, before) in [(1, None), (2, Some(1)), (3, Some(2))] {
+        let changes = next_changes(&mut watch).await;
+        let [
+            KeyChanged::Put {
+                entry: Ok(entry),
+                previous,
+            },
+        ] = &changes[..]
+        else {
+            panic!("{changes:?}");
+        };
+        assert_eq!((&entry.key[..], entry.value), (&b"n/a"[..], value));
+        let previous = previous
+            .as_ref()
+            .map(|previous| previous.as_ref().unwrap().value);
+        assert_eq!(previous, before);
+    }
+    let whole = etcd.typed::<u32, Utf8>("t/n/");
+    assert_eq!(whole.get("a").await.unwrap().unwrap().value, 3);
+    let entry = numbers.get("a").await.unwrap().unwrap();
+    numbers.remove(&entry).await.unwrap();
+    assert_eq!(plain.get("a").await.unwrap().unwrap().value, 101);
+    let listing = numbers.list().await.unwrap();
+    assert!(listing.items.is_empty());
+}
+
+#[tokio::test]
 async fn write_is_fenced_by_a_lock() {
     let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let numbers = etcd.typed::<u32, Utf8>("n/");

@@ -100,7 +100,8 @@ impl Handler<RangeReadEnded> for WatchActor {
             {
                 self.start_resync(ResyncCause::Restore, ctx);
             }
-            Ok((resynced, known_keys)) => {
+            Ok((mut resynced, known_keys)) => {
+                resynced.restored = cause == ResyncCause::Restore;
                 let (revision, freshness) = (resynced.revision, self.freshness.of_watch());
                 match cause {
                     ResyncCause::Compaction => {
