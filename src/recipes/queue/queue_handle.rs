@@ -131,7 +131,7 @@ impl Queue {
 }
 
 impl Queue<Client> {
-    /// Takes the next item. Waits until one is ready, also through outages.
+    /// Takes the next item. Waits until one is ready, also through outages and losses of the session's lease.
     ///
     /// If the future is dropped, an item that it has taken is ready again at once. Fails
     /// - if the session cannot be opened within the client's `request_timeout`,
@@ -144,7 +144,9 @@ impl Queue<Client> {
         Ok(item.kept_by(&self.client))
     }
 
-    /// Takes the next item, or returns `None` if none is ready.
+    /// Takes the next item, or returns `None` if none is ready. Fails with
+    /// [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) also if the lease of the session ends meanwhile; a later
+    /// call uses the next lease. See also [`take`](Self::take).
     pub async fn try_take(&self) -> Result<Option<QueueItem>> {
         let item = self.taker().await?.take_ready().await?;
         Ok(item.map(|item| item.kept_by(&self.client)))

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     client::Client,
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
     kv::{Compare, delete, put},
     recipes::{
         mutex::Ownership,
@@ -43,7 +43,7 @@ pub(super) struct Taker {
 }
 
 impl Taker {
-    /// Waits for an item. Retries after temporary errors.
+    /// Waits for an item. Retries after temporary errors, and with the next lease after the loss of one.
     pub(super) async fn take(&self) -> Result<QueueItem> {
         loop {
             let taken = match self.take_ready().await {
@@ -54,6 +54,11 @@ impl Taker {
                 Ok(Some(item)) => return Ok(item),
                 Ok(None) => {}
                 Err(error) if is_temporary(&error) => tokio::time::sleep(RETRY_DELAY).await,
+                Err(error) if error.kind() == ErrorKind::SessionLost => {
+                    // Fails if the session has ended for good.
+                    SessionLease::healed(self.session.state()).await?;
+                    tokio::time::sleep(RETRY_DELAY).await;
+                }
                 Err(error) => return Err(error),
             }
         }

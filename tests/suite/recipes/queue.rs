@@ -358,6 +358,23 @@ async fn dropped_takes_leave_no_claim() {
 }
 
 #[tokio::test]
+async fn take_continues_with_the_next_lease() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    let jobs = etcd.queue("jobs");
+    push_all(&jobs, ["a", "b"]).await;
+    let first = jobs.take().await.unwrap();
+    let claims = etcd.get("__jobs/claims/").prefix().await.unwrap();
+    etcd.revoke(claims.first().unwrap().lease).await.unwrap();
+    // The client has not detected the loss yet.
+    let again = jobs.take().await.unwrap();
+    assert_eq!((value(&again), again.attempt()), ("a", 2));
+    assert!(!first.ownership().is_certain());
+    again.done().await.unwrap();
+    assert_eq!(take_values(&jobs, 1).await, ["b"]);
+    assert_nothing_left(&etcd).await;
+}
+
+#[tokio::test]
 async fn take_ends_with_the_client() {
     let (cluster, etcd) = Cluster::start_with_client(1).await;
     let ending = Client::connect(cluster.endpoints()).await.unwrap();
