@@ -95,7 +95,7 @@ impl<C> Queue<C> {
     }
 
     /// Moves items that were taken this many times without being completed to another queue, instead of taking them
-    /// again. Default: they are taken again.
+    /// again. The name of neither queue may be below that of the other one. Default: they are taken again.
     pub fn dead_letters(mut self, after: u32, queue: impl IntoBytes) -> Self {
         self.options.dead_letters = Some(DeadLetters {
             after: after.max(1),
@@ -186,14 +186,14 @@ impl Queue<Client> {
             ..
         } = self.options;
         let keys = QueueKeys::new(&self.name)?;
-        if dead_letters.as_ref().is_some_and(|to| to.name == self.name) {
-            let reason = "the dead letters of a queue need another queue";
-            return Err(Error::invalid(reason));
-        }
         let dead_letters = dead_letters
             .as_ref()
             .map(|DeadLetters { after, name }| QueueKeys::new(name).map(|keys| (*after, keys)));
         let dead_letters = dead_letters.transpose()?;
+        if dead_letters.as_ref().is_some_and(|(_, to)| keys.overlap(to)) {
+            let reason = "the dead letters of a queue need another queue, whose name is not below that of this one";
+            return Err(Error::invalid(reason));
+        }
         // The session is part of the queue, also in background work. The queue's client keeps the client running.
         let client = self.client.for_background();
         let open = || async { client.session(ttl).heal().await.map(Arc::new) };

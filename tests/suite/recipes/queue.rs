@@ -411,11 +411,6 @@ async fn names_of_slashes_are_refused() {
                 .take()
                 .await
                 .unwrap_err(),
-            etcd.queue("jobs")
-                .dead_letters(1, "jobs")
-                .take()
-                .await
-                .unwrap_err(),
         ];
         for error in errors {
             let (kind, outcome) = (error.kind(), error.outcome());
@@ -426,4 +421,16 @@ async fn names_of_slashes_are_refused() {
         }
     }
     assert_eq!(count(&etcd, "").await, 0);
+}
+
+#[tokio::test]
+async fn dead_letters_within_the_queue_are_refused() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    for (queue, dead) in [("jobs", "jobs"), ("jobs", "jobs/dead"), ("a/jobs", "a")] {
+        let queue = etcd.queue(queue).dead_letters(1, dead);
+        let error = queue.take().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{dead}");
+    }
+    let beside = etcd.queue("jobs").dead_letters(1, "jobs-dead");
+    assert!(beside.try_take().await.unwrap().is_none());
 }
