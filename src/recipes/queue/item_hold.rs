@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Delays between deletes of a claim that etcd refuses.
-const REFUSED_BACKOFF: Backoff = Backoff::new(RETRY_DELAY, Duration::from_secs(5));
+pub(super) const REFUSED_BACKOFF: Backoff = Backoff::new(RETRY_DELAY, Duration::from_secs(5));
 
 /// What the handle of an item and its delivery share.
 pub(super) struct ItemHold {

@@ -1,7 +1,7 @@
 //! Queues whose writes are delayed, or applied without a response.
 
 use actix_etcd::{
-    Outcome,
+    ErrorKind, Outcome,
     proto::{TxnRequest, request_op::Request},
 };
 
@@ -73,6 +73,50 @@ async fn claim_without_response_is_recognized() {
         assert_eq!(item.attempt(), 2, "{fate:?}");
         item.done().await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn claim_without_taker_is_deleted() {
+    let (store, etcd) = ScriptedStore::start().await;
+    let jobs = etcd.queue("jobs");
+    jobs.push("a").await.unwrap();
+    let mut fates = vec![TxnFate::Rejected, TxnFate::ResponseLost];
+    store.on_txn(move |request| {
+        let fate = claims(request).then(|| fates.pop()).flatten();
+        fate.unwrap_or(TxnFate::Applied)
+    });
+    let error = jobs.take().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    until("the claim is deleted", || {
+        keys_below(&store, b"__jobs/claims/") == 0
+    })
+    .await;
+    let item = jobs.take().await.unwrap();
+    assert_eq!(item.attempt(), 2);
+    item.done().await.unwrap();
+}
+
+#[tokio::test]
+async fn claim_of_a_deleted_item_is_deleted() {
+    let (store, etcd) = ScriptedStore::start().await;
+    let jobs = etcd.queue("jobs");
+    let pushed = jobs.push("a").await.unwrap();
+    let (claimed, mut is_claimed) = tokio::sync::mpsc::unbounded_channel();
+    store.on_txn(move |request| {
+        if claims(request) && claimed.send(()).is_ok() {
+            return TxnFate::ResponseLost;
+        }
+        TxnFate::Applied
+    });
+    let taking = tokio::spawn(async move { jobs.try_take().await });
+    is_claimed.recv().await.unwrap();
+    etcd.delete(pushed.key).await.unwrap();
+    drop(is_claimed);
+    assert!(taking.await.unwrap().unwrap().is_none());
+    until("the claim is deleted", || {
+        keys_below(&store, b"__jobs/claims/") == 0
+    })
+    .await;
 }
 
 #[tokio::test]
