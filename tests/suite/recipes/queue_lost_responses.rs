@@ -2,21 +2,17 @@
 
 use actix_etcd::{
     ErrorKind, Outcome,
-    proto::{TxnRequest, request_op::Request},
+    proto::TxnRequest,
 };
 
 use crate::support::{
-    store_server::{ScriptedStore, TxnFate, deletes, puts},
+    store_server::{ScriptedStore, TxnFate, deletes, puts_below},
     wait::until,
 };
 
 /// Returns whether a transaction claims an item.
 fn claims(request: &TxnRequest) -> bool {
-    let is_claim = |op: &actix_etcd::proto::RequestOp| match &op.request {
-        Some(Request::RequestPut(put)) => put.key.starts_with(b"__jobs/claims/"),
-        _ => false,
-    };
-    request.success.iter().any(is_claim)
+    puts_below(request, b"__jobs/claims/")
 }
 
 /// Returns a script that gives `fate` to the first transaction that `matches` accepts, and applies all others.
@@ -41,8 +37,19 @@ async fn push_without_response_adds_one_item() {
     for fate in [TxnFate::ResponseLost, TxnFate::Delayed] {
         let (store, etcd) = ScriptedStore::start().await;
         let jobs = etcd.queue("jobs");
-        store.on_txn(first_matching(puts, fate));
+        // Creates what later writes of the client are marked with.
+        etcd.put("other", "").exactly_once().await.unwrap();
+        let (met, mut is_met) = tokio::sync::mpsc::unbounded_channel();
+        let mut script = first_matching(|request| puts_below(request, b"jobs/"), fate);
+        store.on_txn(move |request| {
+            let fate = script(request);
+            if fate != TxnFate::Applied {
+                met.send(()).unwrap();
+            }
+            fate
+        });
         let pushed = jobs.push("a").await.unwrap();
+        assert_eq!(is_met.try_recv(), Ok(()), "{fate:?}");
         assert_eq!(keys_below(&store, b"jobs/"), 1, "{fate:?}");
         jobs.take().await.unwrap().done().await.unwrap();
         // A copy that arrives after the completion does not add the item again.

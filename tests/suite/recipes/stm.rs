@@ -5,7 +5,7 @@
 use std::{
     pin::Pin,
     sync::{
-        Mutex, OnceLock,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicU32, Ordering::SeqCst},
     },
     time::Duration,
@@ -22,7 +22,7 @@ use testbed::Cluster;
 
 use crate::support::{
     connected_cluster::StartWithClient,
-    store_server::{ScriptedStore, TxnFate},
+    store_server::{ScriptedStore, TxnFate, puts_below},
 };
 
 const ALL_LEVELS: [Isolation; 4] = [
@@ -531,9 +531,12 @@ async fn actors_run_transactions_as_messages() {
 async fn commit_without_response_is_applied_once() {
     for fate in [TxnFate::ResponseLost, TxnFate::Delayed] {
         let (store, etcd) = ScriptedStore::start().await;
-        let mut first = true;
-        store.on_txn(move |_| {
-            if std::mem::take(&mut first) {
+        // Creates what later writes of the client are marked with.
+        etcd.put("other", "").exactly_once().await.unwrap();
+        let met = Arc::new(AtomicU32::new(0));
+        let counted = met.clone();
+        store.on_txn(move |request| {
+            if puts_below(request, b"n") && counted.fetch_add(1, SeqCst) == 0 {
                 fate
             } else {
                 TxnFate::Applied
@@ -549,6 +552,7 @@ async fn commit_without_response_is_applied_once() {
             .await
             .unwrap();
         store.apply_delayed();
+        assert!(met.load(SeqCst) > 0, "{fate:?}");
         assert_eq!(attempts, 1, "{fate:?}");
         assert_eq!(value(&etcd, "n").await.unwrap(), "1", "{fate:?}");
     }
