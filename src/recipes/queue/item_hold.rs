@@ -25,6 +25,9 @@ use crate::{
 /// Delays between deletes of a claim that etcd refuses.
 pub(super) const REFUSED_BACKOFF: Backoff = Backoff::new(RETRY_DELAY, Duration::from_secs(5));
 
+/// The shortest TTL of a lease.
+const MIN_DELAY: Duration = Duration::from_secs(1);
+
 /// What the handle of an item and its delivery share.
 pub(super) struct ItemHold {
     pub(super) ownership: Ownership,
@@ -147,8 +150,14 @@ impl ItemHold {
 
     /// Binds the claim to a lease that ends after the delay.
     pub(super) async fn retry_after(&self, delay: Duration) -> Result<()> {
-        self.begin_return()?;
+        if self.has_ended() {
+            return Err(no_longer_taken());
+        }
+        let delay = delay.max(MIN_DELAY);
+        // Before the ownership ends, which an error leaves as it is. A lease that is not used expires.
         let lease = self.ownership.client().lease(delay).await?;
+        self.begin_return()?;
+        self.overdue_no_later_than(deadline_in(delay));
         let claim = put(self.ownership.key(), "").ignore_value().lease(&lease);
         let bound = self.ownership.txn().then(claim).exactly_once().await?;
         self.end();
@@ -157,6 +166,17 @@ impl ItemHold {
         } else {
             Err(OwnershipLost::Taken.into())
         }
+    }
+
+    /// Ends the visibility time-out earlier than it would end by itself.
+    fn overdue_no_later_than(&self, limit: Instant) {
+        self.overdue_at.send_if_modified(|overdue_at| {
+            let is_earlier = overdue_at.is_some_and(|at| limit < at);
+            if is_earlier {
+                *overdue_at = Some(limit);
+            }
+            is_earlier
+        });
     }
 
     /// Ends the ownership before the request that gives the item back: that request can be applied although it fails.

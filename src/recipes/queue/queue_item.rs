@@ -130,9 +130,10 @@ impl QueueItem {
         self.hold.put_back().await
     }
 
-    /// Makes the item ready again after a delay, also if this process ends before. etcd rounds it up to whole
-    /// seconds, and to one and a half election timeouts. From now on, this taker has it no longer; if the request fails,
-    /// the item is ready after its visibility time-out at the latest. Fails with
+    /// Makes the item ready again after a delay of at least a second, also if this process ends before. etcd rounds
+    /// it up to whole seconds, and to one and a half election timeouts. This sends two requests: if the first one fails,
+    /// which grants a lease for the delay, the item is still taken. From the second one on, this taker has it no longer; if
+    /// that fails, this process makes the item ready after the delay. Fails with
     /// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if the item was no longer taken by this taker.
     pub async fn retry_after(&self, delay: Duration) -> Result<()> {
         self.hold.retry_after(delay).await

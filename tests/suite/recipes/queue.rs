@@ -275,6 +275,19 @@ async fn returned_items_keep_their_place() {
 }
 
 #[tokio::test]
+async fn shortest_and_longest_delays_are_accepted_or_refused_early() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    let jobs = etcd.queue("jobs");
+    push_all(&jobs, ["a"]).await;
+    let item = jobs.take().await.unwrap();
+    let error = item.retry_after(Duration::MAX).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(item.ownership().is_certain());
+    item.retry_after(Duration::ZERO).await.unwrap();
+    assert_eq!(jobs.take().await.unwrap().attempt(), 2);
+}
+
+#[tokio::test]
 async fn item_that_fails_too_often_is_a_dead_letter() {
     let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let jobs = etcd.queue("jobs").dead_letters(2, "dead");

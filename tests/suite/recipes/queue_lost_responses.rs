@@ -1,5 +1,7 @@
 //! Queues whose writes are delayed, or applied without a response.
 
+use std::time::Duration;
+
 use actix_etcd::{
     ErrorKind, Outcome,
     proto::TxnRequest,
@@ -170,6 +172,22 @@ async fn claim_of_a_dropped_take_is_given_back() {
     })
     .await;
     assert_eq!(keys_below(&store, b"jobs/"), 1);
+}
+
+#[tokio::test]
+async fn failed_delay_ends_the_visibility_with_it() {
+    let (store, etcd) = ScriptedStore::start().await;
+    let jobs = etcd.queue("jobs").visibility(Duration::from_secs(3600));
+    jobs.push("a").await.unwrap();
+    let item = jobs.take().await.unwrap();
+    store.on_txn(first_matching(claims, TxnFate::Rejected));
+    let error = item.retry_after(Duration::ZERO).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    assert!(!item.ownership().is_certain());
+    until("the claim is deleted", || {
+        keys_below(&store, b"__jobs/claims/") == 0
+    })
+    .await;
 }
 
 #[tokio::test]
