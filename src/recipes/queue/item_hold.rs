@@ -72,6 +72,9 @@ impl ItemHold {
 
     /// Returns how long the item is certain to be taken.
     pub(super) fn remaining(&self) -> Duration {
+        if self.ownership.loss_now().is_some() {
+            return Duration::ZERO;
+        }
         let overdue_at = *self.overdue_at.borrow();
         let visible_in = overdue_at.map(|at| at.saturating_duration_since(Instant::now()));
         visible_in

@@ -93,7 +93,7 @@ impl QueueItem {
         self.hold.ownership.conditions()
     }
 
-    /// Returns how long the item is certain to be taken by this taker.
+    /// Returns how long the item is certain to be taken by this taker; zero if it is not.
     pub fn remaining(&self) -> Duration {
         self.hold.remaining()
     }

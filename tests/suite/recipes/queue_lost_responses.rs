@@ -201,6 +201,7 @@ async fn failed_return_ends_the_ownership_and_is_repeated() {
         let error = item.put_back().await.unwrap_err();
         assert_eq!(error.outcome(), Outcome::Unknown, "{fate:?}");
         assert!(!item.ownership().is_certain());
+        assert_eq!(item.remaining(), Duration::ZERO);
         until("the claim is deleted", || {
             keys_below(&store, b"__jobs/claims/") == 0
         })
