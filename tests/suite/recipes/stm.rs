@@ -463,6 +463,42 @@ async fn compacted_snapshot_is_replaced_by_a_newer_one() {
 }
 
 #[tokio::test]
+async fn attempt_with_failed_read_is_not_committed() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    put_all(&etcd, [("a", "1"), ("b", "1")]).await;
+    for isolation in ALL_LEVELS {
+        let stm = etcd.stm().isolation(isolation);
+        let ignored = stm.run(async |tx| {
+            assert!(tx.get("").await.is_err());
+            tx.put("c", "1");
+            Ok::<_, AppError>(())
+        });
+        let not_sent = AppError::Etcd(ErrorKind::EmptyKey, Outcome::NotSent);
+        assert_eq!(ignored.await, Err(not_sent), "{isolation:?}");
+        assert_eq!(value(&etcd, "c").await, None, "{isolation:?}");
+    }
+    let compacting = async |tx: Transaction| {
+        read(&tx, "a").await?;
+        let newest = etcd.put("d", "1").await?.header.revision;
+        etcd.compact(newest).await?;
+        for read in [tx.get("b").await.err(), tx.get_many(["b"]).await.err()] {
+            assert_eq!(read.unwrap().kind(), ErrorKind::Compacted);
+        }
+        tx.put("c", "1");
+        Ok::<_, Error>(())
+    };
+    let error = etcd.stm().max_attempts(2).run(compacting).await;
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    let text = error.to_string();
+    assert!(
+        text.contains("compacted") && !text.contains("clients"),
+        "{text}"
+    );
+    assert_eq!(value(&etcd, "c").await, None);
+}
+
+#[tokio::test]
 async fn dropped_transaction_writes_nothing() {
     let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let before = revision(&etcd).await;
