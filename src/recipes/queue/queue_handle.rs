@@ -137,6 +137,8 @@ impl Queue<Client> {
     /// - if the session cannot be opened within the client's `request_timeout`,
     /// - with [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) if the session is lost for good, for example
     ///   because the client shuts down,
+    /// - with [`ErrorKind::LockBlocked`](crate::ErrorKind::LockBlocked) if the line of takers begins with a key that no
+    ///   taker has put; the error names the key,
     /// - with [`ErrorKind::PermissionDenied`](crate::ErrorKind::PermissionDenied) if the user may not read and write the
     ///   [keys](crate::recipes::queue#keys).
     pub async fn take(&self) -> Result<QueueItem> {

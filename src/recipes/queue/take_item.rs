@@ -80,7 +80,11 @@ impl Taker {
     /// Waits until this taker is the first one in the line, and then for an item. Returns `None` if it has lost its place.
     async fn wait_in_line(&self) -> Result<Option<QueueItem>> {
         let line = self.session.mutex(&self.keys.takers);
-        let first = line.lock().await?;
+        let first = match line.lock().await {
+            // This taker's key was deleted by hand.
+            Err(error) if error.kind() == ErrorKind::LockLost => return Ok(None),
+            locked => locked?,
+        };
         tokio::select! {
             biased;
             _ = first.lost() => Ok(None),

@@ -176,6 +176,29 @@ async fn item_wakes_one_taker_of_the_line() {
 }
 
 #[tokio::test]
+async fn taker_that_lost_its_place_waits_at_the_end_of_the_line() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    let mut takers = JoinSet::new();
+    for n in 0..2 {
+        let jobs = etcd.queue("jobs");
+        takers.spawn(async move { jobs.take().await.unwrap().done().await.unwrap() });
+        let line = async || count(&etcd, "__jobs/takers/").await == n + 1;
+        until_async("the taker is in the line", line).await;
+    }
+    let line = etcd.get("__jobs/takers/").prefix().sort_by_create_revision();
+    let second = line.await.unwrap().kvs[1].clone();
+    etcd.delete(&second.key).await.unwrap();
+    until_async("the taker is in the line again", async || {
+        let found = etcd.get(&second.key).await.unwrap();
+        found.first().is_some_and(|kv| kv.create_revision > second.create_revision)
+    })
+    .await;
+    push_all(&etcd.queue("jobs"), ["a", "b"]).await;
+    takers.join_all().await;
+    assert_nothing_left(&etcd).await;
+}
+
+#[tokio::test]
 async fn dropped_item_returns_after_its_visibility_timeout() {
     let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let jobs = etcd.queue("jobs").visibility(SECOND);
