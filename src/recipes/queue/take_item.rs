@@ -68,8 +68,16 @@ impl Taker {
     pub(super) async fn take_ready(&self) -> Result<Option<QueueItem>> {
         while let Some(item) = next_item(&self.client, &self.keys, self.order).await? {
             if self.is_dead(&item) {
-                self.move_to_dead_letters(&item).await?;
-            } else if let Some(item) = self.claim(item).await? {
+                match self.move_to_dead_letters(&item).await {
+                    Ok(()) => continue,
+                    Err(error) if is_temporary(&error) => return Err(error),
+                    // Otherwise the items behind this one would never be taken.
+                    Err(error) => {
+                        tracing::warn!(%error, key = ?item.key, "item not moved to dead letters, take it again");
+                    }
+                }
+            }
+            if let Some(item) = self.claim(item).await? {
                 return Ok(Some(item));
             }
             // Otherwise another taker was faster.

@@ -175,6 +175,22 @@ async fn claim_of_a_dropped_take_is_given_back() {
 }
 
 #[tokio::test]
+async fn item_that_cannot_be_a_dead_letter_is_taken_again() {
+    let (store, etcd) = ScriptedStore::start().await;
+    let jobs = etcd.queue("jobs").dead_letters(1, "dead");
+    jobs.push("a").await.unwrap();
+    jobs.take().await.unwrap().put_back().await.unwrap();
+    store.on_txn(|request| {
+        if puts_below(request, b"dead/") {
+            TxnFate::Rejected
+        } else {
+            TxnFate::Applied
+        }
+    });
+    assert_eq!(jobs.take().await.unwrap().attempt(), 2);
+}
+
+#[tokio::test]
 async fn failed_delay_ends_the_visibility_with_it() {
     let (store, etcd) = ScriptedStore::start().await;
     let jobs = etcd.queue("jobs").visibility(Duration::from_secs(3600));
