@@ -95,7 +95,8 @@ impl<C> Queue<C> {
     }
 
     /// Moves items that were taken this many times without being completed to another queue, instead of taking them
-    /// again. If etcd refuses the move, an item is taken again. The name of neither queue may be below that of the other one. Default: they are taken again.
+    /// again. That count includes takes that were dropped and items that were put back, as
+    /// [`attempt`](QueueItem::attempt) does. If etcd refuses the move, an item is taken again. The name of neither queue may be below that of the other one. Default: they are taken again.
     pub fn dead_letters(mut self, after: u32, queue: impl IntoBytes) -> Self {
         self.options.dead_letters = Some(DeadLetters {
             after: after.max(1),

@@ -73,7 +73,8 @@ impl QueueItem {
         self.kv.create_revision
     }
 
-    /// Returns how often the item was taken: 1 for the first time.
+    /// Returns how often the item was taken: 1 for the first time. Counts all takes, also those whose future was dropped
+    /// before it returned the item, and those after which the item was put back.
     pub fn attempt(&self) -> i64 {
         self.kv.version - 1
     }
