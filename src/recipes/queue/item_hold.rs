@@ -13,8 +13,9 @@ use tokio::{sync::watch, time::Instant};
 
 use crate::{
     call::deadline_in,
+    client::Client,
     error::{Error, ErrorKind, Outcome, Result},
-    kv::{IntoOps, delete, put},
+    kv::{IntoOps, Txn, delete, put},
     recipes::{
         lock_queue::remove, mutex::Ownership, ownership_lost::OwnershipLost, session::Session,
     },
@@ -115,8 +116,7 @@ impl ItemHold {
         let completed = match write.await {
             // No marker can be created any more, but the client still sends requests.
             Err(error) if error.kind() == ErrorKind::Shutdown => {
-                let plain = txn.when(self.ownership.conditions()).await?;
-                plain.succeeded
+                self.complete_unmarked(&txn).await?
             }
             written => written.map(|_| true)?,
         };
@@ -125,6 +125,20 @@ impl ItemHold {
             Ok(())
         } else {
             Err(OwnershipLost::Taken.into())
+        }
+    }
+
+    /// Completes the item without a marker. Returns `false` if it was no longer taken.
+    async fn complete_unmarked(&self, txn: &Txn<Client>) -> Result<bool> {
+        let txn = txn.clone().when(self.ownership.conditions());
+        let unknown = match txn.clone().await {
+            Err(error) if error.outcome() == Outcome::Unknown => error,
+            completed => return Ok(completed?.succeeded),
+        };
+        // Its conditions hold only if the first copy was not applied, and then that one is not applied later either.
+        match txn.await {
+            Ok(repeated) if repeated.succeeded => Ok(true),
+            _ => Err(unknown),
         }
     }
 
