@@ -7,7 +7,7 @@ use tokio::sync::OnceCell;
 
 use super::{
     PushItem, QueueItem,
-    next_item::{TakeOrder, next_item},
+    next_item::{TakeOrder, next_items},
     queue_keys::QueueKeys,
     take_item::{DeadLetters, Taker},
 };
@@ -158,14 +158,17 @@ impl Queue<Client> {
     /// Returns the item that would be taken next, without taking it.
     pub async fn peek(&self) -> Result<Option<KeyValue>> {
         let keys = QueueKeys::new(&self.name)?;
-        while let Some(next) = next_item(&self.client, &keys, self.options.order).await? {
+        loop {
+            let next = next_items(&self.client, &keys, self.options.order).await?;
+            let Some(next) = next.into_iter().next() else {
+                return Ok(None);
+            };
             let found = self.client.get(next.key).await?;
             // Otherwise it was completed in between.
             if let Some(kv) = found.kvs.into_iter().next() {
                 return Ok(Some(kv));
             }
         }
-        Ok(None)
     }
 
     /// Returns the number of items that are not completed, including those that are taken.
@@ -193,7 +196,10 @@ impl Queue<Client> {
             .as_ref()
             .map(|DeadLetters { after, name }| QueueKeys::new(name).map(|keys| (*after, keys)));
         let dead_letters = dead_letters.transpose()?;
-        if dead_letters.as_ref().is_some_and(|(_, to)| keys.overlap(to)) {
+        if dead_letters
+            .as_ref()
+            .is_some_and(|(_, to)| keys.overlap(to))
+        {
             let reason = "the dead letters of a queue need another queue, whose name is not below that of this one";
             return Err(Error::invalid(reason));
         }

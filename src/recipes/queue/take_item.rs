@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::{
     QueueItem,
     claim_item::ClaimTask,
-    next_item::{ReadyItem, TakeOrder, next_item},
+    next_item::{ReadyItem, TakeOrder, next_items},
     queue_keys::QueueKeys,
 };
 use crate::{
@@ -22,6 +22,9 @@ use crate::{
     retry::availability::{RETRY_DELAY, is_temporary},
     watch::{Watch, WatchEnd, WatchEvent},
 };
+
+/// Items that a taker tries to claim until it reads the queue again.
+const CLAIMS_PER_READ: usize = 4;
 
 /// Where items go that have failed too often.
 #[derive(Debug, Clone)]
@@ -66,7 +69,21 @@ impl Taker {
 
     /// Takes the next item, or returns `None` if none is ready.
     pub(super) async fn take_ready(&self) -> Result<Option<QueueItem>> {
-        while let Some(item) = next_item(&self.client, &self.keys, self.order).await? {
+        loop {
+            let items = next_items(&self.client, &self.keys, self.order).await?;
+            if items.is_empty() {
+                return Ok(None);
+            }
+            if let Some(item) = self.take_one_of(items).await? {
+                return Ok(Some(item));
+            }
+        }
+    }
+
+    /// Takes one of the next items, or returns `None` if other takers were faster.
+    async fn take_one_of(&self, items: Vec<ReadyItem>) -> Result<Option<QueueItem>> {
+        // Takers that compete need not read the queue again for each item. Later, what they have read is old.
+        for item in items.into_iter().take(CLAIMS_PER_READ) {
             if self.is_dead(&item) {
                 match self.move_to_dead_letters(&item).await {
                     Ok(()) => continue,
@@ -80,7 +97,6 @@ impl Taker {
             if let Some(item) = self.claim(item).await? {
                 return Ok(Some(item));
             }
-            // Otherwise another taker was faster.
         }
         Ok(None)
     }
