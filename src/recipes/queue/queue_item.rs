@@ -106,7 +106,9 @@ impl QueueItem {
 
     /// Sets the visibility time-out again, to this duration from now on, for work that takes longer. Sends nothing. Fails
     /// with [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) or
-    /// [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) if the item is no longer taken.
+    /// [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) if the item is no longer taken, and with
+    /// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) also while the lease of the session is only at risk: then the
+    /// time-out is unchanged, and a later call can succeed.
     pub fn extend(&self, duration: Duration) -> Result<()> {
         self.hold.extend(duration)
     }

@@ -79,7 +79,8 @@ impl Stm {
     }
 
     /// Writes only while this lock or leadership is held. Otherwise the commit fails with [`ErrorKind::LockLost`], and
-    /// nothing is written. Can be called several times. Default: no such condition.
+    /// nothing is written. An attempt without writes does not check it. Can be called several times. Default: no such
+    /// condition.
     pub fn fenced_by(mut self, fence: &impl Fence) -> Self {
         self.fences.push(StmFence::new(fence));
         self

@@ -206,7 +206,7 @@ impl Transaction {
     }
 
     /// Returns all keys with a prefix and their values, in the order of the keys. The commit conflicts if a key with
-    /// the prefix was added, changed or removed. Each key counts as one of the
+    /// the prefix was added, changed or removed, also one of the [markers](crate::layers::exactly_once). Each key counts as one of the
     /// [operations](super::Stm::max_ops) of the commit, so this is for small directories.
     pub async fn get_prefix(&self, prefix: impl IntoBytes) -> Result<Vec<(Bytes, Bytes)>> {
         let prefix = prefix.into_bytes();
