@@ -185,12 +185,17 @@ async fn taker_that_lost_its_place_waits_at_the_end_of_the_line() {
         let line = async || count(&etcd, "__jobs/takers/").await == n + 1;
         until_async("the taker is in the line", line).await;
     }
-    let line = etcd.get("__jobs/takers/").prefix().sort_by_create_revision();
+    let line = etcd
+        .get("__jobs/takers/")
+        .prefix()
+        .sort_by_create_revision();
     let second = line.await.unwrap().kvs[1].clone();
     etcd.delete(&second.key).await.unwrap();
     until_async("the taker is in the line again", async || {
         let found = etcd.get(&second.key).await.unwrap();
-        found.first().is_some_and(|kv| kv.create_revision > second.create_revision)
+        found
+            .first()
+            .is_some_and(|kv| kv.create_revision > second.create_revision)
     })
     .await;
     push_all(&etcd.queue("jobs"), ["a", "b"]).await;

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use actix_etcd::{
-    ErrorKind, Outcome,
-    proto::TxnRequest,
-};
+use actix_etcd::{ErrorKind, Outcome, kv::delete, proto::TxnRequest};
 
 use crate::support::{
     store_server::{ScriptedStore, TxnFate, deletes, puts_below},
@@ -119,7 +116,7 @@ async fn claim_of_a_deleted_item_is_deleted() {
     });
     let taking = tokio::spawn(async move { jobs.try_take().await });
     is_claimed.recv().await.unwrap();
-    etcd.delete(pushed.key).await.unwrap();
+    etcd.txn().then([delete(pushed.key)]).await.unwrap();
     drop(is_claimed);
     assert!(taking.await.unwrap().unwrap().is_none());
     until("the claim is deleted", || {
