@@ -469,7 +469,7 @@ async fn dead_letters_within_the_queue_are_refused() {
     let (_cluster, etcd) = Cluster::start_with_client(1).await;
     for (queue, dead) in [("jobs", "jobs"), ("jobs", "jobs/dead"), ("a/jobs", "a")] {
         let queue = etcd.queue(queue).dead_letters(1, dead);
-        let error = queue.take().await.unwrap_err();
+        let error = queue.try_take().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{dead}");
     }
     let beside = etcd.queue("jobs").dead_letters(1, "jobs-dead");
