@@ -12,8 +12,8 @@
 //! The key is the name of the counter, its value is the number in decimal digits, so `etcdctl` and other clients can read
 //! it. A counter without a key is 0.
 //!
-//! Each change is applied [exactly once](crate::layers::exactly_once), also if its response is lost: each new value was
-//! returned to at most one caller. Changes of one counter exclude each other: a change that finds a newer value starts
+//! Each change is applied [exactly once](crate::layers::exactly_once), also if its response is lost. So if a counter is
+//! only changed by adding positive numbers, no value is returned to two callers. Changes of one counter exclude each other: a change that finds a newer value starts
 //! again after a growing delay, as [`Client::modify`] does. So a counter serves some hundred changes per second; count
 //! more frequent events in memory, and add their sum.
 //!
@@ -74,13 +74,16 @@ impl<C: Clone> Counter<C> {
     ///   `i64`,
     /// - with [`ErrorKind::CodecFailed`](crate::ErrorKind::CodecFailed) if the value of the key is not a number,
     /// - with [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if others changed the counter before each attempt.
+    /// - with [`ErrorKind::DeadlineExceeded`](crate::ErrorKind::DeadlineExceeded) if they did until the deadline.
     ///
-    /// Then the counter is unchanged.
+    /// Then the counter is unchanged. It is also unchanged after any other error, unless its
+    /// [outcome](crate::Error::outcome) is unknown.
     pub fn add(&self, number: i64) -> CounterRequest<C> {
         self.request(CounterOperation::Add(number))
     }
 
-    /// Replaces the value, also one that is not a number, and returns the new one. A lease of the key is kept.
+    /// Replaces the value, also one that is not a number, and returns the new one. A lease of the key is kept. Fails as
+    /// [`add`](Self::add) does, but accepts each number and replaces each value.
     pub fn set(&self, number: i64) -> CounterRequest<C> {
         self.request(CounterOperation::Set(number))
     }

@@ -1,16 +1,17 @@
 //! Claims an item: one transaction marks it as taken by this session.
 //!
 //! The transaction requires that the item has not changed since it was read, and changes it. So at most one claim of all
-//! takers is applied, and a copy that arrives late is not: it can be repeated until its result is known.
+//! takers is applied, and a copy that arrives late is not: it can be repeated until its result is known. If that cannot be
+//! known, a task deletes the claim.
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::{next_item::ReadyItem, queue_keys::QueueKeys};
+use super::{item_hold::REFUSED_BACKOFF, next_item::ReadyItem, queue_keys::QueueKeys};
 use crate::{
     client::Client,
     error::{Error, ErrorKind, Outcome, Result},
-    kv::{Compare, KeyValue, OpResponse, TxnResponse, get, put},
+    kv::{Compare, KeyValue, OpResponse, TxnResponse, delete, get, put},
     recipes::session::{SessionLease, session_lost_if_no_lease},
     retry::availability::{RETRY_DELAY, is_temporary},
 };
@@ -50,12 +51,20 @@ impl ClaimTask {
     }
 
     /// Repeats the transaction until its result is known. Returns `None` if another taker was faster, or if nobody waits
-    /// for the result and nothing was sent.
+    /// for the result and nothing was sent. Runs on the client's thread.
     pub(super) async fn run<T>(&self, result: &oneshot::Sender<T>) -> Result<Option<ClaimedItem>> {
         let mut outcome_unknown = false;
         while !result.is_closed() || outcome_unknown {
             let error = match self.send().await {
-                Ok(response) => return claimed_item(response, &self.id),
+                Ok(response) => {
+                    // Otherwise an earlier copy may have been applied.
+                    let is_unclaimed = !response.succeeded && !outcome_unknown;
+                    let claimed = claimed_item(response, &self.id);
+                    if !is_unclaimed && !matches!(claimed, Ok(Some(_))) {
+                        self.remove_in_background();
+                    }
+                    return claimed;
+                }
                 Err(error) => error,
             };
             if error.kind() == ErrorKind::LeaseNotFound {
@@ -65,6 +74,9 @@ impl ClaimTask {
             }
             outcome_unknown |= error.outcome() == Outcome::Unknown;
             if !is_temporary(&error) {
+                if outcome_unknown {
+                    self.remove_in_background();
+                }
                 return Err(error);
             }
             tokio::select! {
@@ -74,6 +86,20 @@ impl ClaimTask {
             }
         }
         Ok(None)
+    }
+
+    /// Deletes the claim, if a copy of the transaction was applied, because nobody has the item.
+    fn remove_in_background(&self) {
+        let (client, lease) = (self.client.clone(), self.lease.clone());
+        let (claim, id) = (self.claim.clone(), self.id.clone());
+        actix_rt::spawn(async move {
+            tokio::select! {
+                biased;
+                // etcd deletes the claim with its lease.
+                _ = lease.ended() => {}
+                () = remove_claim(&client, &claim, &id) => {}
+            }
+        });
     }
 
     async fn send(&self) -> Result<TxnResponse> {
@@ -88,6 +114,24 @@ impl ClaimTask {
             .then((claim, count_take, get(item)))
             .otherwise([get(&self.claim), get(item)])
             .await
+    }
+}
+
+/// Deletes the claim with this value. Repeats that until etcd has answered or the client is shut down.
+async fn remove_claim(client: &Client, claim: &Bytes, id: &Bytes) {
+    let mut backoff = REFUSED_BACKOFF.start();
+    loop {
+        let is_own = Compare::value(claim).eq(id);
+        let removed = client.txn().when(is_own).then([delete(claim)]).await;
+        let error = match removed {
+            Ok(_) => return,
+            Err(error) if error.kind() == ErrorKind::Shutdown => return,
+            Err(error) => error,
+        };
+        if !is_temporary(&error) {
+            tracing::warn!(%error, key = ?claim, "claim of a queue's item not deleted yet");
+        }
+        tokio::time::sleep(backoff.next_delay(fastrand::f64())).await;
     }
 }
 

@@ -1,6 +1,6 @@
 //! Takes items on behalf of an actor, and completes those that it has handled.
 
-use std::pin::pin;
+use std::{pin::pin, time::Duration};
 
 use actix::{Message, Recipient};
 use tokio::task::JoinSet;
@@ -8,10 +8,14 @@ use tokio::task::JoinSet;
 use super::{Queue, QueueItem};
 use crate::{
     client::{Client, Subscription},
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
     request::{EtcdRequest, ResponseFuture},
-    runtime::delivery::actor_stopped,
+    runtime::{backoff::Backoff, delivery::actor_stopped},
 };
+
+/// Delays between takes while the cluster accepts no writes, because its storage quota is exhausted.
+const NO_SPACE_BACKOFF: Backoff =
+    Backoff::new(Duration::from_secs(1), Duration::from_secs(30)).jitter(0.5);
 
 /// Why an actor could not handle an item: any error, so that `?` works in its handler.
 pub type ItemError = Box<dyn std::error::Error + Send + Sync>;
@@ -44,8 +48,9 @@ impl Queue<Client> {
     /// Takes items and sends them to an actor, up to [`concurrency`](Self::concurrency) at once. Fails if the session
     /// cannot be opened.
     ///
-    /// The delivery ends when the actor stops, the client is shut down, or the subscription is dropped. After
-    /// that, items that the actor is working on are still completed.
+    /// The delivery ends when the actor stops, the client is shut down, or the subscription is dropped, and with
+    /// [`QueueEvent::Ended`] after an error of [`take`](Self::take). While the storage quota of the cluster is exhausted, it
+    /// waits instead. After the end, items that the actor is working on are still completed.
     pub async fn deliver_to(self, recipient: Recipient<QueueEvent>) -> Result<Subscription> {
         let client = self.client.clone();
         let queue = self.for_background();
@@ -69,6 +74,7 @@ async fn deliver_items(
     dropped: impl Future<Output = ()>,
 ) {
     let mut handling = JoinSet::new();
+    let mut backoff = NO_SPACE_BACKOFF.start();
     let last_event = {
         let mut ended = pin!(async {
             tokio::select! {
@@ -90,7 +96,15 @@ async fn deliver_items(
             };
             match item {
                 Ok(item) => {
+                    backoff = NO_SPACE_BACKOFF.start();
                     handling.spawn_local(handle_item(item, recipient.clone()));
+                }
+                Err(error) if error.kind() == ErrorKind::NoSpace => {
+                    tracing::warn!(%error, "item not taken yet");
+                    tokio::select! {
+                        () = &mut ended => break None,
+                        () = tokio::time::sleep(backoff.next_delay(fastrand::f64())) => {}
+                    }
                 }
                 Err(error) => break Some(QueueEvent::Ended(error)),
             }

@@ -13,8 +13,9 @@ use tokio::{sync::watch, time::Instant};
 
 use crate::{
     call::deadline_in,
+    client::Client,
     error::{Error, ErrorKind, Outcome, Result},
-    kv::{IntoOps, delete, put},
+    kv::{IntoOps, Txn, delete, put},
     recipes::{
         lock_queue::remove, mutex::Ownership, ownership_lost::OwnershipLost, session::Session,
     },
@@ -23,7 +24,10 @@ use crate::{
 };
 
 /// Delays between deletes of a claim that etcd refuses.
-const REFUSED_BACKOFF: Backoff = Backoff::new(RETRY_DELAY, Duration::from_secs(5));
+pub(super) const REFUSED_BACKOFF: Backoff = Backoff::new(RETRY_DELAY, Duration::from_secs(5));
+
+/// The shortest TTL of a lease.
+const MIN_DELAY: Duration = Duration::from_secs(1);
 
 /// What the handle of an item and its delivery share.
 pub(super) struct ItemHold {
@@ -69,6 +73,9 @@ impl ItemHold {
 
     /// Returns how long the item is certain to be taken.
     pub(super) fn remaining(&self) -> Duration {
+        if self.ownership.loss_now().is_some() {
+            return Duration::ZERO;
+        }
         let overdue_at = *self.overdue_at.borrow();
         let visible_in = overdue_at.map(|at| at.saturating_duration_since(Instant::now()));
         visible_in
@@ -109,8 +116,7 @@ impl ItemHold {
         let completed = match write.await {
             // No marker can be created any more, but the client still sends requests.
             Err(error) if error.kind() == ErrorKind::Shutdown => {
-                let plain = txn.when(self.ownership.conditions()).await?;
-                plain.succeeded
+                self.complete_unmarked(&txn).await?
             }
             written => written.map(|_| true)?,
         };
@@ -119,6 +125,20 @@ impl ItemHold {
             Ok(())
         } else {
             Err(OwnershipLost::Taken.into())
+        }
+    }
+
+    /// Completes the item without a marker. Returns `false` if it was no longer taken.
+    async fn complete_unmarked(&self, txn: &Txn<Client>) -> Result<bool> {
+        let txn = txn.clone().when(self.ownership.conditions());
+        let unknown = match txn.clone().await {
+            Err(error) if error.outcome() == Outcome::Unknown => error,
+            completed => return Ok(completed?.succeeded),
+        };
+        // Its conditions hold only if the first copy was not applied, and then that one is not applied later either.
+        match txn.await {
+            Ok(repeated) if repeated.succeeded => Ok(true),
+            _ => Err(unknown),
         }
     }
 
@@ -147,8 +167,14 @@ impl ItemHold {
 
     /// Binds the claim to a lease that ends after the delay.
     pub(super) async fn retry_after(&self, delay: Duration) -> Result<()> {
-        self.begin_return()?;
+        if self.has_ended() {
+            return Err(no_longer_taken());
+        }
+        let delay = delay.max(MIN_DELAY);
+        // Before the ownership ends, which an error leaves as it is. A lease that is not used expires.
         let lease = self.ownership.client().lease(delay).await?;
+        self.begin_return()?;
+        self.overdue_no_later_than(deadline_in(delay));
         let claim = put(self.ownership.key(), "").ignore_value().lease(&lease);
         let bound = self.ownership.txn().then(claim).exactly_once().await?;
         self.end();
@@ -157,6 +183,17 @@ impl ItemHold {
         } else {
             Err(OwnershipLost::Taken.into())
         }
+    }
+
+    /// Ends the visibility time-out earlier than it would end by itself.
+    fn overdue_no_later_than(&self, limit: Instant) {
+        self.overdue_at.send_if_modified(|overdue_at| {
+            let is_earlier = overdue_at.is_some_and(|at| limit < at);
+            if is_earlier {
+                *overdue_at = Some(limit);
+            }
+            is_earlier
+        });
     }
 
     /// Ends the ownership before the request that gives the item back: that request can be applied although it fails.

@@ -1,4 +1,4 @@
-//! Finds the item that is taken next.
+//! Finds the items that are taken next.
 
 use std::collections::HashSet;
 
@@ -46,12 +46,12 @@ impl From<&KeyValue> for ReadyItem {
     }
 }
 
-/// Returns the item to take next, or `None` if none is ready.
-pub(super) async fn next_item(
+/// Returns the items to take next, in this order, or none if none is ready. There may be more after them.
+pub(super) async fn next_items(
     client: &Client,
     keys: &QueueKeys,
     order: TakeOrder,
-) -> Result<Option<ReadyItem>> {
+) -> Result<Vec<ReadyItem>> {
     let mut limit = WINDOW;
     loop {
         let items = get(&keys.items).prefix().keys_only().limit(limit);
@@ -61,26 +61,29 @@ pub(super) async fn next_item(
             TakeOrder::Priority => items,
         };
         let (items, claims) = read(client, keys, items).await?;
-        let Some(first) = first_ready(keys, order, &items.kvs, &claims) else {
+        let mut ready = ready_items(keys, order, &items.kvs, &claims);
+        let Some(first) = ready.first() else {
             if !items.more {
-                return Ok(None);
+                return Ok(Vec::new());
             }
             // All of them are taken. There are not more taken items than claims.
             limit = claims.count + WINDOW;
             continue;
         };
-        let rank = |key| keys.priority_of(key);
+        let rank = |key: &Bytes| keys.priority_of(key);
         let last = items.kvs.last().and_then(|kv| rank(&kv.key));
         let priority = rank(&first.key);
         if order == TakeOrder::Age || !items.more || last.is_none() || last != priority {
-            return Ok(Some(first));
+            // Items of the last priority may be incomplete.
+            ready.retain(|item| order == TakeOrder::Age || rank(&item.key) == priority);
+            return Ok(ready);
         }
         // Older items of this priority can be among those that were not read.
         let class = keys.class(priority.unwrap_or_default());
         let oldest = get(class).prefix().keys_only().limit(claims.count + WINDOW);
         let (items, claims) = read(client, keys, oldest.sort_by_create_revision()).await?;
-        let oldest = first_ready(keys, order, &items.kvs, &claims);
-        if oldest.is_some() {
+        let oldest = ready_items(keys, order, &items.kvs, &claims);
+        if !oldest.is_empty() {
             return Ok(oldest);
         }
     }
@@ -104,12 +107,12 @@ async fn read(client: &Client, keys: &QueueKeys, items: Get) -> Result<(GetRespo
     Err(Error::new(ErrorKind::Protocol, Outcome::NotSent, reason))
 }
 
-fn first_ready(
+fn ready_items(
     keys: &QueueKeys,
     order: TakeOrder,
     items: &[KeyValue],
     claims: &GetResponse,
-) -> Option<ReadyItem> {
+) -> Vec<ReadyItem> {
     let taken: HashSet<&[u8]> = claims.kvs.iter().map(|kv| &kv.key[..]).collect();
     let is_ready = |kv: &&KeyValue| !taken.contains(&keys.claim_of(&kv.key)[..]);
     let rank = |kv: &KeyValue| match order {
@@ -118,8 +121,9 @@ fn first_ready(
     };
     // An item without a priority comes last.
     let place = |kv: &&KeyValue| (rank(kv).map_or(u32::MAX, u32::from), kv.create_revision);
-    let first = items.iter().filter(is_ready).min_by_key(place);
-    first.map(ReadyItem::from)
+    let mut ready: Vec<_> = items.iter().filter(is_ready).collect();
+    ready.sort_by_key(place);
+    ready.into_iter().map(ReadyItem::from).collect()
 }
 
 #[cfg(test)]
@@ -144,7 +148,8 @@ mod tests {
             count: 0,
         };
         let keys = QueueKeys::new(b"q").unwrap();
-        first_ready(&keys, order, items, &claims).map(|item| item.key)
+        let ready = ready_items(&keys, order, items, &claims);
+        ready.into_iter().next().map(|item| item.key)
     }
 
     #[test]

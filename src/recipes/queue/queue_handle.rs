@@ -7,7 +7,7 @@ use tokio::sync::OnceCell;
 
 use super::{
     PushItem, QueueItem,
-    next_item::{TakeOrder, next_item},
+    next_item::{TakeOrder, next_items},
     queue_keys::QueueKeys,
     take_item::{DeadLetters, Taker},
 };
@@ -95,7 +95,8 @@ impl<C> Queue<C> {
     }
 
     /// Moves items that were taken this many times without being completed to another queue, instead of taking them
-    /// again. Default: they are taken again.
+    /// again. That count includes takes that were dropped and items that were put back, as
+    /// [`attempt`](QueueItem::attempt) does. If etcd refuses the move, an item is taken again. The name of neither queue may be below that of the other one. Default: they are taken again.
     pub fn dead_letters(mut self, after: u32, queue: impl IntoBytes) -> Self {
         self.options.dead_letters = Some(DeadLetters {
             after: after.max(1),
@@ -131,12 +132,14 @@ impl Queue {
 }
 
 impl Queue<Client> {
-    /// Takes the next item. Waits until one is ready, also through outages.
+    /// Takes the next item. Waits until one is ready, also through outages and losses of the session's lease.
     ///
     /// If the future is dropped, an item that it has taken is ready again at once. Fails
     /// - if the session cannot be opened within the client's `request_timeout`,
     /// - with [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) if the session is lost for good, for example
     ///   because the client shuts down,
+    /// - with [`ErrorKind::LockBlocked`](crate::ErrorKind::LockBlocked) if the line of takers begins with a key that no
+    ///   taker has put; the error names the key,
     /// - with [`ErrorKind::PermissionDenied`](crate::ErrorKind::PermissionDenied) if the user may not read and write the
     ///   [keys](crate::recipes::queue#keys).
     pub async fn take(&self) -> Result<QueueItem> {
@@ -144,7 +147,9 @@ impl Queue<Client> {
         Ok(item.kept_by(&self.client))
     }
 
-    /// Takes the next item, or returns `None` if none is ready.
+    /// Takes the next item, or returns `None` if none is ready. Fails with
+    /// [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) also if the lease of the session ends meanwhile; a later
+    /// call uses the next lease. See also [`take`](Self::take).
     pub async fn try_take(&self) -> Result<Option<QueueItem>> {
         let item = self.taker().await?.take_ready().await?;
         Ok(item.map(|item| item.kept_by(&self.client)))
@@ -153,14 +158,17 @@ impl Queue<Client> {
     /// Returns the item that would be taken next, without taking it.
     pub async fn peek(&self) -> Result<Option<KeyValue>> {
         let keys = QueueKeys::new(&self.name)?;
-        while let Some(next) = next_item(&self.client, &keys, self.options.order).await? {
+        loop {
+            let next = next_items(&self.client, &keys, self.options.order).await?;
+            let Some(next) = next.into_iter().next() else {
+                return Ok(None);
+            };
             let found = self.client.get(next.key).await?;
             // Otherwise it was completed in between.
             if let Some(kv) = found.kvs.into_iter().next() {
                 return Ok(Some(kv));
             }
         }
-        Ok(None)
     }
 
     /// Returns the number of items that are not completed, including those that are taken.
@@ -184,14 +192,17 @@ impl Queue<Client> {
             ..
         } = self.options;
         let keys = QueueKeys::new(&self.name)?;
-        if dead_letters.as_ref().is_some_and(|to| to.name == self.name) {
-            let reason = "the dead letters of a queue need another queue";
-            return Err(Error::invalid(reason));
-        }
         let dead_letters = dead_letters
             .as_ref()
             .map(|DeadLetters { after, name }| QueueKeys::new(name).map(|keys| (*after, keys)));
         let dead_letters = dead_letters.transpose()?;
+        if dead_letters
+            .as_ref()
+            .is_some_and(|(_, to)| keys.overlap(to))
+        {
+            let reason = "the dead letters of a queue need another queue, whose name is not below that of this one";
+            return Err(Error::invalid(reason));
+        }
         // The session is part of the queue, also in background work. The queue's client keeps the client running.
         let client = self.client.for_background();
         let open = || async { client.session(ttl).heal().await.map(Arc::new) };

@@ -73,7 +73,8 @@ impl QueueItem {
         self.kv.create_revision
     }
 
-    /// Returns how often the item was taken: 1 for the first time.
+    /// Returns how often the item was taken: 1 for the first time. Counts all takes, also those whose future was dropped
+    /// before it returned the item, and those after which the item was put back.
     pub fn attempt(&self) -> i64 {
         self.kv.version - 1
     }
@@ -93,7 +94,7 @@ impl QueueItem {
         self.hold.ownership.conditions()
     }
 
-    /// Returns how long the item is certain to be taken by this taker.
+    /// Returns how long the item is certain to be taken by this taker; zero if it is not.
     pub fn remaining(&self) -> Duration {
         self.hold.remaining()
     }
@@ -105,7 +106,9 @@ impl QueueItem {
 
     /// Sets the visibility time-out again, to this duration from now on, for work that takes longer. Sends nothing. Fails
     /// with [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) or
-    /// [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) if the item is no longer taken.
+    /// [`ErrorKind::SessionLost`](crate::ErrorKind::SessionLost) if the item is no longer taken, and with
+    /// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) also while the lease of the session is only at risk: then the
+    /// time-out is unchanged, and a later call can succeed.
     pub fn extend(&self, duration: Duration) -> Result<()> {
         self.hold.extend(duration)
     }
@@ -130,9 +133,10 @@ impl QueueItem {
         self.hold.put_back().await
     }
 
-    /// Makes the item ready again after a delay, also if this process ends before. etcd rounds it up to whole
-    /// seconds, and to one and a half election timeouts. From now on, this taker has it no longer; if the request fails,
-    /// the item is ready after its visibility time-out at the latest. Fails with
+    /// Makes the item ready again after a delay of at least a second, also if this process ends before. etcd rounds
+    /// it up to whole seconds, and to one and a half election timeouts. This sends two requests: if the first one fails,
+    /// which grants a lease for the delay, the item is still taken. From the second one on, this taker has it no longer; if
+    /// that fails, this process makes the item ready after the delay. Fails with
     /// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if the item was no longer taken by this taker.
     pub async fn retry_after(&self, delay: Duration) -> Result<()> {
         self.hold.retry_after(delay).await

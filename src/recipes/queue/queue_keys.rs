@@ -37,6 +37,11 @@ impl QueueKeys {
         })
     }
 
+    /// Returns whether items of one of the two queues are also items of the other one.
+    pub(super) fn overlap(&self, other: &Self) -> bool {
+        self.items.starts_with(&other.items) || other.items.starts_with(&self.items)
+    }
+
     /// Returns a new key of an item.
     pub(super) fn new_item(&self, priority: Option<u16>) -> Bytes {
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);

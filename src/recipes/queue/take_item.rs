@@ -8,12 +8,12 @@ use tokio::sync::oneshot;
 use super::{
     QueueItem,
     claim_item::ClaimTask,
-    next_item::{ReadyItem, TakeOrder, next_item},
+    next_item::{ReadyItem, TakeOrder, next_items},
     queue_keys::QueueKeys,
 };
 use crate::{
     client::Client,
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
     kv::{Compare, delete, put},
     recipes::{
         mutex::Ownership,
@@ -22,6 +22,9 @@ use crate::{
     retry::availability::{RETRY_DELAY, is_temporary},
     watch::{Watch, WatchEnd, WatchEvent},
 };
+
+/// Items that a taker tries to claim until it reads the queue again.
+const CLAIMS_PER_READ: usize = 4;
 
 /// Where items go that have failed too often.
 #[derive(Debug, Clone)]
@@ -43,7 +46,7 @@ pub(super) struct Taker {
 }
 
 impl Taker {
-    /// Waits for an item. Retries after temporary errors.
+    /// Waits for an item. Retries after temporary errors, and with the next lease after the loss of one.
     pub(super) async fn take(&self) -> Result<QueueItem> {
         loop {
             let taken = match self.take_ready().await {
@@ -54,6 +57,11 @@ impl Taker {
                 Ok(Some(item)) => return Ok(item),
                 Ok(None) => {}
                 Err(error) if is_temporary(&error) => tokio::time::sleep(RETRY_DELAY).await,
+                Err(error) if error.kind() == ErrorKind::SessionLost => {
+                    // Fails if the session has ended for good.
+                    SessionLease::healed(self.session.state()).await?;
+                    tokio::time::sleep(RETRY_DELAY).await;
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -61,13 +69,34 @@ impl Taker {
 
     /// Takes the next item, or returns `None` if none is ready.
     pub(super) async fn take_ready(&self) -> Result<Option<QueueItem>> {
-        while let Some(item) = next_item(&self.client, &self.keys, self.order).await? {
-            if self.is_dead(&item) {
-                self.move_to_dead_letters(&item).await?;
-            } else if let Some(item) = self.claim(item).await? {
+        loop {
+            let items = next_items(&self.client, &self.keys, self.order).await?;
+            if items.is_empty() {
+                return Ok(None);
+            }
+            if let Some(item) = self.take_one_of(items).await? {
                 return Ok(Some(item));
             }
-            // Otherwise another taker was faster.
+        }
+    }
+
+    /// Takes one of the next items, or returns `None` if other takers were faster.
+    async fn take_one_of(&self, items: Vec<ReadyItem>) -> Result<Option<QueueItem>> {
+        // Takers that compete need not read the queue again for each item. Later, what they have read is old.
+        for item in items.into_iter().take(CLAIMS_PER_READ) {
+            if self.is_dead(&item) {
+                match self.move_to_dead_letters(&item).await {
+                    Ok(()) => continue,
+                    Err(error) if is_temporary(&error) => return Err(error),
+                    // Otherwise the items behind this one would never be taken.
+                    Err(error) => {
+                        tracing::warn!(%error, key = ?item.key, "item not moved to dead letters, take it again");
+                    }
+                }
+            }
+            if let Some(item) = self.claim(item).await? {
+                return Ok(Some(item));
+            }
         }
         Ok(None)
     }
@@ -75,7 +104,11 @@ impl Taker {
     /// Waits until this taker is the first one in the line, and then for an item. Returns `None` if it has lost its place.
     async fn wait_in_line(&self) -> Result<Option<QueueItem>> {
         let line = self.session.mutex(&self.keys.takers);
-        let first = line.lock().await?;
+        let first = match line.lock().await {
+            // This taker's key was deleted by hand.
+            Err(error) if error.kind() == ErrorKind::LockLost => return Ok(None),
+            locked => locked?,
+        };
         tokio::select! {
             biased;
             _ = first.lost() => Ok(None),

@@ -51,11 +51,13 @@
 //! |---|---|---|---|
 //! | [`SerializableSnapshot`](Isolation::SerializableSnapshot) | one snapshot | no key that was read, and no key that is written, has changed since the snapshot | a key that the closure does not read has changed |
 //! | [`Serializable`](Isolation::Serializable) | one snapshot | no key that was read has changed | a write replaces a newer value that the closure has not read |
-//! | [`RepeatableReads`](Isolation::RepeatableReads) | each key once, when it is first read | no key that was read has changed | an attempt sees keys at different revisions; it is not committed |
-//! | [`ReadCommitted`](Isolation::ReadCommitted) | the newest value, on each read | nothing | an update of another client is lost |
+//! | [`RepeatableReads`](Isolation::RepeatableReads) | each key once, when it is first read | no key that was read has changed | an attempt sees keys at different revisions; it is not committed, but an error that its closure returns can rest on them |
+//! | [`ReadCommitted`](Isolation::ReadCommitted) | the newest value, on each read | nothing | an update of another client is lost; a result or an error can rest on keys at different revisions |
 //!
 //! At every level, reads return committed values and the attempt's own writes. A prefix that was read counts as changed
-//! also if a key was added to it or removed from it. The deletion of a key that is only written is no conflict.
+//! also if a key was added to it or removed from it. So do not read a prefix that covers the
+//! [marker prefix](crate::ClientBuilder::marker_prefix): each [marked write](crate::layers::exactly_once) of any client
+//! would be a conflict. The deletion of a key that is only written is no conflict.
 //!
 //! An attempt that only reads writes nothing. With a snapshot, it also needs no commit, because its reads are consistent
 //! already: the result is the state at the first read.

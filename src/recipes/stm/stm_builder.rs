@@ -79,7 +79,8 @@ impl Stm {
     }
 
     /// Writes only while this lock or leadership is held. Otherwise the commit fails with [`ErrorKind::LockLost`], and
-    /// nothing is written. Can be called several times. Default: no such condition.
+    /// nothing is written. An attempt without writes does not check it. Can be called several times. Default: no such
+    /// condition.
     pub fn fenced_by(mut self, fence: &impl Fence) -> Self {
         self.fences.push(StmFence::new(fence));
         self
@@ -89,8 +90,9 @@ impl Stm {
     /// because it runs again after a conflict.
     ///
     /// An error of the closure is returned at once, and nothing is written. Otherwise fails
-    /// - with [`ErrorKind::Conflict`] if each attempt conflicted, up to the largest number of attempts or the timeout:
-    ///   nothing was written,
+    /// - with [`ErrorKind::Conflict`] if each attempt conflicted or its snapshot was compacted, up to the largest number of
+    ///   attempts or the timeout: nothing was written,
+    /// - with the error of a read that the closure ignored: nothing was written,
     /// - with [`ErrorKind::DeadlineExceeded`] if the timeout ends during an attempt: nothing was written, unless the
     ///   outcome is unknown,
     /// - with [`ErrorKind::TooManyOps`] if one transaction cannot have so many reads or writes; it was not sent,
@@ -108,24 +110,27 @@ impl Stm {
             .unwrap_or_else(|| self.client.request_timeout());
         let deadline = deadline_in(timeout);
         let mut backoff = CONFLICT_BACKOFF.start();
-        let mut number = 1;
+        let (mut number, mut outdated) = (1, 0);
         loop {
             let attempt = Attempted::new(self.client.clone(), self.isolation, deadline, number);
             let worked = timeout_at(deadline, work(Transaction::new(attempt.clone()))).await;
             let sets = attempt.end();
             match worked {
+                Ok(_) if sets.outdated => outdated += 1,
                 Ok(Ok(result)) => {
+                    if let Some(error) = &sets.failed_read {
+                        return Err(error.clone().into());
+                    }
                     if commit(&attempt, sets, self.max_ops, &self.fences).await? {
                         return Ok(result);
                     }
                 }
-                Ok(Err(_)) if sets.outdated => {}
                 Ok(Err(error)) => return Err(error),
                 Err(_) => return Err(deadline_passed().into()),
             }
             let delay = backoff.next_delay(fastrand::f64());
             if number >= self.max_attempts || Instant::now() + delay >= deadline {
-                return Err(conflict(number).into());
+                return Err(conflict(number, outdated).into());
             }
             tracing::debug!(
                 attempt = number,
@@ -138,9 +143,13 @@ impl Stm {
     }
 }
 
-fn conflict(attempts: u32) -> Error {
-    let reason = format!(
-        "other clients changed the keys of the transaction during each of its {attempts} attempts"
-    );
+/// Returns the error after the last attempt, if in this many of them a read failed because of a compaction.
+fn conflict(attempts: u32, outdated: u32) -> Error {
+    let cause = match outdated {
+        0 => "other clients changed the keys of the transaction",
+        _ if outdated == attempts => "etcd compacted the snapshot that the transaction read",
+        _ => "other clients changed the keys of the transaction, or etcd compacted its snapshot,",
+    };
+    let reason = format!("{cause} during each of its {attempts} attempts");
     Error::new(ErrorKind::Conflict, Outcome::Rejected, reason)
 }

@@ -25,7 +25,8 @@ use crate::{
 /// The reads and writes of one attempt, given to the closure of [`Stm::run`](super::Stm::run).
 ///
 /// A read after a write of the same key returns what was written. Nothing is written before the closure has returned
-/// `Ok`. After that, reads fail and writes have no effect.
+/// `Ok`. After that, reads fail and writes have no effect. After a read that failed, nothing is written either, also if
+/// the closure returns `Ok`.
 pub struct Transaction {
     attempt: Arc<Attempted>,
 }
@@ -49,6 +50,8 @@ pub(super) struct AttemptSets {
     pub(super) first_revision: i64,
     pub(super) reads: ReadSet,
     pub(super) writes: WriteSet,
+    /// The first error of a read, without which the attempt cannot be committed, also if the closure ignores it.
+    pub(super) failed_read: Option<Error>,
     /// Whether a read failed because the snapshot was compacted: a new attempt reads a newer one.
     pub(super) outdated: bool,
 }
@@ -137,16 +140,16 @@ impl Attempted {
                 found => found,
             },
         };
-        self.note_outdated(found)
+        self.note_failure(found)
     }
 
-    /// Notes whether a read failed because its snapshot is too old.
-    fn note_outdated<T>(&self, found: Result<T>) -> Result<T> {
-        if found
-            .as_ref()
-            .is_err_and(|error| error.kind() == ErrorKind::Compacted)
-        {
-            self.with_sets(|sets| sets.outdated = true)?;
+    /// Notes the failure of a read, and whether its snapshot is too old.
+    fn note_failure<T>(&self, found: Result<T>) -> Result<T> {
+        if let Err(error) = &found {
+            self.with_sets(|sets| {
+                sets.outdated |= error.kind() == ErrorKind::Compacted;
+                sets.failed_read.get_or_insert_with(|| error.clone());
+            })?;
         }
         found
     }
@@ -188,7 +191,7 @@ impl Transaction {
             let read = self.attempt.client.get_many(&unknown);
             let read = read.revision(self.attempt.snapshot()?);
             let found = read.timeout(self.attempt.remaining()?).await;
-            let found = self.attempt.note_outdated(found)?;
+            let found = self.attempt.note_failure(found)?;
             newest = unknown.into_iter().zip(found.kvs).collect();
             self.record(found.revision, newest.clone())?;
         }
@@ -203,7 +206,7 @@ impl Transaction {
     }
 
     /// Returns all keys with a prefix and their values, in the order of the keys. The commit conflicts if a key with
-    /// the prefix was added, changed or removed. Each key counts as one of the
+    /// the prefix was added, changed or removed, also one of the [markers](crate::layers::exactly_once). Each key counts as one of the
     /// [operations](super::Stm::max_ops) of the commit, so this is for small directories.
     pub async fn get_prefix(&self, prefix: impl IntoBytes) -> Result<Vec<(Bytes, Bytes)>> {
         let prefix = prefix.into_bytes();

@@ -176,6 +176,34 @@ async fn item_wakes_one_taker_of_the_line() {
 }
 
 #[tokio::test]
+async fn taker_that_lost_its_place_waits_at_the_end_of_the_line() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    let mut takers = JoinSet::new();
+    for n in 0..2 {
+        let jobs = etcd.queue("jobs");
+        takers.spawn(async move { jobs.take().await.unwrap().done().await.unwrap() });
+        let line = async || count(&etcd, "__jobs/takers/").await == n + 1;
+        until_async("the taker is in the line", line).await;
+    }
+    let line = etcd
+        .get("__jobs/takers/")
+        .prefix()
+        .sort_by_create_revision();
+    let second = line.await.unwrap().kvs[1].clone();
+    etcd.delete(&second.key).await.unwrap();
+    until_async("the taker is in the line again", async || {
+        let found = etcd.get(&second.key).await.unwrap();
+        found
+            .first()
+            .is_some_and(|kv| kv.create_revision > second.create_revision)
+    })
+    .await;
+    push_all(&etcd.queue("jobs"), ["a", "b"]).await;
+    takers.join_all().await;
+    assert_nothing_left(&etcd).await;
+}
+
+#[tokio::test]
 async fn dropped_item_returns_after_its_visibility_timeout() {
     let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let jobs = etcd.queue("jobs").visibility(SECOND);
@@ -275,6 +303,19 @@ async fn returned_items_keep_their_place() {
 }
 
 #[tokio::test]
+async fn shortest_and_longest_delays_are_accepted_or_refused_early() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    let jobs = etcd.queue("jobs");
+    push_all(&jobs, ["a"]).await;
+    let item = jobs.take().await.unwrap();
+    let error = item.retry_after(Duration::MAX).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(item.ownership().is_certain());
+    item.retry_after(Duration::ZERO).await.unwrap();
+    assert_eq!(jobs.take().await.unwrap().attempt(), 2);
+}
+
+#[tokio::test]
 async fn item_that_fails_too_often_is_a_dead_letter() {
     let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let jobs = etcd.queue("jobs").dead_letters(2, "dead");
@@ -358,6 +399,23 @@ async fn dropped_takes_leave_no_claim() {
 }
 
 #[tokio::test]
+async fn take_continues_with_the_next_lease() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    let jobs = etcd.queue("jobs");
+    push_all(&jobs, ["a", "b"]).await;
+    let first = jobs.take().await.unwrap();
+    let claims = etcd.get("__jobs/claims/").prefix().await.unwrap();
+    etcd.revoke(claims.first().unwrap().lease).await.unwrap();
+    // The client has not detected the loss yet.
+    let again = jobs.take().await.unwrap();
+    assert_eq!((value(&again), again.attempt()), ("a", 2));
+    assert!(!first.ownership().is_certain());
+    again.done().await.unwrap();
+    assert_eq!(take_values(&jobs, 1).await, ["b"]);
+    assert_nothing_left(&etcd).await;
+}
+
+#[tokio::test]
 async fn take_ends_with_the_client() {
     let (cluster, etcd) = Cluster::start_with_client(1).await;
     let ending = Client::connect(cluster.endpoints()).await.unwrap();
@@ -394,11 +452,6 @@ async fn names_of_slashes_are_refused() {
                 .take()
                 .await
                 .unwrap_err(),
-            etcd.queue("jobs")
-                .dead_letters(1, "jobs")
-                .take()
-                .await
-                .unwrap_err(),
         ];
         for error in errors {
             let (kind, outcome) = (error.kind(), error.outcome());
@@ -409,4 +462,16 @@ async fn names_of_slashes_are_refused() {
         }
     }
     assert_eq!(count(&etcd, "").await, 0);
+}
+
+#[tokio::test]
+async fn dead_letters_within_the_queue_are_refused() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    for (queue, dead) in [("jobs", "jobs"), ("jobs", "jobs/dead"), ("a/jobs", "a")] {
+        let queue = etcd.queue(queue).dead_letters(1, dead);
+        let error = queue.try_take().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{dead}");
+    }
+    let beside = etcd.queue("jobs").dead_letters(1, "jobs-dead");
+    assert!(beside.try_take().await.unwrap().is_none());
 }

@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 
 use crate::support::{
     connected_cluster::StartWithClient,
+    store_server::{ScriptedStore, TxnFate, puts_below},
     wait::{until, until_async},
 };
 
@@ -188,4 +189,24 @@ async fn delivery_ends_with_actor_or_client() {
         Some(ErrorKind::SessionLost)
     );
     drop(worker);
+}
+
+#[actix::test]
+async fn delivery_waits_while_the_cluster_has_no_space() {
+    let (store, etcd) = ScriptedStore::start().await;
+    let (worker, work, _permits) = start_worker(1);
+    let jobs = etcd.queue("jobs");
+    jobs.push("a").await.unwrap();
+    let mut is_first = true;
+    store.on_txn(move |request| {
+        if puts_below(request, b"__jobs/claims/") && std::mem::take(&mut is_first) {
+            return TxnFate::Fails(8, "etcdserver: mvcc: database space exceeded");
+        }
+        TxnFate::Applied
+    });
+    let _subscription = jobs.deliver_to(worker.recipient()).await.unwrap();
+    let is_handled = || !work.started.lock().unwrap().is_empty();
+    let has_ended = || work.ended.lock().unwrap().is_some();
+    until("the item is handled", || is_handled() || has_ended()).await;
+    assert!(!has_ended());
 }

@@ -125,8 +125,7 @@ impl Run {
             let item = match tokio::time::timeout(SECOND, jobs.take()).await {
                 Ok(Ok(item)) => item,
                 Ok(Err(error)) => {
-                    let expected = error.is_transient() || error.kind() == ErrorKind::SessionLost;
-                    assert!(expected, "{error:?}");
+                    assert!(error.is_transient(), "{error:?}");
                     return None;
                 }
                 Err(_) => continue,

@@ -5,7 +5,7 @@
 use std::{
     pin::Pin,
     sync::{
-        Mutex, OnceLock,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicU32, Ordering::SeqCst},
     },
     time::Duration,
@@ -22,7 +22,7 @@ use testbed::Cluster;
 
 use crate::support::{
     connected_cluster::StartWithClient,
-    store_server::{ScriptedStore, TxnFate},
+    store_server::{ScriptedStore, TxnFate, puts_below},
 };
 
 const ALL_LEVELS: [Isolation; 4] = [
@@ -463,6 +463,42 @@ async fn compacted_snapshot_is_replaced_by_a_newer_one() {
 }
 
 #[tokio::test]
+async fn attempt_with_failed_read_is_not_committed() {
+    let (_cluster, etcd) = Cluster::start_with_client(1).await;
+    put_all(&etcd, [("a", "1"), ("b", "1")]).await;
+    for isolation in ALL_LEVELS {
+        let stm = etcd.stm().isolation(isolation);
+        let ignored = stm.run(async |tx| {
+            assert!(tx.get("").await.is_err());
+            tx.put("c", "1");
+            Ok::<_, AppError>(())
+        });
+        let not_sent = AppError::Etcd(ErrorKind::EmptyKey, Outcome::NotSent);
+        assert_eq!(ignored.await, Err(not_sent), "{isolation:?}");
+        assert_eq!(value(&etcd, "c").await, None, "{isolation:?}");
+    }
+    let compacting = async |tx: Transaction| {
+        read(&tx, "a").await?;
+        let newest = etcd.put("d", "1").await?.header.revision;
+        etcd.compact(newest).await?;
+        for read in [tx.get("b").await.err(), tx.get_many(["b"]).await.err()] {
+            assert_eq!(read.unwrap().kind(), ErrorKind::Compacted);
+        }
+        tx.put("c", "1");
+        Ok::<_, Error>(())
+    };
+    let error = etcd.stm().max_attempts(2).run(compacting).await;
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    let text = error.to_string();
+    assert!(
+        text.contains("compacted") && !text.contains("clients"),
+        "{text}"
+    );
+    assert_eq!(value(&etcd, "c").await, None);
+}
+
+#[tokio::test]
 async fn dropped_transaction_writes_nothing() {
     let (_cluster, etcd) = Cluster::start_with_client(1).await;
     let before = revision(&etcd).await;
@@ -531,9 +567,12 @@ async fn actors_run_transactions_as_messages() {
 async fn commit_without_response_is_applied_once() {
     for fate in [TxnFate::ResponseLost, TxnFate::Delayed] {
         let (store, etcd) = ScriptedStore::start().await;
-        let mut first = true;
-        store.on_txn(move |_| {
-            if std::mem::take(&mut first) {
+        // Creates what later writes of the client are marked with.
+        etcd.put("other", "").exactly_once().await.unwrap();
+        let met = Arc::new(AtomicU32::new(0));
+        let counted = met.clone();
+        store.on_txn(move |request| {
+            if puts_below(request, b"n") && counted.fetch_add(1, SeqCst) == 0 {
                 fate
             } else {
                 TxnFate::Applied
@@ -549,6 +588,7 @@ async fn commit_without_response_is_applied_once() {
             .await
             .unwrap();
         store.apply_delayed();
+        assert!(met.load(SeqCst) > 0, "{fate:?}");
         assert_eq!(attempts, 1, "{fate:?}");
         assert_eq!(value(&etcd, "n").await.unwrap(), "1", "{fate:?}");
     }

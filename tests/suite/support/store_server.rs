@@ -157,6 +157,16 @@ pub fn puts(request: &TxnRequest) -> bool {
     request.success.iter().any(put)
 }
 
+/// Returns whether a transaction puts a key with this prefix if its comparisons succeed.
+pub fn puts_below(request: &TxnRequest, prefix: &[u8]) -> bool {
+    let put = |op: &RequestOp| match &op.request {
+        Some(Request::RequestPut(put)) => put.key.starts_with(prefix),
+        Some(Request::RequestTxn(nested)) => puts_below(nested, prefix),
+        _ => false,
+    };
+    request.success.iter().any(put)
+}
+
 /// Creates every requested watch of a key or a range, and sends the events from then on.
 fn watch_keys(state: &Arc<Mutex<State>>) -> Reply {
     let state = state.clone();
