@@ -335,7 +335,7 @@ impl CacheStart {
         let state = Arc::new(CacheState::new(first, self.file_error));
         let background = self.client.for_background();
         let (ticks, receiver) = watch::channel(());
-        let (first_load, loaded) = oneshot::channel();
+        let (first_load, mut loaded) = oneshot::channel();
         let (reads, reader) =
             RevisionReads::new(background.clone(), self.range.clone(), state.clone());
         let mut task = CacheTask::new(
@@ -374,10 +374,16 @@ impl CacheStart {
         let cache = Cache::new(self.client, state, receiver, reads);
         if has_content {
             // After the timeout, the content of the file is served.
-            match timeout(self.start_timeout, loaded).await {
+            match timeout(self.start_timeout, &mut loaded).await {
                 Ok(Ok(result)) => result?,
                 Ok(Err(_)) => return Err(Error::shut_down()),
-                Err(_) => {}
+                Err(_) => {
+                    loaded.close();
+                    // The result may have arrived with the timeout.
+                    if let Ok(result) = loaded.try_recv() {
+                        result?;
+                    }
+                }
             }
         } else {
             loaded.await.unwrap_or_else(|_| Err(Error::shut_down()))?;

@@ -67,11 +67,14 @@ impl PublishedState {
         freshness
     }
 
-    /// Returns the keys at the highest revision for which they are known to be complete.
-    pub(super) fn newest_snapshot(&self) -> CacheSnapshot {
-        let mut snapshot = self.snapshot.clone();
-        snapshot.revision = self.freshness().revision;
-        snapshot
+    /// Returns the keys at the highest revision for which they are known to be complete, if it is not below this one.
+    pub(super) fn snapshot_of(&self, least_revision: i64) -> Option<CacheSnapshot> {
+        let revision = self.freshness().revision;
+        // The snapshot is cloned at last: a change copies what a clone shares.
+        (revision >= least_revision).then(|| CacheSnapshot {
+            tree: self.snapshot.tree.clone(),
+            revision,
+        })
     }
 }
 

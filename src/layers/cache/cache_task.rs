@@ -64,6 +64,7 @@ pub(super) struct CacheTask {
     first_load: Option<oneshot::Sender<Result<()>>>,
     /// Whether a failed first load is repeated: its caller waits, or the cache has content already.
     retry_first_load: bool,
+    started: Instant,
     tree: EntryTree,
     revision: i64,
     loads: u64,
@@ -97,6 +98,7 @@ impl CacheTask {
             ticks,
             first_load: None,
             retry_first_load: false,
+            started: Instant::now(),
             tree: snapshot.tree,
             revision: snapshot.revision,
             loads: 0,
@@ -112,7 +114,7 @@ impl CacheTask {
         self.retry_first_load = retry;
     }
 
-    /// Runs until the client is shut down, or the first load has failed.
+    /// Runs until the client is shut down, or the first load has failed while its caller waits.
     pub(super) async fn run(&mut self) {
         let mut backoff = LOAD_BACKOFF.start();
         loop {
@@ -135,9 +137,9 @@ impl CacheTask {
                 }
                 Interruption::Failed(error) => {
                     tracing::warn!(%error, key = ?self.range.key(), "cache could not read its keys");
-                    if self.first_load.is_some() && !(self.retry_first_load && is_temporary(&error))
-                    {
-                        return self.report_first(Err(error));
+                    let retries = self.retry_first_load && is_temporary(&error);
+                    if !retries && self.report_first(Err(error.clone())) {
+                        return;
                     }
                     let delay = if error.kind() == ErrorKind::CacheTooLarge {
                         self.too_large.next_delay(fastrand::f64())
@@ -162,11 +164,10 @@ impl CacheTask {
         }
     }
 
-    fn report_first(&mut self, result: Result<()>) {
-        if let Some(first_load) = self.first_load.take() {
-            // An error means that the caller has stopped waiting.
-            let _ = first_load.send(result);
-        }
+    /// Returns whether a caller was waiting for the first load. After the start timeout, none waits for it.
+    fn report_first(&mut self, result: Result<()>) -> bool {
+        let first_load = self.first_load.take();
+        first_load.is_some_and(|first_load| first_load.send(result).is_ok())
     }
 
     fn report_failure(&mut self, error: Error) {
@@ -187,6 +188,13 @@ impl CacheTask {
         });
     }
 
+    /// Returns whether the first load has had the time of a request, and its caller does not wait without a deadline.
+    fn first_load_is_late(&self) -> bool {
+        self.first_load.is_some()
+            && !self.retry_first_load
+            && self.started.elapsed() > self.client.request_timeout()
+    }
+
     async fn load_and_follow(&mut self) -> Interruption {
         let began = Instant::now();
         let keeps_reason = matches!(
@@ -199,7 +207,7 @@ impl CacheTask {
         if let Err(error) = self.load().await {
             return match error.kind() {
                 // The revision of the first page was compacted before the last page was read.
-                ErrorKind::Compacted => Interruption::LoadAgain,
+                ErrorKind::Compacted if !self.first_load_is_late() => Interruption::LoadAgain,
                 ErrorKind::Shutdown => Interruption::Ended(error),
                 _ => Interruption::Failed(error),
             };
@@ -218,6 +226,8 @@ impl CacheTask {
             watch: None,
             loads: self.loads,
         });
+        // Before the watch starts, which has no deadline.
+        self.report_first(Ok(()));
         let watch = self.range.watch(&self.client).after_read(self.revision);
         match watch.progress_notify().wait().await {
             Ok(watch) => self.follow(watch).await,
@@ -269,7 +279,6 @@ impl CacheTask {
     async fn follow(&mut self, mut watch: Watch) -> Interruption {
         let handle = Arc::new(watch.handle());
         self.publish_followed(&watch, &handle, None);
-        self.report_first(Ok(()));
         let mut behind = None;
         let mut progress: Option<ProgressRequest> = None;
         // Progress up to this revision follows in the watch.
