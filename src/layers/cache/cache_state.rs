@@ -27,8 +27,8 @@ impl ConfirmedAt {
     fn age(self) -> Duration {
         match self {
             Self::Now(time) => time.elapsed(),
-            // A clock that was set back makes the age unknown, not negative.
-            Self::Saved(time) => time.elapsed().unwrap_or_default(),
+            // A clock that was set back makes the age unknown.
+            Self::Saved(time) => time.elapsed().unwrap_or(Duration::MAX),
         }
     }
 }
@@ -74,6 +74,7 @@ impl PublishedState {
         (revision >= least_revision).then(|| CacheSnapshot {
             tree: self.snapshot.tree.clone(),
             revision,
+            cluster: self.snapshot.cluster,
         })
     }
 }
@@ -127,7 +128,7 @@ impl CacheState {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    /// Forgets what readers wait for. Those that still wait ask again.
+    /// Forgets what readers wait for. Those that still wait want it again.
     pub(super) fn forget_wanted(&self) {
         self.wanted.store(0, Ordering::Relaxed);
     }

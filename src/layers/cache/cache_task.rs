@@ -67,6 +67,8 @@ pub(super) struct CacheTask {
     started: Instant,
     tree: EntryTree,
     revision: i64,
+    /// Cluster that the keys were read from; 0 if it is unknown.
+    cluster: u64,
     loads: u64,
     buffer: Vec<u8>,
     too_large: BackoffTimer,
@@ -101,6 +103,7 @@ impl CacheTask {
             started: Instant::now(),
             tree: snapshot.tree,
             revision: snapshot.revision,
+            cluster: snapshot.cluster,
             loads: 0,
             buffer: Vec::new(),
             too_large: TOO_LARGE_BACKOFF.start(),
@@ -263,13 +266,14 @@ impl CacheTask {
             }
             Some(found.header.revision)
         };
-        // Without a revision, changes after the read could not be told from earlier ones.
+        // The watch starts after this revision.
         let revision = revision.filter(|revision| *revision > 0).ok_or_else(|| {
             let reason = "the response has no revision";
             Error::new(ErrorKind::Protocol, Outcome::NotSent, reason)
         })?;
         self.tree = load.finish();
         self.revision = revision;
+        self.cluster = self.client.cluster_id().unwrap_or(0);
         // Revisions of a history that was replaced by a backup may never come.
         self.state.forget_wanted();
         Ok(())
@@ -325,6 +329,10 @@ impl CacheTask {
             match interruption {
                 None => {
                     self.publish_followed(&watch, &handle, behind.clone());
+                    if watch.revision() < requested {
+                        // The progress did not confirm that revision: a reader may request it again.
+                        requested = 0;
+                    }
                     // A busy watch must not keep other tasks of the thread from running.
                     tokio::task::yield_now().await;
                 }
@@ -394,6 +402,7 @@ impl CacheTask {
         let last = self.state.load().snapshot.clone();
         self.tree = last.tree;
         self.revision = last.revision;
+        self.cluster = last.cluster;
         self.report_failure(error);
         let earliest = tokio::time::Instant::now() + self.too_large.next_delay(fastrand::f64());
         let mut may_fit = false;
@@ -421,6 +430,7 @@ impl CacheTask {
         CacheSnapshot {
             tree: self.tree.clone(),
             revision: self.revision,
+            cluster: self.cluster,
         }
     }
 
