@@ -102,6 +102,8 @@ impl HashingWriter {
 
 /// Reads a file. Returns `None` if there is none, and fails with the reason if it must not be used.
 pub(crate) fn read_file(path: &Path, check: &FileCheck) -> Result<Option<SavedState>> {
+    // Whatever cannot be removed takes space only. A folder that does not exist is reported by the first write.
+    let _ = AtomicFile::remove_old_parts(path);
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened,
