@@ -1,11 +1,16 @@
 //! Files that are complete or not there, and that only their owner can read.
 
 use std::{
+    ffi::OsStr,
     fs,
     io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::{ffi::OsStrExt, fs::OpenOptionsExt},
     path::{Path, PathBuf},
+    time::Duration,
 };
+
+/// Unfinished files that nothing was written to for so long belong to a process that was killed.
+const OLD_PART: Duration = Duration::from_secs(60);
 
 /// A file that is written beside its target and replaces it when it is complete. Removed when dropped before.
 #[derive(Debug)]
@@ -32,6 +37,24 @@ impl AtomicFile {
         })
     }
 
+    /// Removes what writes of this target have left behind because their process was killed.
+    pub(crate) fn remove_old_parts(target: &Path) -> io::Result<()> {
+        for entry in fs::read_dir(folder_of(target))? {
+            let entry = entry?;
+            if !is_part(&entry.file_name(), target) {
+                continue;
+            }
+            // A file that is gone was renamed or removed by its writer.
+            let Ok(modified) = entry.metadata().and_then(|data| data.modified()) else {
+                continue;
+            };
+            if modified.elapsed().is_ok_and(|age| age > OLD_PART) {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Writes the file to the disk and replaces the target by it.
     pub(crate) fn commit(self) -> io::Result<()> {
         self.file.sync_all()?;
@@ -49,6 +72,17 @@ impl Write for AtomicFile {
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
     }
+}
+
+/// Returns whether this is the name of an unfinished file of the target.
+fn is_part(name: &OsStr, target: &Path) -> bool {
+    let random = || {
+        let rest = name
+            .as_bytes()
+            .strip_prefix(target.file_name()?.as_bytes())?;
+        rest.strip_prefix(b".")?.strip_suffix(b".part")
+    };
+    random().is_some_and(|random| random.len() == 8 && random.iter().all(u8::is_ascii_hexdigit))
 }
 
 /// Returns the folder of a file; the current folder if the path has none.
@@ -89,6 +123,36 @@ impl Drop for PartPath {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_old_unfinished_files_of_the_target_are_removed() {
+        let name = format!("actix-etcd-parts-{:016x}", fastrand::u64(..));
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir(&folder).unwrap();
+        let old = std::time::SystemTime::now() - 2 * OLD_PART;
+        let create = |name: &str, is_old: bool| {
+            let file = fs::File::create(folder.join(name)).unwrap();
+            if is_old {
+                file.set_modified(old).unwrap();
+            }
+        };
+        create("file.0123abcd.part", true);
+        let kept = [
+            ("file", true),
+            ("file.0123abce.part", false),
+            ("file.other.part", true),
+            ("other.0123abcd.part", true),
+        ];
+        for (name, is_old) in kept {
+            create(name, is_old);
+        }
+        AtomicFile::remove_old_parts(&folder.join("file")).unwrap();
+        assert!(!folder.join("file.0123abcd.part").exists());
+        for (name, _) in kept {
+            assert!(folder.join(name).exists(), "{name}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn bare_file_name_is_in_the_current_folder() {

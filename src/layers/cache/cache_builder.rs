@@ -120,7 +120,7 @@ impl<C> CacheBuilder<C> {
         self
     }
 
-    /// Ignores a [file](Self::snapshot_file) that is older than this. Default: no limit.
+    /// Ignores a [file](Self::snapshot_file) that is older than this, or whose time is in the future. Default: no limit.
     pub fn snapshot_max_age(mut self, age: Duration) -> Self {
         self.options.file_mut().max_age = Some(age);
         self
@@ -288,6 +288,7 @@ impl CacheStart {
         self.start_timeout = start_timeout.unwrap_or(self.start_timeout);
         let check = FileCheck {
             range: self.range.clone(),
+            sent_range: self.range.sent_by(&self.client),
             cluster: self.client.cluster_id(),
             max_age: file.max_age,
             max_bytes: self.max_bytes,
@@ -335,7 +336,7 @@ impl CacheStart {
         let state = Arc::new(CacheState::new(first, self.file_error));
         let background = self.client.for_background();
         let (ticks, receiver) = watch::channel(());
-        let (first_load, loaded) = oneshot::channel();
+        let (first_load, mut loaded) = oneshot::channel();
         let (reads, reader) =
             RevisionReads::new(background.clone(), self.range.clone(), state.clone());
         let mut task = CacheTask::new(
@@ -348,11 +349,13 @@ impl CacheStart {
         task.report_first_load(first_load, self.wait || has_content);
         let writer = self
             .writer
-            .map(|file| FileWriter::new(background, file, self.range));
+            .map(|file| FileWriter::new(&background, file, &self.range));
         let shared = state.clone();
         // On the client's thread, so that the cache stays current while the application blocks its own threads.
         let started = self.client.run(move || {
             actix_rt::spawn(reader.run());
+            // The client's thread must not end before the file is written.
+            let unfinished = writer.is_some().then(UnfinishedDelivery::new);
             actix_rt::spawn(async move {
                 let mut writer = writer;
                 tokio::select! {
@@ -361,9 +364,7 @@ impl CacheStart {
                     () = task.run() => {}
                     () = write_after_changes(&mut writer, &shared) => {}
                 }
-                // The client's thread must not end before the file is written.
-                let unfinished = writer.is_some().then(UnfinishedDelivery::new);
-                write_file_of(&mut writer, &shared).await;
+                write_file_of(&mut writer, &shared, true).await;
                 drop(unfinished);
                 drop(task);
             });
@@ -374,10 +375,16 @@ impl CacheStart {
         let cache = Cache::new(self.client, state, receiver, reads);
         if has_content {
             // After the timeout, the content of the file is served.
-            match timeout(self.start_timeout, loaded).await {
+            match timeout(self.start_timeout, &mut loaded).await {
                 Ok(Ok(result)) => result?,
                 Ok(Err(_)) => return Err(Error::shut_down()),
-                Err(_) => {}
+                Err(_) => {
+                    loaded.close();
+                    // The result may have arrived with the timeout.
+                    if let Ok(result) = loaded.try_recv() {
+                        result?;
+                    }
+                }
             }
         } else {
             loaded.await.unwrap_or_else(|_| Err(Error::shut_down()))?;
@@ -396,11 +403,11 @@ async fn write_after_changes(writer: &mut Option<FileWriter>, state: &CacheState
             }
             None => pending::<()>().await,
         }
-        write_file_of(writer, state).await;
+        write_file_of(writer, state, false).await;
     }
 }
 
-async fn write_file_of(writer: &mut Option<FileWriter>, state: &CacheState) {
+async fn write_file_of(writer: &mut Option<FileWriter>, state: &CacheState, is_end: bool) {
     let Some(writer) = writer else { return };
     let snapshot = {
         let published = state.load();
@@ -410,7 +417,7 @@ async fn write_file_of(writer: &mut Option<FileWriter>, state: &CacheState) {
         }
         published.snapshot.clone()
     };
-    if let Some(result) = writer.write(snapshot).await {
+    if let Some(result) = writer.write(snapshot, is_end).await {
         state.set_file_error(result.err());
     }
 }

@@ -3,7 +3,7 @@
 //! Numbers are little-endian:
 //! ```text
 //! "actix-etcd cache 1\n" │ cluster id u64 │ revision i64 │ time of saving in ms u64 │ 1 if a prefix, else 0: u8
-//! │ key length u32 │ key or prefix │ number of entries u64 │ { length u32 │ entry } … │ SHA-256 of all before
+//! │ key length u32 │ key or prefix with namespace │ number of entries u64 │ { length u32 │ entry } … │ SHA-256 of all before
 //! ```
 
 use std::{
@@ -32,8 +32,6 @@ const CHECKSUM: usize = 32;
 #[derive(Debug, Clone)]
 pub(crate) struct SavedState {
     pub(crate) snapshot: CacheSnapshot,
-    /// Cluster that it was read from; 0 if it is unknown.
-    pub(crate) cluster: u64,
     pub(crate) saved: SystemTime,
 }
 
@@ -41,15 +39,18 @@ pub(crate) struct SavedState {
 #[derive(Debug, Clone)]
 pub(crate) struct FileCheck {
     pub(crate) range: CachedRange,
+    /// The range with the namespace of the client.
+    pub(crate) sent_range: CachedRange,
     /// `None` if the cluster is not known yet.
     pub(crate) cluster: Option<u64>,
     pub(crate) max_age: Option<Duration>,
     pub(crate) max_bytes: usize,
 }
 
-/// Writes a file that only its owner can read, and replaces an older one when it is complete.
-pub(crate) fn write_file(path: &Path, range: &CachedRange, state: &SavedState) -> Result<()> {
-    write(path, range, state).map_err(|error| {
+/// Writes a file that only its owner can read, and replaces an older one when it is complete. The range is that with the
+/// namespace of the client.
+pub(crate) fn write_file(path: &Path, sent: &CachedRange, state: &SavedState) -> Result<()> {
+    write(path, sent, state).map_err(|error| {
         let text = format!(
             "the snapshot file {} cannot be written: {error}",
             path.display()
@@ -58,20 +59,20 @@ pub(crate) fn write_file(path: &Path, range: &CachedRange, state: &SavedState) -
     })
 }
 
-fn write(path: &Path, range: &CachedRange, state: &SavedState) -> io::Result<()> {
+fn write(path: &Path, sent: &CachedRange, state: &SavedState) -> io::Result<()> {
     let mut file = HashingWriter {
         file: BufWriter::new(AtomicFile::create(path)?),
         hash: Sha256::new(),
     };
     file.put(FORMAT)?;
     file.put(VERSION)?;
-    file.put(&state.cluster.to_le_bytes())?;
+    file.put(&state.snapshot.cluster.to_le_bytes())?;
     file.put(&state.snapshot.revision.to_le_bytes())?;
     let saved = state.saved.duration_since(UNIX_EPOCH).unwrap_or_default();
     let saved = u64::try_from(saved.as_millis()).unwrap_or_default();
     file.put(&saved.to_le_bytes())?;
-    file.put(&[u8::from(range.is_prefix())])?;
-    file.put_bytes(range.key())?;
+    file.put(&[u8::from(sent.is_prefix())])?;
+    file.put_bytes(sent.key())?;
     file.put(&(state.snapshot.len() as u64).to_le_bytes())?;
     for entry in &state.snapshot {
         file.put_bytes(entry.encoded())?;
@@ -101,6 +102,8 @@ impl HashingWriter {
 
 /// Reads a file. Returns `None` if there is none, and fails with the reason if it must not be used.
 pub(crate) fn read_file(path: &Path, check: &FileCheck) -> Result<Option<SavedState>> {
+    // Whatever cannot be removed takes space only. A folder that does not exist is reported by the first write.
+    let _ = AtomicFile::remove_old_parts(path);
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened,
@@ -134,7 +137,7 @@ fn read(file: File, check: &FileCheck) -> Result<SavedState, String> {
     let is_prefix = file.take::<1>()? == [1];
     let key = file.take_bytes()?;
     let count = u64::from_le_bytes(file.take()?);
-    if is_prefix != check.range.is_prefix() || key != *check.range.key() {
+    if is_prefix != check.sent_range.is_prefix() || key != *check.sent_range.key() {
         return Err(format!(
             "it is the file of another cache, for `{}`",
             key.escape_ascii()
@@ -148,13 +151,14 @@ fn read(file: File, check: &FileCheck) -> Result<SavedState, String> {
             "it belongs to the cluster {cluster:x}, and the client is connected to {expected:x}"
         ));
     }
-    if let Some(max_age) = check.max_age
-        && let Ok(age) = saved.elapsed()
-        && age > max_age
-    {
-        return Err(format!(
-            "it is {age:?} old, and at most {max_age:?} are allowed"
-        ));
+    if let Some(max_age) = check.max_age {
+        let age = saved.elapsed();
+        let age = age.map_err(|_| "its age is unknown: its time is in the future")?;
+        if age > max_age {
+            return Err(format!(
+                "it is {age:?} old, and at most {max_age:?} are allowed"
+            ));
+        }
     }
     let tree = read_entries(&mut file, count, check)?;
     let hash = file.hash.finalize();
@@ -166,8 +170,11 @@ fn read(file: File, check: &FileCheck) -> Result<SavedState, String> {
         return Err(BROKEN.to_owned());
     }
     Ok(SavedState {
-        snapshot: CacheSnapshot { tree, revision },
-        cluster,
+        snapshot: CacheSnapshot {
+            tree,
+            revision,
+            cluster,
+        },
         saved,
     })
 }
@@ -249,6 +256,7 @@ mod tests {
     fn check() -> FileCheck {
         FileCheck {
             range: CachedRange::Prefix("k/".into()),
+            sent_range: CachedRange::Prefix("tenant/k/".into()),
             cluster: Some(7),
             max_age: Some(Duration::from_secs(60)),
             max_bytes: 1 << 20,
@@ -267,8 +275,11 @@ mod tests {
             tree.insert(CacheEntry::new(&kv, &mut Vec::new()));
         }
         SavedState {
-            snapshot: CacheSnapshot { tree, revision: 9 },
-            cluster: 7,
+            snapshot: CacheSnapshot {
+                tree,
+                revision: 9,
+                cluster: 7,
+            },
             saved: SystemTime::now(),
         }
     }
@@ -280,7 +291,7 @@ mod tests {
     #[test]
     fn private_file_has_the_whole_state() {
         let path = path();
-        write_file(&path, &check().range, &state()).unwrap();
+        write_file(&path, &check().sent_range, &state()).unwrap();
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let read = read_file(&path, &check()).unwrap().unwrap();
@@ -293,7 +304,7 @@ mod tests {
     #[test]
     fn any_changed_or_missing_byte_is_detected() {
         let path = path();
-        write_file(&path, &check().range, &state()).unwrap();
+        write_file(&path, &check().sent_range, &state()).unwrap();
         let bytes = fs::read(&path).unwrap();
         for index in (0..bytes.len()).step_by(3) {
             let mut changed = bytes.clone();
@@ -311,12 +322,12 @@ mod tests {
     #[test]
     fn foreign_and_old_files_are_ignored_with_the_reason() {
         let path = path();
-        write_file(&path, &check().range, &state()).unwrap();
+        write_file(&path, &check().sent_range, &state()).unwrap();
         let other_range = FileCheck {
-            range: CachedRange::Prefix("other/".into()),
+            sent_range: CachedRange::Prefix("other/k/".into()),
             ..check()
         };
-        assert!(reason(&path, &other_range).contains("another cache, for `k/`"));
+        assert!(reason(&path, &other_range).contains("another cache, for `tenant/k/`"));
         let other_cluster = FileCheck {
             cluster: Some(8),
             ..check()
@@ -331,8 +342,19 @@ mod tests {
             saved: SystemTime::now() - Duration::from_secs(61),
             ..state()
         };
-        write_file(&path, &check().range, &old).unwrap();
+        write_file(&path, &check().sent_range, &old).unwrap();
         assert!(reason(&path, &check()).contains("old"));
+        let of_the_future = SavedState {
+            saved: SystemTime::now() + Duration::from_secs(3600),
+            ..state()
+        };
+        write_file(&path, &check().sent_range, &of_the_future).unwrap();
+        assert!(reason(&path, &check()).contains("future"));
+        let any_age = FileCheck {
+            max_age: None,
+            ..check()
+        };
+        assert!(read_file(&path, &any_age).is_ok());
         fs::remove_file(&path).unwrap();
     }
 }

@@ -43,8 +43,8 @@ pub enum CacheLag {
         /// Start of the outage.
         since: Instant,
     },
-    /// All keys have been read again since this time: revisions were compacted, or the cluster was restored from a
-    /// backup.
+    /// A read of all keys has been running since this time: the first one, or a later one because revisions were
+    /// compacted or the cluster was restored from a backup.
     Loading {
         /// Start of the read.
         since: Instant,
@@ -64,7 +64,8 @@ pub enum CacheLag {
         /// Error of the last attempt.
         error: Error,
     },
-    /// The keys need more memory than `max_bytes` allows. They are read again once keys were changed or deleted.
+    /// The keys need more memory than `max_bytes` allows. They are read again from time to time; if changes have made
+    /// the cache too large, only after later changes or deletions.
     TooLarge {
         /// Start of the outage.
         since: Instant,
@@ -102,7 +103,11 @@ impl fmt::Display for CacheLag {
                 )
             }
             Self::Loading { since } => {
-                write!(f, "all keys have been read again for {:?}", since.elapsed())
+                write!(
+                    f,
+                    "a read of all keys has been running for {:?}",
+                    since.elapsed()
+                )
             }
             Self::MemberBehind { .. } => {
                 f.write_str("the member of the watch is behind a revision of the cache")

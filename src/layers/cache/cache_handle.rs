@@ -127,7 +127,8 @@ impl Cache {
     /// Returns all keys, linearizable: as recent as every write that was acknowledged before this call, by any client.
     ///
     /// Fails with the error of the read, and with [`ErrorKind::DeadlineExceeded`] if the cache does not have the current
-    /// revision within the client's `request_timeout`. etcd's gRPC proxy reports no progress, so behind one that lasts
+    /// revision within the client's `request_timeout`. The content of a
+    /// [snapshot file](super::CacheBuilder::snapshot_file) is never returned. etcd's gRPC proxy reports no progress, so behind one that lasts
     /// until the next change of a cached key.
     pub async fn consistent_snapshot(&self) -> Result<CacheSnapshot> {
         let limit = self.client.request_timeout();
@@ -145,7 +146,7 @@ impl Cache {
         let least_loads = if revision < cached_before {
             loads_before + 1
         } else {
-            0
+            1
         };
         let covered = self.covered(revision, least_loads);
         match timeout_at(deadline, covered).await {
@@ -155,20 +156,23 @@ impl Cache {
     }
 
     /// Waits until the cache has every change up to a revision, for example that of a write of your own. Returns a
-    /// snapshot that has them. Has no deadline. Fails if the cache ends.
+    /// snapshot that has them. The content of a [snapshot file](super::CacheBuilder::snapshot_file) does not suffice: it
+    /// may be that of another cluster. Has no deadline. Fails if the cache ends.
     pub async fn wait_for_revision(&self, revision: i64) -> Result<CacheSnapshot> {
-        self.covered(revision, 0).await
+        self.covered(revision, 1).await
     }
 
+    /// Waits until the cache has read all keys so many times, and has every change up to a revision.
     async fn covered(&self, revision: i64, least_loads: u64) -> Result<CacheSnapshot> {
         let mut ticks = self.ticks.clone();
         loop {
             ticks.mark_unchanged();
             {
                 let state = self.state.load();
-                // The snapshot is cloned at last: a change copies what a clone shares.
-                if state.loads >= least_loads && state.freshness().revision >= revision {
-                    return Ok(state.newest_snapshot());
+                if state.loads >= least_loads
+                    && let Some(snapshot) = state.snapshot_of(revision)
+                {
+                    return Ok(snapshot);
                 }
                 check_running(&state)?;
             }

@@ -17,6 +17,8 @@ use super::{
 pub struct CacheSnapshot {
     pub(super) tree: EntryTree,
     pub(super) revision: i64,
+    /// Cluster that the keys were read from; 0 if it is unknown.
+    pub(super) cluster: u64,
 }
 
 impl CacheSnapshot {

@@ -27,8 +27,8 @@ impl ConfirmedAt {
     fn age(self) -> Duration {
         match self {
             Self::Now(time) => time.elapsed(),
-            // A clock that was set back makes the age unknown, not negative.
-            Self::Saved(time) => time.elapsed().unwrap_or_default(),
+            // A clock that was set back makes the age unknown.
+            Self::Saved(time) => time.elapsed().unwrap_or(Duration::MAX),
         }
     }
 }
@@ -67,11 +67,15 @@ impl PublishedState {
         freshness
     }
 
-    /// Returns the keys at the highest revision for which they are known to be complete.
-    pub(super) fn newest_snapshot(&self) -> CacheSnapshot {
-        let mut snapshot = self.snapshot.clone();
-        snapshot.revision = self.freshness().revision;
-        snapshot
+    /// Returns the keys at the highest revision for which they are known to be complete, if it is not below this one.
+    pub(super) fn snapshot_of(&self, least_revision: i64) -> Option<CacheSnapshot> {
+        let revision = self.freshness().revision;
+        // The snapshot is cloned at last: a change copies what a clone shares.
+        (revision >= least_revision).then(|| CacheSnapshot {
+            tree: self.snapshot.tree.clone(),
+            revision,
+            cluster: self.snapshot.cluster,
+        })
     }
 }
 
@@ -124,7 +128,7 @@ impl CacheState {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    /// Forgets what readers wait for. Those that still wait ask again.
+    /// Forgets what readers wait for. Those that still wait want it again.
     pub(super) fn forget_wanted(&self) {
         self.wanted.store(0, Ordering::Relaxed);
     }

@@ -64,8 +64,11 @@ pub(super) struct CacheTask {
     first_load: Option<oneshot::Sender<Result<()>>>,
     /// Whether a failed first load is repeated: its caller waits, or the cache has content already.
     retry_first_load: bool,
+    started: Instant,
     tree: EntryTree,
     revision: i64,
+    /// Cluster that the keys were read from; 0 if it is unknown.
+    cluster: u64,
     loads: u64,
     buffer: Vec<u8>,
     too_large: BackoffTimer,
@@ -97,8 +100,10 @@ impl CacheTask {
             ticks,
             first_load: None,
             retry_first_load: false,
+            started: Instant::now(),
             tree: snapshot.tree,
             revision: snapshot.revision,
+            cluster: snapshot.cluster,
             loads: 0,
             buffer: Vec::new(),
             too_large: TOO_LARGE_BACKOFF.start(),
@@ -112,7 +117,7 @@ impl CacheTask {
         self.retry_first_load = retry;
     }
 
-    /// Runs until the client is shut down, or the first load has failed.
+    /// Runs until the client is shut down, or the first load has failed while its caller waits.
     pub(super) async fn run(&mut self) {
         let mut backoff = LOAD_BACKOFF.start();
         loop {
@@ -135,9 +140,9 @@ impl CacheTask {
                 }
                 Interruption::Failed(error) => {
                     tracing::warn!(%error, key = ?self.range.key(), "cache could not read its keys");
-                    if self.first_load.is_some() && !(self.retry_first_load && is_temporary(&error))
-                    {
-                        return self.report_first(Err(error));
+                    let retries = self.retry_first_load && is_temporary(&error);
+                    if !retries && self.report_first(Err(error.clone())) {
+                        return;
                     }
                     let delay = if error.kind() == ErrorKind::CacheTooLarge {
                         self.too_large.next_delay(fastrand::f64())
@@ -162,11 +167,10 @@ impl CacheTask {
         }
     }
 
-    fn report_first(&mut self, result: Result<()>) {
-        if let Some(first_load) = self.first_load.take() {
-            // An error means that the caller has stopped waiting.
-            let _ = first_load.send(result);
-        }
+    /// Returns whether a caller was waiting for the first load. After the start timeout, none waits for it.
+    fn report_first(&mut self, result: Result<()>) -> bool {
+        let first_load = self.first_load.take();
+        first_load.is_some_and(|first_load| first_load.send(result).is_ok())
     }
 
     fn report_failure(&mut self, error: Error) {
@@ -187,6 +191,13 @@ impl CacheTask {
         });
     }
 
+    /// Returns whether the first load has had the time of a request, and its caller does not wait without a deadline.
+    fn first_load_is_late(&self) -> bool {
+        self.first_load.is_some()
+            && !self.retry_first_load
+            && self.started.elapsed() > self.client.request_timeout()
+    }
+
     async fn load_and_follow(&mut self) -> Interruption {
         let began = Instant::now();
         let keeps_reason = matches!(
@@ -199,7 +210,7 @@ impl CacheTask {
         if let Err(error) = self.load().await {
             return match error.kind() {
                 // The revision of the first page was compacted before the last page was read.
-                ErrorKind::Compacted => Interruption::LoadAgain,
+                ErrorKind::Compacted if !self.first_load_is_late() => Interruption::LoadAgain,
                 ErrorKind::Shutdown => Interruption::Ended(error),
                 _ => Interruption::Failed(error),
             };
@@ -218,6 +229,8 @@ impl CacheTask {
             watch: None,
             loads: self.loads,
         });
+        // Before the watch starts, which has no deadline.
+        self.report_first(Ok(()));
         let watch = self.range.watch(&self.client).after_read(self.revision);
         match watch.progress_notify().wait().await {
             Ok(watch) => self.follow(watch).await,
@@ -253,13 +266,14 @@ impl CacheTask {
             }
             Some(found.header.revision)
         };
-        // Without a revision, changes after the read could not be told from earlier ones.
+        // The watch starts after this revision.
         let revision = revision.filter(|revision| *revision > 0).ok_or_else(|| {
             let reason = "the response has no revision";
             Error::new(ErrorKind::Protocol, Outcome::NotSent, reason)
         })?;
         self.tree = load.finish();
         self.revision = revision;
+        self.cluster = self.client.cluster_id().unwrap_or(0);
         // Revisions of a history that was replaced by a backup may never come.
         self.state.forget_wanted();
         Ok(())
@@ -269,7 +283,6 @@ impl CacheTask {
     async fn follow(&mut self, mut watch: Watch) -> Interruption {
         let handle = Arc::new(watch.handle());
         self.publish_followed(&watch, &handle, None);
-        self.report_first(Ok(()));
         let mut behind = None;
         let mut progress: Option<ProgressRequest> = None;
         // Progress up to this revision follows in the watch.
@@ -316,6 +329,10 @@ impl CacheTask {
             match interruption {
                 None => {
                     self.publish_followed(&watch, &handle, behind.clone());
+                    if watch.revision() < requested {
+                        // The progress did not confirm that revision: a reader may request it again.
+                        requested = 0;
+                    }
                     // A busy watch must not keep other tasks of the thread from running.
                     tokio::task::yield_now().await;
                 }
@@ -385,6 +402,7 @@ impl CacheTask {
         let last = self.state.load().snapshot.clone();
         self.tree = last.tree;
         self.revision = last.revision;
+        self.cluster = last.cluster;
         self.report_failure(error);
         let earliest = tokio::time::Instant::now() + self.too_large.next_delay(fastrand::f64());
         let mut may_fit = false;
@@ -412,6 +430,7 @@ impl CacheTask {
         CacheSnapshot {
             tree: self.tree.clone(),
             revision: self.revision,
+            cluster: self.cluster,
         }
     }
 

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use crate::{
     client::Client,
     kv::Get,
+    request::ClientHandle,
     watch::{WatchRequest, watch_keys},
 };
 
@@ -20,6 +21,17 @@ impl CachedRange {
         match self {
             Self::Prefix(key) | Self::Key(key) => key,
         }
+    }
+
+    /// Returns the range with the namespace of the client, as etcd gets it.
+    pub(crate) fn sent_by(&self, client: &Client) -> Self {
+        let mut range = self.clone();
+        if let Some(namespace) = client.view().namespace() {
+            match &mut range {
+                Self::Prefix(key) | Self::Key(key) => namespace.add(key),
+            }
+        }
+        range
     }
 
     pub(super) fn is_prefix(&self) -> bool {

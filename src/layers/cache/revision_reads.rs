@@ -26,7 +26,7 @@ pub(super) struct RevisionRead {
     pub(super) revision: i64,
     /// Number of loads of the cache when the read was sent.
     pub(super) loads_before: u64,
-    /// Revision that the cache had when the read was sent.
+    /// Revision up to which the cache had every change when the read was sent.
     pub(super) cached_before: i64,
 }
 
@@ -73,7 +73,7 @@ impl RevisionReader {
             }
             let (loads_before, cached_before) = {
                 let state = self.state.load();
-                (state.loads, state.snapshot.revision)
+                (state.loads, state.freshness().revision)
             };
             let response = self.range.read_revision(&self.client).await;
             let result = response.map(|response| RevisionRead {

@@ -58,7 +58,16 @@ pub(super) struct ConfigTask<T> {
 
 impl<T: Send + Sync + 'static> ConfigTask<T> {
     /// Runs until all handles are dropped or the cache has ended.
-    pub(super) async fn run(mut self) {
+    pub(super) fn run(self) -> impl Future<Output = ()> {
+        // The client's thread must not end before the file is written.
+        let unfinished = self.writer.is_some().then(UnfinishedDelivery::new);
+        async move {
+            self.follow().await;
+            drop(unfinished);
+        }
+    }
+
+    async fn follow(mut self) {
         let ticks = self.ticks.clone();
         let mut write_at = self.write_time();
         loop {
@@ -78,14 +87,11 @@ impl<T: Send + Sync + 'static> ConfigTask<T> {
                 },
                 () = reached(write_at) => {
                     write_at = None;
-                    self.write_file().await;
+                    self.write_file(false).await;
                 }
             }
         }
-        // The client's thread must not end before the file is written.
-        let unfinished = self.writer.is_some().then(UnfinishedDelivery::new);
-        self.write_file().await;
-        drop(unfinished);
+        self.write_file(true).await;
     }
 
     /// Evaluates a new version. Returns whether it was accepted.
@@ -127,9 +133,9 @@ impl<T: Send + Sync + 'static> ConfigTask<T> {
         Some(Instant::now() + writer.interval())
     }
 
-    async fn write_file(&mut self) {
+    async fn write_file(&mut self, is_end: bool) {
         if let (Some(writer), Some(accepted)) = (&mut self.writer, &self.accepted)
-            && let Some(result) = writer.write(accepted.clone()).await
+            && let Some(result) = writer.write(accepted.clone(), is_end).await
         {
             let error = self.cell.file_error.lock();
             *error.unwrap_or_else(PoisonError::into_inner) = result.err();

@@ -107,7 +107,8 @@ impl Client {
     }
 
     /// Keeps a value always current that a function builds from all keys with a prefix. The function is not called, and
-    /// the default is used, while there is no key. It runs on the client's thread, so it must be quick.
+    /// the default is used, while there is no key. It must be quick: it runs on the thread of the caller at the start,
+    /// and on the client's thread after that.
     pub fn live_config_of_prefix<T, E>(
         &self,
         prefix: impl IntoBytes,
@@ -123,8 +124,8 @@ impl Client {
 
 impl<T: Send + Sync + 'static, C> LiveConfigBuilder<T, C> {
     /// Validates each version before it is used. A version for which the function returns an error is rejected, and the
-    /// last accepted one stays in use. The function runs on the client's thread, so it must be quick. Default: every
-    /// version that can be decoded is accepted.
+    /// last accepted one stays in use. The function must be quick: it runs on the thread of the caller at the start, and
+    /// on the client's thread after that. Default: every version that can be decoded is accepted.
     pub fn validate<E: Into<CodecError>>(
         mut self,
         validate: impl Fn(&T) -> Result<(), E> + Send + Sync + 'static,
@@ -225,7 +226,7 @@ impl<T: Send + Sync + 'static> LiveConfigBuilder<T, Client> {
         }
         let saved = start.saved().cloned();
         let cache = start.open().await?;
-        // Asked before the content is read, which is that of the file until then.
+        // Before the content is read: until the cache is synced, that is the content of the file.
         let mut is_confirmed = cache.is_synced();
         let mut changes = cache.clone().for_background().changes();
         let mut rejection = None;
@@ -261,11 +262,10 @@ impl<T: Send + Sync + 'static> LiveConfigBuilder<T, Client> {
             file_error: Mutex::new(cache.file_error()),
         });
         let (ticks, receiver) = watch::channel(());
-        let background = client.for_background();
         let task = ConfigTask {
             writer: options
                 .file
-                .map(|file| FileWriter::new(background, file, source.range.clone())),
+                .map(|file| FileWriter::new(&client, file, &source.range)),
             source,
             changes,
             cell: cell.clone(),

@@ -201,6 +201,11 @@ async fn broken_file_is_ignored_and_reported() {
     let third = other.cache("other/").snapshot_file(&file.0).await.unwrap();
     let error = third.file_error().unwrap().to_string();
     assert!(error.contains("another cache"), "{error}");
+    // Of another namespace:
+    let tenant = other.namespace("tenant/").unwrap();
+    let fourth = tenant.cache("k/").snapshot_file(&file.0).await.unwrap();
+    let error = fourth.file_error().unwrap().to_string();
+    assert!(error.contains("another cache"), "{error}");
     other.shutdown().await;
 }
 

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicI64, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -14,14 +14,15 @@ use actix_etcd::{
 };
 use prost::Message;
 use testbed::{Reply, ScriptedServer};
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, time::timeout};
 
 use crate::support::{
     scripted_put::RANGE,
-    wait::until,
+    snapshot_files::FilePath,
+    wait::{TEST_TIMEOUT, until},
     watch_server::{
-        connect, connect_with_timeout, created, event, events, header, next_create,
-        start_watch_server,
+        connect, connect_with_timeout, created, event, events, header, next_create, next_request,
+        progress, start_watch_server,
     },
 };
 
@@ -65,7 +66,10 @@ async fn consistent_read_waits_for_the_current_revision() {
     serve_reads(&server, Arc::new(AtomicI64::new(20)));
     let etcd = connect(&server).await;
     let cache = etcd.cache("k/").await.unwrap();
-    assert_eq!(*start_revisions.lock().unwrap(), [11]);
+    until("the watch starts", || {
+        *start_revisions.lock().unwrap() == [11]
+    })
+    .await;
     let reads: Vec<_> = (0..8)
         .map(|_| {
             let cache = cache.clone();
@@ -137,5 +141,105 @@ async fn revision_is_published_as_a_whole() {
         keys.revision() == 199
     });
     both_equal.await.unwrap();
+    etcd.shutdown().await;
+}
+
+/// Replies to each read with a status, or with no keys if its code is 0.
+fn fail_reads(server: &ScriptedServer, code: Arc<AtomicU32>, message: &'static str) {
+    server.on(RANGE, move |_| match code.load(Ordering::SeqCst) {
+        0 => Reply::message(&RangeResponse {
+            header: Some(header(10)),
+            ..RangeResponse::default()
+        }),
+        code => Reply::status(code, message),
+    });
+}
+
+#[tokio::test]
+async fn cache_from_file_outlives_later_failures() {
+    let (server, _) = start_watch_server(|_, mut tx, mut rx, _| async move {
+        let create = next_create(&mut rx).await;
+        tx.send(&created(create.watch_id, 10)).await.unwrap();
+        tx.closed().await;
+    })
+    .await;
+    let code = Arc::new(AtomicU32::new(0));
+    fail_reads(&server, code.clone(), "scripted");
+    let file = FilePath::new();
+    let etcd = connect(&server).await;
+    let cache = etcd.cache("k/").snapshot_file(&file.0).await.unwrap();
+    cache.close().await;
+    // Unavailable during the start, and denied after it.
+    code.store(14, Ordering::SeqCst);
+    let start = etcd.cache("k/").snapshot_file(&file.0);
+    let cache = start.start_timeout(Duration::from_millis(100)).await;
+    let cache = cache.unwrap();
+    code.store(7, Ordering::SeqCst);
+    let before = server.count(RANGE);
+    until("reads are denied", || server.count(RANGE) >= before + 3).await;
+    assert!(
+        timeout(Duration::from_millis(50), cache.wait_for_revision(10))
+            .await
+            .is_err(),
+        "the content of a file is not confirmed"
+    );
+    code.store(0, Ordering::SeqCst);
+    let synced = timeout(TEST_TIMEOUT, cache.wait_synced()).await;
+    synced.unwrap().unwrap();
+    etcd.shutdown().await;
+}
+
+#[tokio::test]
+async fn first_read_does_not_wait_for_the_watch() {
+    let (server, _) =
+        start_watch_server(|_, mut tx, _rx, _| async move { tx.closed().await }).await;
+    serve_reads(&server, Arc::new(AtomicI64::new(10)));
+    let etcd = connect(&server).await;
+    let cache = timeout(TEST_TIMEOUT, etcd.cache("k/").into_future()).await;
+    let cache = cache.unwrap().unwrap();
+    assert_eq!(cache.len(), 1);
+    assert!(cache.freshness().is_behind());
+    etcd.shutdown().await;
+}
+
+#[tokio::test]
+async fn first_read_that_is_compacted_again_and_again_fails() {
+    let (server, _) =
+        start_watch_server(|_, mut tx, _rx, _| async move { tx.closed().await }).await;
+    let message = "etcdserver: mvcc: required revision has been compacted";
+    fail_reads(&server, Arc::new(AtomicU32::new(11)), message);
+    let etcd = connect_with_timeout(&server, Duration::from_millis(300)).await;
+    let start = timeout(TEST_TIMEOUT, etcd.cache("k/").into_future()).await;
+    assert_eq!(start.unwrap().unwrap_err().kind(), ErrorKind::Compacted);
+    assert!(server.count(RANGE) > 1);
+    etcd.shutdown().await;
+}
+
+#[tokio::test]
+async fn consistent_read_after_restore_needs_a_new_read_despite_progress() {
+    let (server, _) = start_watch_server(|_, mut tx, mut rx, _| async move {
+        let create = next_create(&mut rx).await;
+        let id = create.watch_id;
+        tx.send(&created(id, 10)).await.unwrap();
+        // The last change of a key, and then writes of other keys.
+        let change = events(id, false, vec![event("k/1", 11)]);
+        tx.send(&change).await.unwrap();
+        while next_request(&mut rx).await.is_some() {
+            tx.send(&progress(-1, 20)).await.unwrap();
+        }
+    })
+    .await;
+    let revision = Arc::new(AtomicI64::new(20));
+    serve_reads(&server, revision.clone());
+    let etcd = connect_with_timeout(&server, Duration::from_millis(500)).await;
+    let cache = etcd.cache("k/").await.unwrap();
+    until("the cache has the progress", || {
+        cache.freshness().revision >= 20
+    })
+    .await;
+    // The cluster was restored from a backup.
+    revision.store(15, Ordering::SeqCst);
+    let error = cache.get_consistent("k/1").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
     etcd.shutdown().await;
 }
