@@ -105,7 +105,7 @@ pub struct MirrorLag {
 
 /// A cluster that does not respond.
 #[derive(Debug)]
-struct Interruption {
+struct SideInterruption {
     side: MirrorSide,
     /// Error of the last attempt.
     error: Arc<Error>,
@@ -119,7 +119,7 @@ pub(super) struct MirrorReporter {
     /// The state apart from interruptions.
     phase: MirrorState,
     /// The interruptions that have not ended, at most one per side, the latest one last.
-    interruptions: Arc<Mutex<Vec<Interruption>>>,
+    interruptions: Arc<Mutex<Vec<SideInterruption>>>,
 }
 
 impl MirrorReporter {
@@ -175,7 +175,7 @@ impl MirrorReporter {
         tracing::debug!(?side, %error, "mirror was interrupted");
         self.change_interruptions(|interruptions| {
             interruptions.retain(|interruption| interruption.side != side);
-            interruptions.push(Interruption { side, error });
+            interruptions.push(SideInterruption { side, error });
             true
         });
     }
@@ -190,14 +190,14 @@ impl MirrorReporter {
     }
 
     /// Publishes the state if the closure returns `true`.
-    fn change_interruptions(&self, change: impl FnOnce(&mut Vec<Interruption>) -> bool) {
+    fn change_interruptions(&self, change: impl FnOnce(&mut Vec<SideInterruption>) -> bool) {
         let interruptions = self.interruptions.lock();
         let mut interruptions = interruptions.unwrap_or_else(PoisonError::into_inner);
         if !change(&mut interruptions) {
             return;
         }
         self.state.send_replace(match interruptions.last() {
-            Some(Interruption { side, error }) => MirrorState::Interrupted {
+            Some(SideInterruption { side, error }) => MirrorState::Interrupted {
                 side: *side,
                 error: error.clone(),
             },
