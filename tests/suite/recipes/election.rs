@@ -16,7 +16,7 @@ use tokio::{sync::mpsc, time::timeout};
 
 use crate::support::{
     connected_cluster::{StartWithClient, connect},
-    wait::{hold, until_async},
+    wait::{hold, until, until_async},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -135,8 +135,10 @@ async fn observer_resumes_at_current_leader_after_compaction() {
     let first = session.election("e").campaign("old").await.unwrap();
     let mut leaders = etcd.leaders("e");
     assert_eq!(next_leader(&mut leaders).await, "old");
-    cluster.member(0).client_link().set(Fault::Refuse);
-    cluster.member(0).client_link().reset_now();
+    let link = cluster.member(0).client_link().clone();
+    link.set(Fault::Refuse);
+    // Otherwise the observer could still receive that there is no leader.
+    until("the connections are closed", || link.connections() == 0).await;
     first.resign().await.unwrap();
     let second = session.election("e").campaign("new").await.unwrap();
     let last = direct.put("other", "1").await.unwrap().header.revision;
