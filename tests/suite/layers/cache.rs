@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use actix::Actor;
 use actix_etcd::{
-    Client, ErrorKind, Etcd,
+    ErrorKind, Etcd,
     kv::{delete, put},
     layers::{
         cache::{
@@ -18,7 +18,7 @@ use testbed::Cluster;
 use tokio::time::timeout;
 
 use crate::support::{
-    connected_cluster::StartWithClient,
+    connected_cluster::{StartWithClient, connect},
     message_recorder::record_messages,
     wait::{TEST_TIMEOUT, until},
     watcher_metrics::wait_for_watchers,
@@ -285,7 +285,7 @@ async fn cache_stays_current_while_the_application_blocks_its_thread() {
             .build()
             .unwrap();
         runtime.block_on(async {
-            let etcd = Client::connect(endpoints).await.unwrap();
+            let etcd = connect(endpoints).await;
             etcd.put("k/a", "1").await.unwrap();
         });
     });

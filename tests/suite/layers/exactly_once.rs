@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::support::{
     auth_cluster::{connect_as, start_with_auth},
-    connected_cluster::StartWithClient,
+    connected_cluster::{StartWithClient, connect},
     wait::{TEST_TIMEOUT, until, until_async},
 };
 
@@ -80,7 +80,7 @@ async fn slots_are_reused_and_deleted_at_the_end() {
     assert!(marker_count(&etcd).await <= 200);
     assert_eq!(etcd.leases().await.unwrap().leases.len(), 1);
     etcd.shutdown().await;
-    let other = Client::connect(cluster.endpoints()).await.unwrap();
+    let other = connect(cluster.endpoints()).await;
     assert_eq!(marker_count(&other).await, 0);
     assert!(other.leases().await.unwrap().leases.is_empty());
 }

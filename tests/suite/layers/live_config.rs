@@ -16,7 +16,7 @@ use testbed::Cluster;
 use tokio::time::timeout;
 
 use crate::support::{
-    connected_cluster::StartWithClient,
+    connected_cluster::{StartWithClient, connect},
     message_recorder::record_messages,
     snapshot_files::{FilePath, unconnected_client},
     wait::{TEST_TIMEOUT, until},
@@ -259,7 +259,7 @@ async fn value_stays_current_while_the_application_blocks_its_thread() {
             .build()
             .unwrap();
         runtime.block_on(async {
-            let etcd = Client::connect(endpoints).await.unwrap();
+            let etcd = connect(endpoints).await;
             etcd.put("rate", "2").await.unwrap();
         });
     });
