@@ -9,7 +9,7 @@ use crate::{
     request::{
         ClientHandle,
         key_range::{KeyRange, key_range_methods},
-        macros::{from_response, into_parts, request},
+        macros::{from_response, request},
     },
     transport::grpc,
 };
@@ -25,7 +25,6 @@ pub struct Delete<C = ()> {
 }
 
 request!(Delete { range, prev_kv } -> DeleteResponse);
-into_parts!(Delete { range, prev_kv });
 
 /// Creates a request that deletes a key, or with `.prefix()`, `.range(end)` or `.from_key()` several.
 pub fn delete(key: impl IntoBytes) -> Delete {

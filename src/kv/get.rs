@@ -311,13 +311,12 @@ impl<C: ClientHandle> Get<C> {
     /// The first page is an error if `keys` is 0, if the request is for a single key, has a limit, counts only, or is
     /// sorted other than by ascending keys.
     pub fn pages(self, keys: u32) -> Pages<C> {
-        let client = self.client.clone();
         let invalid = if keys == 0 {
             Some("the page size must be at least 1")
         } else {
             self.not_readable_in_parts()
         };
-        let page = self.unsorted().unbound();
+        let (page, _, client) = self.unsorted().into_parts();
         Pages::new(page.limit(i64::from(keys)).on(&client), invalid)
     }
 

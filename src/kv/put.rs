@@ -9,7 +9,7 @@ use crate::{
     request::{
         ClientHandle,
         key_range::KeyRange,
-        macros::{from_response, into_parts, request},
+        macros::{from_response, request},
     },
     transport::grpc,
 };
@@ -24,7 +24,6 @@ pub struct Put<C = ()> {
 }
 
 request!(Put { wire } -> PutResponse);
-into_parts!(Put { wire });
 
 /// Creates a request that writes a key.
 pub fn put(key: impl IntoBytes, value: impl IntoBytes) -> Put {

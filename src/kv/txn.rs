@@ -9,11 +9,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind, Outcome, Result},
     proto::{self, RequestOp, TxnRequest, request_op, response_op, rpc, rpc::RpcClass},
-    request::{
-        ClientHandle,
-        macros::{into_parts, request},
-        required_header,
-    },
+    request::{ClientHandle, macros::request, required_header},
     transport::grpc,
 };
 
@@ -36,11 +32,6 @@ pub struct Txn<C = ()> {
 }
 
 request!(Txn { conditions, success, failure } -> TxnResponse);
-into_parts!(Txn {
-    conditions,
-    success,
-    failure
-});
 
 /// Creates an empty transaction.
 pub fn txn() -> Txn {

@@ -30,12 +30,14 @@ macro_rules! request {
                 self
             }
 
-            fn unbound(self) -> $request {
-                $request {
+            /// Returns the unbound request, its timeout and its client.
+            pub(crate) fn into_parts(self) -> ($request, Option<std::time::Duration>, C) {
+                let unbound = $request {
                     $($field: self.$field,)*
                     timeout: self.timeout,
                     client: (),
-                }
+                };
+                (unbound, self.timeout, self.client)
             }
         }
 
@@ -46,9 +48,9 @@ macro_rules! request {
             type IntoFuture = $crate::request::ResponseFuture<$response>;
 
             fn into_future(self) -> Self::IntoFuture {
-                let client = self.client.clone();
-                let timeout = self.timeout.unwrap_or_else(|| client.request_timeout());
-                Box::pin(async move { self.unbound().perform(&client, timeout).await })
+                let (request, timeout, client) = self.into_parts();
+                let timeout = timeout.unwrap_or_else(|| client.request_timeout());
+                Box::pin(async move { request.perform(&client, timeout).await })
             }
         }
 
@@ -56,24 +58,6 @@ macro_rules! request {
     };
 }
 pub(crate) use request;
-
-/// Takes a request apart, for layers that send it as a part of another request.
-macro_rules! into_parts {
-    ($request:ident { $($field:ident),* }) => {
-        impl<C> $request<C> {
-            /// Returns the unbound request, its timeout and its client.
-            pub(crate) fn into_parts(self) -> ($request, Option<std::time::Duration>, C) {
-                let unbound = $request {
-                    $($field: self.$field,)*
-                    timeout: None,
-                    client: (),
-                };
-                (unbound, self.timeout, self.client)
-            }
-        }
-    };
-}
-pub(crate) use into_parts;
 
 /// Makes an unbound request type with a method `on(self, &client)` a message to the actor `Etcd`.
 macro_rules! etcd_request {
