@@ -109,5 +109,3 @@ pub mod session;
 pub mod singleton;
 pub mod stm;
 mod txn_read;
-
-use crate::{client::subscription, layers::read_then_watch};

@@ -7,9 +7,8 @@ use bytes::Bytes;
 
 use super::{Discovery, DiscoveryEvent, Subscription};
 use crate::{
-    client::Client,
+    client::{Client, subscription::subscribe},
     error::{Error, Result},
-    recipes::subscription::subscribe,
     request::{EtcdRequest, IntoBytes, ResponseFuture},
     retry::availability::attempt_until_available,
 };

@@ -16,7 +16,7 @@ use super::{Instances, InstancesChange, instance::service_prefix, instance_list:
 use crate::{
     client::Client,
     error::{Error, Result},
-    recipes::read_then_watch::{KeysUpdate, ReadThenWatch},
+    layers::read_then_watch::{KeysUpdate, ReadThenWatch},
 };
 
 /// A change of the instances of a service.

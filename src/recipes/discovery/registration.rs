@@ -27,13 +27,10 @@ use super::{
 };
 use crate::{
     call::deadline_in,
-    client::Client,
+    client::{Client, subscription::subscribe},
     error::{Error, ErrorKind, Outcome, Result},
     lease::LeaseLost,
-    recipes::{
-        session::{Session, session_lost_if_no_lease},
-        subscription::subscribe,
-    },
+    recipes::session::{Session, session_lost_if_no_lease},
 };
 
 /// A change of the state of a registration.

@@ -21,10 +21,8 @@ use super::{
 };
 use crate::{
     error::Result,
-    recipes::{
-        read_then_watch::{KeysUpdate, ReadThenWatch},
-        session::{Session, SessionEvent},
-    },
+    layers::read_then_watch::{KeysUpdate, ReadThenWatch},
+    recipes::session::{Session, SessionEvent},
 };
 
 /// Events buffered per reader. A reader that is further behind loses the oldest ones.

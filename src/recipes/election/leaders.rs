@@ -13,14 +13,11 @@ use tokio_stream::Stream;
 
 use super::{Subscription, candidate_list::CandidateList};
 use crate::{
-    client::Client,
+    client::{Client, subscription::subscribe},
     error::{Error, Result},
+    layers::read_then_watch::{KeysUpdate, ReadThenWatch},
     proto::KeyValue,
-    recipes::{
-        lock_queue::check_prefix,
-        read_then_watch::{KeysUpdate, ReadThenWatch},
-        subscription::subscribe,
-    },
+    recipes::lock_queue::check_prefix,
     request::{EtcdRequest, IntoBytes, ResponseFuture},
 };
 

@@ -62,12 +62,12 @@ pub use leadership::Leadership;
 pub use super::{
     lock_queue::{ClaimHandle, Ownership},
     ownership_lost::OwnershipLost,
-    subscription::Subscription,
 };
 use super::{
     lock_queue::{LockQueue, QueueRule, check_prefix, is_contender, queue_prefix},
     session::Session,
 };
+pub use crate::client::Subscription;
 use crate::{
     client::Client,
     error::{Error, Result},

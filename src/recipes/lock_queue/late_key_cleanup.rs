@@ -10,11 +10,9 @@ use super::{Ownership, remove_entry::remove_until_gone};
 use crate::{
     error::{ErrorKind, Result},
     kv::KeyValue,
+    layers::read_then_watch::{KeysUpdate, ReadThenWatch},
     proto::Event,
-    recipes::{
-        read_then_watch::{KeysUpdate, ReadThenWatch},
-        session::{FollowLateKey, LateKey, LocalMutex},
-    },
+    recipes::session::{FollowLateKey, LateKey, LocalMutex},
     runtime::backoff::Backoff,
 };
 

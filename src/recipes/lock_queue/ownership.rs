@@ -9,12 +9,11 @@ use crate::{
     client::Client,
     error::Result,
     kv::{Compare, KeyValue, Txn},
-    layers::exactly_once::Fence,
-    recipes::{
-        ownership_lost::OwnershipLost,
+    layers::{
+        exactly_once::Fence,
         read_then_watch::{KeysUpdate, ReadThenWatch},
-        session::SessionLease,
     },
+    recipes::{ownership_lost::OwnershipLost, session::SessionLease},
     retry::availability::{RETRY_DELAY, is_temporary},
 };
 

@@ -12,11 +12,13 @@ use super::{
 };
 use crate::{
     call::deadline_in,
-    client::Client,
+    client::{
+        Client,
+        subscription::{Subscription, subscribe},
+    },
     error::{Error, ErrorKind, Outcome, Result},
     kv::{Compare, PutResponse},
     lease::{Lease, LeaseLost},
-    recipes::subscription::{Subscription, subscribe},
     request::IntoBytes,
     retry::availability::RETRY_DELAY,
 };

@@ -8,9 +8,11 @@ use tokio_stream::{Stream, StreamExt, wrappers::WatchStream};
 
 use super::singleton_state::{LocalState, SingletonState};
 use crate::{
-    client::Client,
+    client::{
+        Client,
+        subscription::{Subscription, subscribe},
+    },
     error::{Error, Result},
-    recipes::subscription::{Subscription, subscribe},
 };
 
 /// An actor that runs on one node at a time, possibly this one. Clones refer to the same singleton. Dropping the last
