@@ -8,7 +8,7 @@ use tokio_stream::StreamExt;
 
 use super::{Subscription, check_name};
 use crate::{
-    client::{Client, subscription::subscribe},
+    client::{Client, subscription::subscribe_to_end},
     error::{Error, Result},
     layers::read_then_watch::{KeysUpdate, ReadThenWatch},
     recipes::lock_queue::acquired_within,
@@ -61,7 +61,7 @@ impl WaitBarrier {
         };
         let events = Box::pin(tokio_stream::once(wait).then(event));
         let if_shut_down = BarrierEvent::Failed(Error::shut_down());
-        subscribe(&self.client, events, recipient, Some(if_shut_down))
+        subscribe_to_end(&self.client, events, recipient, Some(if_shut_down))
     }
 
     async fn until_released(self) -> Result<()> {
